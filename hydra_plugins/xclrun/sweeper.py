@@ -1,0 +1,28 @@
+"""The sweeper: all combinations of the values given with commas, handed to the launcher at once.
+
+Hydra's own sweeper composes every job once more to check it, and writes a file; here the launcher composes and checks the
+whole sweep before anything runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+
+class XclrunSweeper(BasicSweeper):
+    """Expands the overrides of a command into jobs."""
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        super().__init__(max_batch_size=None, params=params)
+
+    def sweep(self, arguments: list[str]) -> Any:
+        from xclrun.compose import expand
+
+        assert self.hydra_context is not None
+        assert self.launcher is not None
+        given = {argument.partition("=")[0] for argument in arguments}
+        preset = [text for text in self._parse_config() if text.partition("=")[0] not in given]
+        jobs = expand([*preset, *arguments], self.hydra_context.config_loader)
+        return self.launcher.launch(jobs, initial_job_idx=0)

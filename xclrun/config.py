@@ -1,0 +1,259 @@
+"""Typed schema of the whole config, and where the YAML files lie.
+
+Every key that a user may set has a field here; Hydra refuses the others. The meaning of a value stands beside it in
+``conf/``. Group options are dataclasses of their own: those of a strategy stand in the strategy's file, as a subclass of
+`StrategyConfig`, and are registered under ``schema/strategy/<name>``.
+
+This module imports neither torch nor Hydra, so that plans and reports can use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from xclrun.errors import UsageError, did_you_mean
+
+PACKAGE = Path(__file__).parent
+
+
+def packaged(folder: str) -> Path:
+    """Return where ``conf`` or ``sweeps`` lies: inside the installed package, or at the top of a checkout."""
+    inside = PACKAGE / folder
+    return inside if inside.is_dir() else PACKAGE.parent / folder
+
+
+def choices() -> dict[str, dict[str, str]]:
+    """Return group → choice → the first line of comment of its YAML; sweeps are the group ``sweep``."""
+    root = packaged("conf")
+    result: dict[str, dict[str, str]] = {}
+    for path in sorted(root.rglob("*.yaml")):
+        group = path.parent.relative_to(root).as_posix()
+        if group not in (".", "hydra/sweeper"):
+            result.setdefault(group, {})[path.stem] = _first_comment(path)
+    for path in sorted(packaged("sweeps").glob("*.yaml")):
+        result.setdefault("sweep", {})[path.stem] = _first_comment(path)
+    return result
+
+
+def _first_comment(path: Path) -> str:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# ") and not line.startswith("# @package"):
+            return line[2:]
+    return ""
+
+
+class OnBadLine(Enum):
+    error = "error"
+    skip = "skip"
+
+
+class LabelOn(Enum):
+    first = "first"
+    last = "last"
+
+
+class Precision(Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class Optimizer(Enum):
+    adam = "adam"
+    adamw = "adamw"
+
+
+class Schedule(Enum):
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
+class Selection(Enum):
+    best = "best"
+    last = "last"
+
+
+class SlotF1(Enum):
+    span_micro = "span_micro"
+    tag_macro = "tag_macro"
+
+
+class Device(Enum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@dataclass
+class ReplayBudget:
+    """What strategies that replay may keep and how often they replay, as suits the dataset's size."""
+
+    memory: int = 6000
+    every_k: int = 100
+
+
+@dataclass
+class DatasetConfig:
+    name: str = MISSING
+    reader: str = MISSING
+    task: str = "intent_slots"
+    root: str | None = None
+    hub: str | None = None
+    hub_config: str | None = None
+    languages: list[str] | None = None
+    max_train: int | None = None
+    max_eval: int | None = None
+    subset_seed: int = 0
+    on_bad_line: OnBadLine = OnBadLine.error
+    replay: ReplayBudget = field(default_factory=ReplayBudget)
+
+
+@dataclass
+class OrderConfig:
+    name: str | None = None
+    languages: list[str] | None = None
+    by_size: str | None = None
+
+
+@dataclass
+class StrategyConfig:
+    """What every strategy has; each strategy's own settings are a subclass of this in its file."""
+
+    name: str = MISSING
+
+
+@dataclass
+class ModelConfig:
+    name: str = MISSING
+    hub: str | None = None
+    revision: str = "main"
+    path: str | None = None
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    hidden_layers: int | None = None
+    attention_heads: int | None = None
+    intermediate_size: int | None = None
+    max_length: int = 128
+    dropout: float = 0.1
+    label_on: LabelOn = LabelOn.first
+    lr: float = 3e-5
+
+
+@dataclass
+class TrainerConfig:
+    epochs: int = 10
+    batch_size: int = 16
+    gradient_accumulation: int = 1
+    optimizer: Optimizer = Optimizer.adam
+    lr: float = 3e-5
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: Schedule = Schedule.constant
+    warmup: float = 0.0
+    precision: Precision = Precision.fp32
+    selection: Selection = Selection.best
+    patience: int | None = None
+    checkpoint_minutes: float = 10.0
+
+
+@dataclass
+class EvaluateConfig:
+    batch_size: int = 64
+    slot_f1: SlotF1 = SlotF1.span_micro
+
+
+@dataclass
+class TrackingConfig:
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str = "xclrun"
+
+
+@dataclass
+class PathsConfig:
+    outputs: str = "outputs"
+    store: str | None = None
+
+
+@dataclass
+class RuntimeConfig:
+    device: Device = Device.auto
+    threads: int | None = None
+
+
+@dataclass
+class Config:
+    """One composed job: the config of one run."""
+
+    dataset: DatasetConfig = MISSING
+    order: OrderConfig = MISSING
+    strategy: StrategyConfig = MISSING
+    model: ModelConfig = MISSING
+    trainer: TrainerConfig = MISSING
+    evaluate: EvaluateConfig = MISSING
+    tracking: TrackingConfig = MISSING
+    seed: int = 1
+    bucket: int | None = None
+    paths: PathsConfig = field(default_factory=PathsConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+
+SCHEMAS: dict[str, type] = {
+    "config": Config,
+    "dataset": DatasetConfig,
+    "order": OrderConfig,
+    "model": ModelConfig,
+    "trainer": TrainerConfig,
+    "evaluate": EvaluateConfig,
+    "tracking": TrackingConfig,
+}
+
+
+def _require(ok: bool, key: str, value: Any, possible: str) -> None:
+    if not ok:
+        raise UsageError(f"{key}={value}: {possible}")
+
+
+def check(cfg: Config) -> None:
+    """Check the values that a type alone cannot hold.
+
+    Raises:
+        UsageError: one line that names the key, the value and what is possible.
+    """
+    t = cfg.trainer
+    at_least_one = {
+        "trainer.epochs": t.epochs,
+        "trainer.batch_size": t.batch_size,
+        "trainer.gradient_accumulation": t.gradient_accumulation,
+        "evaluate.batch_size": cfg.evaluate.batch_size,
+        "dataset.max_train": cfg.dataset.max_train,
+        "dataset.max_eval": cfg.dataset.max_eval,
+        "trainer.patience": t.patience,
+        "runtime.threads": cfg.runtime.threads,
+    }
+    for key, value in at_least_one.items():
+        _require(value is None or value >= 1, key, value, "must be a whole number of at least 1")
+    _require(cfg.seed >= 0, "seed", cfg.seed, "must be a whole number of at least 0")
+    _require(t.lr > 0, "trainer.lr", t.lr, "must be above 0, for example 3e-5")
+    _require(t.eps > 0, "trainer.eps", t.eps, "must be above 0, for example 1e-8")
+    _require(t.weight_decay >= 0, "trainer.weight_decay", t.weight_decay, "must be at least 0")
+    _require(all(0 <= b < 1 for b in t.betas), "trainer.betas", list(t.betas), "two numbers from 0 up to below 1")
+    _require(t.clip_norm is None or t.clip_norm > 0, "trainer.clip_norm", t.clip_norm, "must be above 0, or null")
+    _require(0 <= t.warmup <= 1, "trainer.warmup", t.warmup, "the share of a hop's steps, from 0 to 1")
+    _require(t.checkpoint_minutes > 0, "trainer.checkpoint_minutes", t.checkpoint_minutes, "must be above 0")
+    _require(0 <= cfg.model.dropout < 1, "model.dropout", cfg.model.dropout, "from 0 up to below 1")
+    _require(cfg.model.max_length >= 3, "model.max_length", cfg.model.max_length, "at least 3 word pieces")
+    _require(
+        cfg.order.by_size in (None, "descending", "ascending"),
+        "order.by_size",
+        cfg.order.by_size,
+        did_you_mean(str(cfg.order.by_size), ["descending", "ascending"]),
+    )

@@ -1,0 +1,130 @@
+"""What a person sees: progress on a terminal, plain lines in a log; the rows of the score matrix as they come."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from xclrun.errors import XclrunError
+from xclrun.plan import Hop
+from xclrun.train.listen import Listener, Progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from xclrun.run import Run
+
+METRICS = ("intent_accuracy", "slot_f1")
+
+
+def line(text: str = "") -> None:
+    """Print one line for a person, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def cells(scores: Mapping[str, float]) -> str:
+    """Return the scores of one language as percent: ``92.5`` or, with slots, ``92.5|80.1``."""
+    return "|".join(f"{100 * scores[metric]:.1f}" for metric in METRICS if metric in scores)
+
+
+class Console(Listener):
+    """Tells about one run after another.
+
+    On a terminal a bar shows hop, epoch, step, examples per second and time left; elsewhere there is one line per hop.
+
+    Args:
+        total: number of runs of the sweep.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.number = total, 0
+        self.terminal = sys.stderr.isatty()
+        self.bar: Bar | None = None
+        self.drawn = 0.0
+        self.hop_began = time.monotonic()
+
+    def run_started(self, run: Run) -> None:
+        self.number += 1
+        self.hops = len(run.stream.hops) - 1
+        line(f"\n[{self.number}/{self.total}] {run.label}   {run.id}")
+        tags = " | slot F1" if run.dataset.tags else ""
+        columns = "".join(f"{language:>12}" for language in run.stream.languages)
+        line(f"  {'hop':>3}  {'learnt':<10}{columns}     test: intent accuracy{tags}, %")
+
+    def skipped(self, run: Run) -> None:
+        """Say that a run is finished already."""
+        self.number += 1
+        line(f"[{self.number}/{self.total}] {run.label}   {run.id}: finished before, skipped")
+
+    def hop_started(self, run: Run, hop: Hop) -> None:
+        self.hop_began = time.monotonic()
+        if self.terminal:
+            from rich.console import Console as Terminal
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._close()
+            columns = (TextColumn("  {task.description}"), BarColumn(30), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+            self.bar = Bar(*columns, console=Terminal(stderr=True), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task(f"hop {hop.index}/{self.hops} {hop.name}", total=None, rate="")
+
+    def stepped(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if self.bar is None or now - self.drawn < 0.2:
+            return
+        self.drawn = now
+        p = progress
+        rate = p.examples / p.seconds if p.seconds else 0.0
+        text = f"hop {p.hop.index}/{self.hops} {p.hop.name} · epoch {p.epoch}/{p.epochs} · step {p.step}/{p.steps}"
+        self.bar.update(self.task, description=text, completed=p.step, total=p.steps, rate=f"{rate:.0f} examples/s")
+
+    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
+        """Epochs are shown on the bar alone: a log gets one line per hop."""
+
+    def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
+        self._close()
+        row = "".join(f"{cells(scores[language]):>12}" for language in run.stream.languages)
+        note = "shared" if shared else (duration(time.monotonic() - self.hop_began) if hop.index else "before fine-tuning")
+        learnt = "–" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} languages"
+        line(f"  {hop.index:>3}  {learnt:<10}{row}     {note}")
+        self.hop_began = time.monotonic()
+
+    def run_ended(self, run: Run, seconds: float) -> None:
+        from xclrun.analysis.measures import measure
+        from xclrun.analysis.record import TASKS
+        from xclrun.analysis.reference import References
+        from xclrun.records import read_records, record
+
+        mine = record(run.directory)
+        references = References(read_records(run.outputs)) if self.number == self.total else References([])
+        told = []
+        for task in mine.tasks:
+            metric = TASKS[task]
+            measured = measure(mine, metric, references.scores(mine, metric))
+            values = [(name, measured[name, ""]) for name in ("F", "T", "T0", "FP")]
+            known = [f"{name} {100 * value:.2f}" for name, value in values if isinstance(value, float)]
+            told.append(f"{task}: {'  '.join(known)}")
+        line(f"  {' · '.join(told)}   ({duration(seconds)})")
+
+    def run_failed(self, run: Run, error: BaseException) -> None:
+        self._close()
+        told = str(error) if isinstance(error, XclrunError) else f"{type(error).__name__}: {error}"
+        line(f"  {told}")
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

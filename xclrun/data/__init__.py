@@ -1,0 +1,1 @@
+"""Datasets: examples, readers, buckets, encoding and batching, and the embedded corpus ``mini``."""

@@ -1,0 +1,199 @@
+"""From composed configs to finished runs: the local launcher. Everything is checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xclrun.console import Console, duration, line
+from xclrun.errors import UsageError, XclrunError
+from xclrun.plan import digest
+from xclrun.run import Run, plan_run
+from xclrun.store.files import atomic_write, read_json, write_json
+from xclrun.track import BackgroundMirror
+from xclrun.train.listen import Listener
+
+if TYPE_CHECKING:
+    from xclrun.compose import Composed
+
+
+class SweepFailed(XclrunError):
+    """Some runs of a sweep failed; the others are finished."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A named set of runs: the jobs of one command.
+
+    Attributes:
+        name: the ``sweep=`` of the command, or ``sweep-`` and the hash of its run ids.
+        command: as a person gave it.
+        runs: each run once, in the order of the command.
+    """
+
+    name: str
+    command: str
+    runs: tuple[Run, ...]
+
+    @property
+    def outputs(self) -> Path:
+        return self.runs[0].outputs
+
+    def write(self) -> None:
+        """Note the sweep among the outputs, so that status and reports find it; the first start is kept."""
+        path = self.outputs / "sweeps" / f"{self.name}.json"
+        started = read_json(path)["started"] if path.is_file() else time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        runs = [run.id for run in self.runs]
+        write_json(path, {"name": self.name, "command": self.command, "started": started, "runs": runs})
+
+
+def make_sweep(composed: Sequence[Composed]) -> Sweep:
+    """Plan all jobs of a command.
+
+    Raises:
+        UsageError: one of them cannot work; nothing has been written.
+    """
+    runs: dict[str, Run] = {}
+    for job in composed:
+        run = plan_run(job.config, job.resolved)
+        runs.setdefault(run.id, run)
+    if len({run.outputs for run in runs.values()}) > 1:
+        raise UsageError("paths.outputs: the runs of one sweep share one folder")
+    named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
+    name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(runs))[:8]}"
+    return Sweep(name, command(), tuple(runs.values()))
+
+
+def command() -> str:
+    """Return the command that was given, as it could be given again."""
+    import shlex
+
+    return shlex.join(["xclrun", *sys.argv[1:]])
+
+
+class MirrorListener(Listener):
+    """Tells the mirror when a run has ended."""
+
+    def __init__(self, mirror: BackgroundMirror) -> None:
+        self.mirror = mirror
+
+    def run_ended(self, run: Run, seconds: float) -> None:
+        self.mirror.changed(run.id)
+
+    def run_failed(self, run: Run, error: BaseException) -> None:
+        self.mirror.changed(run.id)
+
+
+def launch_local(composed: Sequence[Composed]) -> None:
+    """Run the jobs of a command one after another in this process.
+
+    A run that fails does not stop the others. Runs that are finished already are skipped.
+
+    Raises:
+        UsageError: a job cannot work; nothing has been computed.
+        SweepFailed: some runs failed.
+        Stopped: a signal ended the sweep; the same command goes on.
+    """
+    sweep = make_sweep(composed)
+    waiting = [run for run in sweep.runs if not run.directory.finished]
+    _announce(sweep, len(waiting))
+    check_writable(sweep.outputs)
+    sweep.write()
+    console, started = Console(len(sweep.runs)), time.monotonic()
+    mirror = BackgroundMirror(sweep.outputs, sweep.runs[0].config.tracking)
+    mirror.start()
+    failed: list[Run] = []
+    try:
+        if waiting:
+            _check_devices(waiting)
+        for run in sweep.runs:
+            if run.directory.finished:
+                console.skipped(run)
+                mirror.changed(run.id)
+            elif not _one(run, console, mirror):
+                failed.append(run)
+    finally:
+        sent = mirror.close()
+    _conclude(sweep, failed, sent, time.monotonic() - started)
+
+
+def _one(run: Run, console: Console, mirror: BackgroundMirror) -> bool:
+    """Do one run; return whether it finished."""
+    from xclrun.train.execute import execute
+    from xclrun.train.listen import Listeners
+    from xclrun.train.stop import stop_on_signals
+
+    try:
+        with stop_on_signals() as stop:
+            execute(run, Listeners([console, MirrorListener(mirror)]), stop)
+    except XclrunError:
+        _debug()
+        return False
+    except Exception:
+        # Not foreseen, so the whole story is kept where it can be sent to the authors.
+        log = run.directory.path / "error.log"
+        atomic_write(log, traceback.format_exc())
+        line(f"  the traceback is in {log}")
+        _debug()
+        return False
+    return True
+
+
+def _debug() -> None:
+    if os.environ.get("XCLRUN_DEBUG"):
+        traceback.print_exc()
+
+
+def _check_devices(runs: Sequence[Run]) -> None:
+    from xclrun.train.precision import choose_device
+
+    for device, precision in {(run.config.runtime.device, run.config.trainer.precision) for run in runs}:
+        choose_device(device, precision)
+
+
+def check_writable(outputs: Path) -> None:
+    """Raise a UsageError where the outputs folder cannot be made or written."""
+    probe = outputs / f".probe-{os.getpid()}"
+    atomic_write(probe, "")
+    probe.unlink()
+
+
+def _announce(sweep: Sweep, waiting: int) -> None:
+    first, runs = sweep.runs[0], sweep.runs
+
+    def several(values: set[Any], word: str) -> str:
+        return f"{len(values)} {word}{'' if len(values) == 1 else 's' if word != 'strategy' else ''}"
+
+    strategies = {run.config.strategy.name for run in runs}
+    orders = {run.config.order.name for run in runs}
+    parts = [
+        f"{len(strategies)} {'strategy' if len(strategies) == 1 else 'strategies'}",
+        several(orders, "order"),
+        several({run.config.seed for run in runs}, "seed"),
+    ]
+    done = len(runs) - waiting
+    line(
+        f"xclrun: {len(runs)} run{'' if len(runs) == 1 else 's'} ({' × '.join(parts)}) on {first.dataset.name} "
+        f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
+    )
+    for kind, counts in {"skipped": first.dataset.notes.get("skipped", {}), "unseen": first.dataset.unseen_labels}.items():
+        if counts:
+            what = "lines that could not be read, skipped" if kind == "skipped" else "sentences with labels that training never has: scored as wrong"
+            line(f"  note: {sum(counts.values())} {what} ({', '.join(f'{k}: {v}' for k, v in counts.items())})")
+
+
+def _conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -> None:
+    """Say how the sweep ended, and what to do next."""
+    line(f"\n{len(sweep.runs) - len(failed)} of {len(sweep.runs)} runs finished in {duration(seconds)}.")
+    if not sent:
+        line(f"  note: MLflow could not be reached (see {sweep.outputs / 'mlflow-sync.log'}); nothing is lost: `xclrun sync` sends it later")
+    if failed:
+        raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
+    at = "" if str(sweep.outputs) == os.environ.get("XCLRUN_OUTPUTS", "outputs") else f" --outputs {sweep.outputs}"
+    line(f"Next: `xclrun report{at}` makes tables and figures; `xclrun ui{at}` opens MLflow.")

@@ -1,0 +1,22 @@
+"""The model: an encoder with heads. `build` makes it from a config, the same for the same seed.
+
+Importing this package does not import torch; `build` does. Submodules: `source` (where an encoder comes from), `vocabulary`
+(tokenizers), `heads`, `network` (the module itself).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xclrun.model.network import Model, build
+
+__all__ = ["Model", "build"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from xclrun.model import network
+
+        return getattr(network, name)
+    raise AttributeError(f"module 'xclrun.model' has no attribute '{name}'")

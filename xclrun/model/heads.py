@@ -1,0 +1,59 @@
+"""Heads of the joint task: intent (linear on [CLS]) and tags (linear + CRF on words).
+
+CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are packed
+to the left, so that the CRF's mask has no holes; the CRF computes in fp32 whatever the encoder's precision.
+Shapes: B sentences, W words, H hidden size, C classes, T tags.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torchcrf import CRF
+
+
+def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
+    """Return the best tag sequence of each sentence; equal to ``crf.decode``, for all sentences at once.
+
+    Args:
+        emissions: (B, W, T) float32.
+        mask: (B, W) bool, True on words, packed to the left.
+
+    Returns:
+        (B, W) int64; where the mask is False the value has no meaning.
+    """
+    score = crf.start_transitions + emissions[:, 0]
+    stay = torch.arange(emissions.shape[2], device=emissions.device)
+    history = []
+    for i in range(1, emissions.shape[1]):
+        best, origin = (score.unsqueeze(2) + crf.transitions).max(dim=1)
+        word = mask[:, i : i + 1]
+        score = torch.where(word, best + emissions[:, i], score)
+        history.append(torch.where(word, origin, stay))
+    path = [(score + crf.end_transitions).argmax(dim=1, keepdim=True)]
+    for origin in reversed(history):
+        path.append(origin.gather(1, path[-1]))
+    return torch.cat(path[::-1], dim=1)
+
+
+class TagHead(nn.Module):
+    """Tags of words: a linear layer gives emissions, a linear-chain CRF scores sequences (Lafferty et al. 2001)."""
+
+    def __init__(self, hidden: int, tags: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, tags)
+        self.crf = CRF(tags, batch_first=True)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return emissions (B, W, T), float32, of words (B, W, H)."""
+        return self.linear(words).float()
+
+    def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """Return ln p(tags) of each sentence, (B,) float32."""
+        with torch.autocast(emissions.device.type, enabled=False):
+            return self.crf(emissions, tags, mask=mask, reduction="none")
+
+    def decode(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """Return the best tags (B, W)."""
+        with torch.autocast(emissions.device.type, enabled=False):
+            return viterbi(self.crf, emissions, mask)

@@ -1,0 +1,174 @@
+"""The module that is trained: encoder, intent head, tag head.
+
+Shapes: B sentences, L word pieces, W words, H hidden size, C classes, T tags.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from xclrun.config import ModelConfig
+from xclrun.data.encode import Batch
+from xclrun.errors import UsageError
+from xclrun.model.heads import TagHead
+from xclrun.model.source import from_scratch, locate
+from xclrun.plan import derive
+
+
+@dataclass
+class Output:
+    """What one forward pass gives.
+
+    Attributes:
+        cls: (B, H) the encoder's state at [CLS].
+        logits: (B, C) float32.
+        emissions: (B, W, T) float32, or None where the dataset has no tags.
+    """
+
+    cls: Tensor
+    logits: Tensor
+    emissions: Tensor | None
+
+
+@dataclass
+class Prediction:
+    """Predictions of one batch, on the CPU.
+
+    Attributes:
+        label: (B,) predicted class ids.
+        log2_label: (B,) log2 p(gold class); NaN where training never had the gold class.
+        tags: (B, W) predicted tag ids, or None.
+        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where training never had one of them; or None.
+    """
+
+    label: Tensor
+    log2_label: Tensor
+    tags: Tensor | None
+    log2_tags: Tensor | None
+
+
+class Model(nn.Module):
+    """An encoder with an intent head and, where the dataset has tags, a tag head."""
+
+    def __init__(self, encoder: nn.Module, classes: int, tags: int, dropout: float) -> None:
+        super().__init__()
+        hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
+        self.encoder = encoder
+        self.dropout = nn.Dropout(dropout)
+        self.intent = nn.Linear(hidden, classes)
+        self.tagger = TagHead(hidden, tags) if tags else None
+
+    def forward(self, batch: Batch) -> Output:
+        """Encode a batch and apply the heads."""
+        hidden = self.encoder(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
+        ).last_hidden_state
+        cls = hidden[:, 0]
+        logits = self.intent(self.dropout(cls)).float()
+        if self.tagger is None:
+            return Output(cls, logits, None)
+        index = batch.word_pieces.unsqueeze(2).expand(-1, -1, hidden.shape[2])
+        return Output(cls, logits, self.tagger(self.dropout(hidden.gather(1, index))))
+
+    def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
+        """Return intent cross-entropy + tag negative log-likelihood, each the mean over the sentences, in nats (scalar)."""
+        output = self(batch) if output is None else output
+        loss = functional.cross_entropy(output.logits, batch.labels)
+        if self.tagger is not None and output.emissions is not None:
+            loss = loss - self.tagger.log_likelihood(output.emissions, batch.tags, batch.word_mask).mean()
+        return loss
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Prediction:
+        """Return predictions and the log-probabilities of the gold labels; gold ids of −1 are allowed here."""
+        output = self(batch)
+        known = batch.labels >= 0
+        log_label = output.logits.log_softmax(dim=1).gather(1, batch.labels.clamp(min=0).unsqueeze(1)).squeeze(1)
+        log2_label = (log_label / math.log(2)).masked_fill(~known, math.nan)
+        if self.tagger is None or output.emissions is None:
+            return Prediction(output.logits.argmax(dim=1).cpu(), log2_label.cpu(), None, None)
+        tags = self.tagger.decode(output.emissions, batch.word_mask)
+        likelihood = self.tagger.log_likelihood(output.emissions, batch.tags.clamp(min=0), batch.word_mask)
+        unknown = ((batch.tags < 0) & batch.word_mask).any(dim=1)
+        log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan)
+        return Prediction(output.logits.argmax(dim=1).cpu(), log2_label.cpu(), tags.cpu(), log2_tags.cpu())
+
+
+def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    shape: dict[str, Any] = {
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.hidden_layers,
+        "num_attention_heads": config.attention_heads,
+        "intermediate_size": config.intermediate_size,
+    }
+    missing = [key for key, value in {"vocab_size": config.vocab_size, **shape}.items() if value is None]
+    if missing:
+        raise UsageError(f"model={config.name}: neither model.path nor model.hub is given, and the shape lacks {', '.join(missing)}")
+    if config.hidden_size % config.attention_heads:  # type: ignore[operator]
+        raise UsageError(f"model.hidden_size={config.hidden_size} must be a multiple of attention_heads={config.attention_heads}")
+    return BertModel(
+        BertConfig(
+            vocab_size=vocabulary,
+            pad_token_id=pad,
+            max_position_embeddings=config.max_length,
+            hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.dropout,
+            **shape,
+        )
+    )
+
+
+def _pretrained_encoder(config: ModelConfig) -> nn.Module:
+    from transformers import AutoConfig, AutoModel
+    from transformers.utils import logging
+
+    folder = locate(config)
+    shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+    shape.hidden_dropout_prob = shape.attention_probs_dropout_prob = config.dropout
+    positions = getattr(shape, "max_position_embeddings", config.max_length)
+    if config.max_length > positions:
+        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
+    # What is missing is checked below and is an error there; the library's warning about it is of no use to the reader.
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        encoder, report = AutoModel.from_pretrained(
+            folder, config=shape, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=torch.float32
+        )
+    except OSError as error:
+        raise UsageError(f"model.path={folder}: its weights cannot be read ({str(error).splitlines()[0]})") from error
+    finally:
+        logging.set_verbosity(verbosity)
+    # The pooler does not enter the joint task; encoders are often saved without it.
+    missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
+    if missing or report["mismatched_keys"]:
+        lacking = ", ".join(str(key) for key in [*missing, *report["mismatched_keys"]][:3])
+        raise UsageError(f"model.path={folder}: the weights do not fit config.json; missing or of another shape: {lacking}, …")
+    return encoder
+
+
+def build(config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: int) -> Model:
+    """Return the untrained model (hop 0): the encoder as pretrained or freshly initialised, and fresh heads.
+
+    Args:
+        tokenizer: the encoder's tokenizer.
+        classes: number of classes.
+        tags: number of tags; 0 for a dataset without tags.
+        seed: the run's seed: equal seeds give equal weights, and the global random state is left as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "encoder"))
+        if from_scratch(config):
+            encoder = _fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id)
+        else:
+            encoder = _pretrained_encoder(config)
+        torch.manual_seed(derive(seed, "heads"))
+        return Model(encoder, classes, tags, config.dropout)

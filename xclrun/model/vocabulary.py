@@ -1,0 +1,74 @@
+"""Tokenizers: the encoder's own, or a WordPiece vocabulary learnt from the training splits.
+
+The trainer of WordPiece in `tokenizers` gives another vocabulary each time it runs, since it numbers pieces in the order of
+a hash map; its BPE trainer is deterministic. So the pieces are learnt by BPE on words that start with a marker, which tells
+a word's first piece from the others: ``▁wa`` becomes ``wa`` and ``ke`` becomes ``##ke``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xclrun.config import ModelConfig
+from xclrun.data.example import Dataset
+from xclrun.errors import UsageError
+from xclrun.model.source import encoder_identity, from_scratch, locate
+from xclrun.plan import digest
+from xclrun.store.files import atomic_write
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MARKER = "▁"
+
+
+def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
+    """Return a WordPiece vocabulary of at most ``size`` pieces, special ones first; the same on every machine.
+
+    Every character of the sentences is in it, as a word's first piece and inside a word.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(MARKER, prepend_scheme="always")]
+    )
+    sentences = list(sentences)
+    alphabet = {character for sentence in sentences for character in sentence if not character.isspace()}
+    budget = size - len(SPECIAL) - len(alphabet)
+    trainer = trainers.BpeTrainer(vocab_size=max(budget, len(alphabet) + 1), show_progress=False)
+    tokenizer.train_from_iterator(sentences, trainer)
+    learnt = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    characters = [piece for piece, _ in learnt if len(piece) == 1 and piece != MARKER]
+    pieces = [piece[1:] if piece.startswith(MARKER) else "##" + piece for piece, _ in learnt if piece != MARKER]
+    return list(dict.fromkeys([*SPECIAL, *characters, *pieces]))[:size]
+
+
+def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrainedTokenizerFast:
+    """Return the encoder's tokenizer; one that is learnt is kept in ``cache``.
+
+    Raises:
+        UsageError: the folder of a pretrained encoder has no fast tokenizer.
+    """
+    from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
+
+    if from_scratch(model):
+        key = digest([encoder_identity(model, dataset), model.vocab_size])
+        path = cache / f"vocabulary-{key[:16]}.txt"
+        if not path.is_file():
+            assert model.vocab_size is not None
+            sentences = (" ".join(e.tokens) for language in dataset.languages for e in dataset.split(language, "train"))
+            atomic_write(path, "\n".join(learn_wordpieces(sentences, model.vocab_size)) + "\n")
+        return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
+    folder = locate(model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"model.path={folder}: its tokenizer cannot be read ({str(error).splitlines()[0]})") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise UsageError(f"model.path={folder}: has no fast tokenizer; it needs a tokenizer.json")
+    return tokenizer

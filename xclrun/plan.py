@@ -1,0 +1,264 @@
+"""What a job is before anything runs: its stream of hops, its run id, the keys of its stages, its seeds.
+
+Two names are given here, both SHA-256 hashes of everything that can change a result and of nothing else:
+
+- the **run id** names one composed job: resolved config, content of the data, identity of the encoder, version of the algorithms;
+- the **stage keys** name the training, the strategy's state and the evaluation of each hop. A key holds its parent's key, so
+  two runs have a key in common exactly if they agree on everything up to that hop, and share the work.
+
+Everything random takes its seed from `derive`: a function of (seed, purpose, position) and never of what ran before, so a
+resumed or shared hop draws what an undisturbed one would. This module knows nothing of torch, files or Hydra.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from xclrun.errors import UsageError, did_you_mean
+
+# Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
+ALGORITHMS = 1
+
+# Config keys that cannot change a result, and so are no part of a run's identity. Everything else is.
+# The content behind a path is: the data's and the encoder's fingerprints stand in for dataset.root and model.path.
+NOT_IDENTITY = frozenset(
+    {
+        "dataset.root",
+        "dataset.hub",
+        "dataset.hub_config",
+        "dataset.on_bad_line",
+        "model.path",
+        "model.hub",
+        "model.revision",
+        "trainer.checkpoint_minutes",
+        "tracking",
+        "paths",
+        "runtime",
+    }
+)
+
+
+def digest(content: Any) -> str:
+    """Return the SHA-256 (hex) of a JSON-able value, independent of the order of its keys."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def derive(seed: int, purpose: str, *position: int | str) -> int:
+    """Return the seed (63 bits) of one generator: for ``purpose`` at ``position``, for example (hop, epoch)."""
+    return int(digest([seed, purpose, *position])[:16], 16) >> 1
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a resolved config (nested dict) that can change a result."""
+
+    def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        kept = {}
+        for key, value in node.items():
+            path = f"{prefix}{key}"
+            if path not in NOT_IDENTITY:
+                kept[key] = keep(value, f"{path}.") if isinstance(value, Mapping) else value
+        return kept
+
+    return keep(config, "")
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One step of a stream: train on this hop's data, then evaluate on every language.
+
+    Attributes:
+        index: 0 is the model before any fine-tuning; 1…N follow the order.
+        train: languages whose training data is used; empty for hop 0.
+        select: languages whose dev data selects the best epoch.
+        parent: index of the hop whose model this one starts from.
+        depth: number of trainings since hop 0, this one included. Random numbers depend on it and not on ``index``, so that
+            a model trained from hop 0 on one language is the same model wherever the language stands in an order.
+    """
+
+    index: int
+    train: tuple[str, ...]
+    select: tuple[str, ...]
+    parent: int
+    depth: int
+
+    @property
+    def name(self) -> str:
+        """What the hop learns: ``en``, ``en+de``, or ``before fine-tuning``."""
+        return "+".join(self.train) or "before fine-tuning"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The sequence of hops that an order and a strategy make of a dataset.
+
+    Attributes:
+        kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the union).
+        languages: the order; all of them are evaluated after every hop.
+        hops: hop 0 first.
+    """
+
+    kind: str
+    languages: tuple[str, ...]
+    hops: tuple[Hop, ...]
+
+
+BEFORE = Hop(index=0, train=(), select=(), parent=-1, depth=0)
+
+
+def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
+    """Return the stream that learns one language after another; ``cumulative``: hop i trains on the first i languages."""
+    hops = [BEFORE]
+    for i, language in enumerate(order, start=1):
+        train = tuple(order[:i]) if cumulative else (language,)
+        hops.append(Hop(i, train, train, parent=i - 1, depth=i))
+    return Stream("sequence", tuple(order), tuple(hops))
+
+
+def independent(order: Sequence[str]) -> Stream:
+    """Return the stream that trains each language alone, always from hop 0."""
+    hops = [Hop(i, (language,), (language,), parent=0, depth=1) for i, language in enumerate(order, start=1)]
+    return Stream("independent", tuple(order), (BEFORE, *hops))
+
+
+def joint(order: Sequence[str]) -> Stream:
+    """Return the stream of one training on the union of all languages."""
+    # Sorted, since the union has no order: all orders of the same languages share this one training.
+    union = tuple(sorted(order))
+    return Stream("joint", tuple(order), (BEFORE, Hop(1, union, union, parent=0, depth=1)))
+
+
+def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the order of languages that a config asks for.
+
+    Args:
+        languages: an explicit list, or None.
+        by_size: ``descending`` or ``ascending`` number of training sentences; equal sizes keep the dataset's order.
+        sizes: language → number of training sentences, in the dataset's order.
+
+    Raises:
+        UsageError: a language is unknown or repeated, or the list is empty.
+    """
+    if languages is None:
+        if by_size is None:
+            raise UsageError("order.languages is needed: a list of languages, for example order=[en,de,th]")
+        sign = -1 if by_size == "descending" else 1
+        return tuple(sorted(sizes, key=lambda language: sign * sizes[language]))
+    if not languages:
+        raise UsageError(f"order.languages is empty; the dataset has {', '.join(sizes)}")
+    for language in languages:
+        if language not in sizes:
+            raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}")
+        if list(languages).count(language) > 1:
+            raise UsageError(f"order: the language '{language}' is repeated in [{', '.join(languages)}]")
+    return tuple(languages)
+
+
+class Signed(Protocol):
+    """What a plan needs to know of a strategy (see `xclrun.strategy.base.Strategy`)."""
+
+    def signature(self, hop: Hop) -> dict[str, Any]: ...
+
+    def state_signature(self, hop: Hop) -> dict[str, Any] | None: ...
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """What of a dataset goes into ids and keys.
+
+    Attributes:
+        fingerprints: (language, split) → content hash.
+        labels: hash of the label sets.
+    """
+
+    fingerprints: Mapping[tuple[str, str], str]
+    labels: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the whole dataset."""
+        return digest([self.labels, sorted((*key, value) for key, value in self.fingerprints.items())])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The work of one hop inside a run, each part under its own key in the store.
+
+    Attributes:
+        hop: the hop.
+        train: key of the trained weights; hop 0's names the untrained model.
+        state: key of the strategy's state after the hop, or None where the strategy keeps none.
+        evaluation: key of the predictions.
+    """
+
+    hop: Hop
+    train: str
+    state: str | None
+    evaluation: str
+
+
+def stages(
+    config: Mapping[str, Any], stream: Stream, data: DataIdentity, encoder: str, strategy: Signed
+) -> tuple[Stage, ...]:
+    """Return the stages of a run, one per hop, hop 0 first.
+
+    Args:
+        config: resolved config as a nested dict.
+        encoder: identity of the encoder before fine-tuning: of pretrained weights, or of what a vocabulary is learnt from.
+    """
+    known = identity(config)
+    model = {key: value for key, value in known["model"].items() if key not in ("name", "lr")}
+    common = {"algorithms": ALGORITHMS, "model": model, "encoder": encoder, "labels": data.labels, "seed": known["seed"]}
+    trained: dict[int, str] = {}
+    states: dict[int, str | None] = {}
+    result = []
+    for hop in stream.hops:
+        if hop.index == 0:
+            trained[0], states[0] = digest({**common, "kind": "untrained"}), None
+        else:
+            trained[hop.index] = digest(
+                {
+                    "kind": "train",
+                    "parent": trained[hop.parent],
+                    "depth": hop.depth,
+                    "train": [data.fingerprints[language, "train"] for language in hop.train],
+                    "dev": [data.fingerprints[language, "dev"] for language in hop.select],
+                    "trainer": known["trainer"],
+                    "evaluate": known["evaluate"],
+                    "strategy": strategy.signature(hop),
+                }
+            )
+            state = strategy.state_signature(hop)
+            parents = [trained[hop.index], states[hop.parent]]
+            states[hop.index] = None if state is None else digest({"kind": "state", "parents": parents, "strategy": state})
+        evaluation = digest(
+            {
+                "kind": "evaluation",
+                "train": trained[hop.index],
+                "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
+                "evaluate": known["evaluate"],
+                "strategy": strategy.serving_signature(hop),
+            }
+        )
+        result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation))
+    return tuple(result)
+
+
+def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy_version: int) -> str:
+    """Return the id of a run: words that help a person, then the hash that is the identity (12 of 64 hex digits)."""
+    content = {
+        "config": identity(config),
+        "data": data.fingerprint,
+        "encoder": encoder,
+        "versions": {"algorithms": ALGORITHMS, "strategy": strategy_version},
+    }
+    words = [config["dataset"]["name"], config["strategy"]["name"], config["order"]["name"], f"s{config['seed']}"]
+    if config.get("bucket") is not None:
+        words.append(f"b{config['bucket']}")
+    return "-".join(words).replace("/", "_") + "-" + digest(content)[:12]

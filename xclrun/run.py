@@ -1,0 +1,115 @@
+"""A run: one composed job, planned — what it will learn, in which order, under which names. No torch, nothing trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from xclrun.config import Config, check
+from xclrun.data.example import Dataset
+from xclrun.data.load import load_dataset
+from xclrun.model.source import encoder_identity
+from xclrun.plan import DataIdentity, Stage, Stream, digest, resolve_order, run_id, stages
+from xclrun.store.rundir import RunDirectory
+from xclrun.store.stages import StageStore
+from xclrun.strategy import Strategy, make, strategy_class
+
+
+@dataclass(frozen=True)
+class Run:
+    """One composed job with everything that names it.
+
+    Attributes:
+        config: the typed config.
+        resolved: the same as a nested dict of plain values: what is hashed, frozen and logged.
+        dataset: the labelled examples.
+        stream: the hops.
+        id: the run id.
+        stages: the stages of the hops, hop 0 first.
+        data_fingerprint: hash of the whole dataset.
+    """
+
+    config: Config
+    resolved: dict[str, Any]
+    dataset: Dataset
+    stream: Stream
+    id: str
+    stages: tuple[Stage, ...]
+    data_fingerprint: str
+
+    @property
+    def outputs(self) -> Path:
+        return Path(self.config.paths.outputs).expanduser()
+
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(self.outputs / "runs" / self.id)
+
+    @property
+    def store(self) -> StageStore:
+        return StageStore(Path(self.config.paths.store).expanduser() if self.config.paths.store else self.outputs / "store")
+
+    @property
+    def cache(self) -> Path:
+        return self.outputs / "cache"
+
+    @cached_property
+    def label(self) -> str:
+        """Short words for a person: strategy, order, seed."""
+        c = self.config
+        return f"{c.strategy.name} · {c.order.name} · seed {c.seed}" + ("" if c.bucket is None else f" · bucket {c.bucket}")
+
+    def strategy(self) -> Strategy[Any]:
+        """Return a fresh strategy object."""
+        return make(self.config.strategy)
+
+
+_datasets: dict[str, Dataset] = {}
+
+
+def _dataset(config: Config, resolved: dict[str, Any]) -> Dataset:
+    """Return the dataset; the jobs of a sweep mostly share one, so the last is kept."""
+    key = json.dumps(resolved["dataset"], sort_keys=True)
+    if key not in _datasets:
+        dataset = load_dataset(config.dataset)
+        _datasets.clear()
+        _datasets[key] = dataset
+    return _datasets[key]
+
+
+def _data_identity(dataset: Dataset) -> DataIdentity:
+    return DataIdentity(dataset.fingerprints, digest([dataset.task, dataset.labels, dataset.tags]))
+
+
+def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
+    """Read the data and work out the run.
+
+    Args:
+        config: the typed config.
+        resolved: the same config as nested plain values.
+
+    Raises:
+        UsageError: a value, the data or the order cannot work.
+    """
+    check(config)
+    dataset = _dataset(config, resolved)
+    order = resolve_order(config.order.languages, config.order.by_size, dataset.sizes())
+    name = config.order.name or "-".join(order)
+    config = replace(config, order=replace(config.order, name=name, languages=list(order)))
+    resolved = {**resolved, "order": {**resolved["order"], "name": name, "languages": list(order)}}
+    strategy = make(config.strategy)
+    stream = strategy.stream(order)
+    encoder = encoder_identity(config.model, dataset)
+    data = _data_identity(dataset)
+    return Run(
+        config=config,
+        resolved=resolved,
+        dataset=dataset,
+        stream=stream,
+        id=run_id(resolved, data, encoder, strategy_class(config.strategy.name).version),
+        stages=stages(resolved, stream, data, encoder, strategy),
+        data_fingerprint=data.fingerprint,
+    )

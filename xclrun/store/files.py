@@ -1,0 +1,120 @@
+"""Writing that a crash cannot tear: to a temporary name, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from xclrun.errors import RunError, UsageError, XclrunError
+
+TEMPORARY = ".tmp-"
+
+
+def explain(error: OSError, path: Path | str) -> XclrunError:
+    """Return the one-line error that a failed write deserves: a full disk, or a place that cannot be written."""
+    where = error.filename or path
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return RunError(f"no space left to write {where}; free some, then give the same command again: nothing of record is lost")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return UsageError(f"cannot write {where} ({error.strerror}); choose another place with paths.outputs=DIR or XCLRUN_OUTPUTS")
+    return RunError(f"cannot write {where}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def writing(path: Path | str) -> Iterator[None]:
+    """Turn an OSError of the block into a one-line error about ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, path) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Flush a directory's entries, so that a rename survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write a whole file at once: readers see the old content or the new, never a part.
+
+    Raises:
+        UsageError: the place cannot be written.
+        RunError: the disk is full.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=TEMPORARY, dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Yield a temporary directory that becomes ``path`` when the block ends well; where ``path`` exists by then, it stays.
+
+    Raises:
+        UsageError: the place cannot be written.
+        RunError: the disk is full.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))
+        try:
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    descriptor = os.open(file, os.O_RDONLY)
+                    os.fsync(descriptor)
+                    os.close(descriptor)
+            os.chmod(temporary, 0o755)
+            try:
+                os.rename(temporary, path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            else:
+                sync_directory(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file atomically; NaN is refused, since JSON has none."""
+    atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file's content."""
+    with path.open("rb") as file:
+        result = hashlib.sha256()
+        while block := file.read(1 << 20):
+            result.update(block)
+    return result.hexdigest()

@@ -1,0 +1,84 @@
+"""Prediction rows: what every number is computed from. One Parquet file per hop, compact types.
+
+| column | meaning |
+|---|---|
+| run_id | the run (absent in the store, where runs share the rows) |
+| hop, step | evaluation point: hop 0 is before fine-tuning; optimiser steps taken in the hop |
+| examples_seen | training examples seen in this hop |
+| split, language, example_id | what was predicted |
+| gold, predicted | class ids; gold −1: training never had the class |
+| log2_gold | log2 p(gold class); null where gold is −1 |
+| gold_tags, predicted_tags | tag ids of all words of the sentence; gold −1: training never had the tag; null without tags |
+| tp, fp, fn | spans of the sentence: right, wrongly predicted, missed |
+| log2_gold_tags | log2 p(gold tags) of the words the model saw; null where one is −1 |
+| tokens | words of the sentence |
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xclrun.store.files import atomic_write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def schema() -> pa.Schema:
+    """Return the Arrow schema of the rows in the store (without run_id)."""
+    import pyarrow as pa
+
+    word = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            ("hop", pa.int16()),
+            ("step", pa.int32()),
+            ("examples_seen", pa.int64()),
+            ("split", word),
+            ("language", word),
+            ("example_id", pa.string()),
+            ("gold", pa.int16()),
+            ("predicted", pa.int16()),
+            ("log2_gold", pa.float32()),
+            ("gold_tags", pa.list_(pa.int16())),
+            ("predicted_tags", pa.list_(pa.int16())),
+            ("tp", pa.int16()),
+            ("fp", pa.int16()),
+            ("fn", pa.int16()),
+            ("log2_gold_tags", pa.float32()),
+            ("tokens", pa.int16()),
+        ]
+    )
+
+
+def table(columns: dict[str, Any]) -> pa.Table:
+    """Return prediction rows as an Arrow table with the exact types of `schema`."""
+    import pyarrow as pa
+
+    types = schema()
+    return pa.table({f.name: pa.array(columns[f.name], type=f.type, from_pandas=True) for f in types}, schema=types)
+
+
+def write(path: Path, rows: pa.Table, **constant: Any) -> None:
+    """Write rows to a Parquet file atomically; ``constant`` columns, such as run_id or hop, are set for all rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name, value in constant.items():
+        at = rows.schema.get_field_index(name)
+        if at >= 0:
+            rows = rows.set_column(at, rows.schema.field(at), pa.repeat(value, len(rows)).cast(rows.schema.field(at).type))
+        else:
+            rows = rows.add_column(0, name, pa.repeat(value, len(rows)).dictionary_encode())
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="zstd")
+    atomic_write(path, buffer.getvalue())
+
+
+def read(path: Path) -> pa.Table:
+    """Read a prediction file."""
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path)

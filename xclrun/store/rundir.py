@@ -1,0 +1,93 @@
+"""The directory of one run: its frozen config, manifest, predictions, scores, events, and DONE when all of it is there.
+
+    config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
+    manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
+    events.jsonl  what happened, one JSON a line  DONE                          name → SHA-256 of the files above
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xclrun.store.files import atomic_write, read_json, sha256, write_json, writing
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths and states of one run; every path is a property."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / "scores.parquet"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def done(self) -> Path:
+        return self.path / "DONE"
+
+    def predictions(self, hop: int) -> Path:
+        """Return the path of one hop's prediction file."""
+        return self.path / "predictions" / f"hop-{hop}.parquet"
+
+    @property
+    def finished(self) -> bool:
+        return self.done.is_file()
+
+    def open(self, config_yaml: str, manifest: dict[str, Any]) -> None:
+        """Make the directory, or take it up again: the config is frozen, the manifest says that the run is running."""
+        atomic_write(self.config, config_yaml)
+        self.write_manifest(manifest)
+
+    def write_manifest(self, manifest: dict[str, Any]) -> None:
+        """Replace the manifest."""
+        write_json(self.manifest, manifest)
+
+    def read_manifest(self) -> dict[str, Any]:
+        """Return the manifest."""
+        return read_json(self.manifest)
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Append one line to the events; a torn last line, left by a crash, is closed first."""
+        line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, ensure_ascii=False) + "\n"
+        with writing(self.events), self.events.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, 2)
+                if file.read(1) != b"\n":
+                    line = "\n" + line
+            file.write(line.encode())
+
+    def read_events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events that can be read, in order."""
+        if self.events.is_file():
+            for line in self.events.read_text(encoding="utf-8").splitlines():
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue
+
+    def finish(self) -> None:
+        """Write DONE: from now on the run counts."""
+        files = [self.config, self.manifest, self.scores, *sorted((self.path / "predictions").glob("hop-*.parquet"))]
+        write_json(self.done, {str(file.relative_to(self.path)): sha256(file) for file in files})

@@ -1,0 +1,75 @@
+"""The content-addressed store: one directory per key, put in place whole by a rename, with checksums inside.
+
+A directory holds the files of one training (``weights.safetensors``), one strategy state (``state.safetensors``,
+``facts.json``) or one evaluation (``predictions.parquet``), and ``stage.json``: what it is, how it was made, and the SHA-256
+of the other files. A directory that fails its checksums is put aside and counts as absent, so it is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, writing
+
+FACTS = "stage.json"
+
+
+@dataclass(frozen=True)
+class StageStore:
+    """Stages under ``root``, by key."""
+
+    root: Path
+
+    def path(self, key: str) -> Path:
+        """Return the directory of a key; keys are spread over 256 folders."""
+        return self.root / key[:2] / key
+
+    def has(self, key: str) -> bool:
+        """Whether the stage is there (its checksums are verified by `get`)."""
+        return (self.path(key) / FACTS).is_file()
+
+    def get(self, key: str) -> Path | None:
+        """Return the directory of a stage that is there and whole, else None; a damaged one is put aside."""
+        folder = self.path(key)
+        if not self.has(key):
+            return None
+        try:
+            files = self.facts(key)["files"]
+            whole = all(sha256(folder / name) == checksum for name, checksum in files.items())
+        except (OSError, ValueError, KeyError):
+            whole = False
+        if whole:
+            return folder
+        with contextlib.suppress(OSError):
+            aside = folder.with_name(f"{TEMPORARY}damaged-{key}")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        return None
+
+    def facts(self, key: str) -> dict[str, Any]:
+        """Return what ``stage.json`` says."""
+        return read_json(self.path(key) / FACTS)
+
+    def put(self, key: str, facts: dict[str, Any], fill: Callable[[Path], None]) -> Path:
+        """Write a stage: ``fill`` puts its files into a directory, which then appears under ``key`` at once.
+
+        Raises:
+            UsageError: the store cannot be written.
+            RunError: the disk is full; nothing is left under ``key``.
+        """
+        import json
+
+        folder = self.path(key)
+        with atomic_directory(folder) as temporary:
+            fill(temporary)
+            files = {file.name: sha256(file) for file in sorted(temporary.iterdir())}
+            with writing(folder):
+                text = json.dumps({"key": key, **facts, "files": files}, indent=1, ensure_ascii=False)
+                (temporary / FACTS).write_text(text + "\n", encoding="utf-8")
+        return folder

@@ -1,0 +1,42 @@
+"""Strategies: one file each. `STRATEGIES` is the registry: name in conf → class.
+
+The registry is a table of names, so that looking one up imports that strategy's module alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError, did_you_mean
+from xclrun.strategy.base import Context, State, Strategy
+
+__all__ = ["STRATEGIES", "Context", "State", "Strategy", "make", "strategy_class"]
+
+STRATEGIES: dict[str, str] = {
+    "naive": "naive:Naive",
+    "lang_spec_ft": "lang_spec_ft:LangSpecFT",
+    "inc_joint": "inc_joint:IncJoint",
+    "multilingual": "multilingual:Multilingual",
+    "er": "er:ExperienceReplay",
+}
+
+
+def strategy_class(name: str) -> type[Strategy[Any]]:
+    """Return the class of the strategy called ``name`` in conf.
+
+    Raises:
+        UsageError: no strategy has that name.
+    """
+    if name not in STRATEGIES:
+        raise UsageError(f"no strategy is called '{name}'; {did_you_mean(name, STRATEGIES)}")
+    module, attribute = STRATEGIES[name].split(":")
+    found = getattr(importlib.import_module(f"xclrun.strategy.{module}"), attribute)
+    assert issubclass(found, Strategy)
+    return found
+
+
+def make(settings: StrategyConfig) -> Strategy[Any]:
+    """Return a fresh strategy with these settings."""
+    return strategy_class(settings.name)(settings)

@@ -1,0 +1,157 @@
+"""The protocol of a strategy: how a hop is learnt without losing the earlier ones.
+
+A strategy is one file here, one YAML in ``conf/strategy`` and one test. The one training loop calls the hooks below and is
+the only place that steps the optimiser; it knows no strategy by name. Strategy modules import torch inside the hooks that
+need it, so that plans, which only need `signature`, start fast.
+
+Life of a strategy in a run::
+
+    prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_hop → for_language (evaluation)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from xclrun.config import StrategyConfig
+from xclrun.plan import Hop, Stream, derive, sequence
+
+if TYPE_CHECKING:
+    import torch
+
+    from xclrun.data.encode import Batch, Encoded
+    from xclrun.model import Model
+
+
+@dataclass
+class Context:
+    """What a hook may use.
+
+    Attributes:
+        model: the model being trained.
+        hop: the hop being trained.
+        stream: the whole stream.
+        train: language → its encoded training split.
+        device: where batches go.
+        seed: the run's seed; use `generator` rather than this.
+        batch_size: sentences in a mini-batch.
+        precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
+    """
+
+    model: Model
+    hop: Hop
+    stream: Stream
+    train: Mapping[str, Encoded]
+    device: torch.device
+    seed: int
+    batch_size: int
+    precision: str = "fp32"
+
+    def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
+        """Return a generator of its own for ``purpose`` at ``position`` in this hop: the same whatever ran before."""
+        return np.random.Generator(np.random.PCG64(derive(self.seed, purpose, self.hop.depth, *position)))
+
+    def batch(self, language: str, indices: np.ndarray) -> Batch:
+        """Return training sentences of ``language`` as a batch on the device."""
+        return self.train[language].batch(indices).to(self.device)
+
+
+@dataclass
+class State:
+    """What a strategy carries from hop to hop, in a form that is stored without pickle.
+
+    Attributes:
+        facts: JSON-able values, for example the ids of the examples in memory.
+        tensors: name → tensor, for example the Fisher information.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+Settings = TypeVar("Settings", bound=StrategyConfig)
+
+
+class Strategy(Generic[Settings]):
+    """Base of all strategies; as it stands, plain sequential fine-tuning.
+
+    Attributes:
+        settings_type: dataclass of the strategy's settings: the schema of its YAML.
+        version: raise it when a change of code changes what the strategy computes; ids and keys change with it.
+    """
+
+    settings_type: ClassVar[type[StrategyConfig]] = StrategyConfig
+    version: ClassVar[int] = 1
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    # What a plan asks, before anything runs.
+
+    def stream(self, order: Sequence[str]) -> Stream:
+        """Return the hops that this strategy makes of an order; default: one language after another."""
+        return sequence(order)
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        """Return what of the strategy can change the *training* of ``hop``: the basis of sharing.
+
+        Empty means: this hop is trained as by plain fine-tuning, and is shared with all strategies of which that is true.
+        """
+        return {}
+
+    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
+        """Return what can change the strategy's state after ``hop``; None where it keeps none."""
+        return None
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+        """Return what can change the *evaluation* after ``hop``, beyond the trained weights."""
+        return {}
+
+    def described(self) -> dict[str, Any]:
+        """Return name, version and all settings: what a signature holds where everything matters."""
+        return {**asdict(self.settings), "version": self.version}
+
+    # What the loop calls.
+
+    def prepare(self, model: Model, stream: Stream) -> None:
+        """Add the parameters that the strategy needs: heads per language, copied layers, adapters."""
+
+    def begin_hop(self, context: Context) -> None:
+        """Choose the active parameters and build what the hop needs."""
+
+    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
+        """Return the batches of this step, one optimiser step each; default: the main one alone.
+
+        Args:
+            step: number of main mini-batches seen in this hop, this one included (from 1).
+            main: the mini-batch of the hop's own data.
+        """
+        return (main,)
+
+    def loss(self, batch: Batch, context: Context) -> torch.Tensor:
+        """Return the loss of a batch (scalar); default: the model's own."""
+        return context.model.loss(batch)
+
+    def edit_gradients(self, context: Context) -> None:
+        """Change the gradients in place, after the backward pass and before clipping and the optimiser's step."""
+
+    def end_hop(self, context: Context) -> None:
+        """Update the state after a hop: fill the memory, compute the Fisher information, store teacher outputs.
+
+        Must depend on the trained model, the data, the seed and the earlier state alone: where the hop's training is shared
+        with another run, it is called on the shared weights.
+        """
+
+    def for_language(self, language: str, seen: Sequence[str]) -> None:
+        """Choose the parts of the model that serve ``language`` in evaluation, given the languages seen so far."""
+
+    def state_dict(self) -> State:
+        """Return everything that the next hop needs."""
+        return State()
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over the state that `state_dict` returned."""

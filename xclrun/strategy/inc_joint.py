@@ -1,0 +1,19 @@
+"""Incremental joint training: hop i trains on the data of languages 1…i, going on from the model of hop i−1.
+
+CCL, section 3.1 ("Inc Joint"): an upper baseline that keeps all data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xclrun.config import StrategyConfig
+from xclrun.plan import Stream, sequence
+from xclrun.strategy.base import Strategy
+
+
+class IncJoint(Strategy[StrategyConfig]):
+    """The training data accumulates; no settings."""
+
+    def stream(self, order: Sequence[str]) -> Stream:
+        return sequence(order, cumulative=True)

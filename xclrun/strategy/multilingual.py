@@ -1,0 +1,19 @@
+"""Multilingual training: one training on the union of all languages.
+
+CCL, section 3.1 ("Multilingual"): an upper baseline without hops, so only its final performance is defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xclrun.config import StrategyConfig
+from xclrun.plan import Stream, joint
+from xclrun.strategy.base import Strategy
+
+
+class Multilingual(Strategy[StrategyConfig]):
+    """One hop on everything; no settings."""
+
+    def stream(self, order: Sequence[str]) -> Stream:
+        return joint(order)

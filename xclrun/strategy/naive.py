@@ -1,0 +1,13 @@
+"""Naive sequential fine-tuning: each hop fine-tunes the model of the hop before on its own language alone.
+
+CCL, section 3.1 ("Naive Seq FT"): the lower baseline. It adds nothing to the model's loss and keeps nothing.
+"""
+
+from __future__ import annotations
+
+from xclrun.config import StrategyConfig
+from xclrun.strategy.base import Strategy
+
+
+class Naive(Strategy[StrategyConfig]):
+    """Plain fine-tuning, one language after another; no settings."""

@@ -1,0 +1,331 @@
+"""MLflow as a mirror of the files of record: what a run wrote is sent, never computed or kept there alone.
+
+One experiment holds one MLflow run per run, found by its tag ``xclrun.run_id``, and one per sweep, the parent of its jobs.
+Sending is idempotent: a run that has not changed since it was sent is left alone. During a sweep a process of its own sends
+what is finished, so that training neither waits for a tracking server nor fails with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xclrun.analysis.measures import measure
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.reference import References
+from xclrun.config import TrackingConfig
+from xclrun.errors import RunError
+from xclrun.records import read_records, record, run_directories, sweeps
+from xclrun.store.files import sha256
+from xclrun.store.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
+
+TAG = "xclrun"
+RECORD = "score_matrix.json"
+LOG = "mlflow-sync.log"
+
+
+def tracking_uri(outputs: Path, uri: str | None) -> str:
+    """Return where MLflow keeps runs: the given server, or the SQLite file among the outputs."""
+    return uri or f"sqlite:///{(outputs / 'mlflow.db').resolve()}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep MLflow's notes about its database out of a person's sight; errors pass."""
+    os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+
+
+class Mirror:
+    """MLflow, as seen from the outputs of this machine.
+
+    Args:
+        outputs: the folder with ``runs``.
+        tracking: where MLflow is.
+
+    Raises:
+        RunError: MLflow cannot be reached, or its database is damaged.
+    """
+
+    def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        self.outputs, self.tracking = outputs, tracking
+        self.uri = tracking_uri(outputs, tracking.uri)
+        outputs.mkdir(parents=True, exist_ok=True)
+        try:
+            with _quiet(), self._locked():
+                self.client: MlflowClient = MlflowClient(self.uri)
+                self.experiment = self._experiment()
+        except (MlflowException, OSError) as error:
+            raise RunError(f"MLflow at {self.uri} cannot be used: {str(error).splitlines()[0]}") from error
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one process at a time change the SQLite file."""
+        if self.tracking.uri is not None:
+            yield
+            return
+        with (self.outputs / "mlflow.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _experiment(self) -> str:
+        found = self.client.get_experiment_by_name(self.tracking.experiment)
+        if found is not None:
+            return found.experiment_id
+        # A server chooses where artifacts lie; beside a SQLite file they lie among the outputs.
+        place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
+        return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+
+    def _find(self, tag: str, value: str) -> MlflowRun | None:
+        found = self.client.search_runs([self.experiment], f"tags.`{TAG}.{tag}` = '{value}'", max_results=1)
+        return found[0] if found else None
+
+    # Sending.
+
+    def send_sweep(self, sweep: Mapping[str, Any]) -> str:
+        """Make the parent run of a sweep, or bring it up to date; return its MLflow run id."""
+        with _quiet(), self._locked():
+            found = self._find("sweep", sweep["name"])
+            if found is None:
+                tags = {f"{TAG}.sweep": sweep["name"], f"{TAG}.kind": "sweep", "mlflow.runName": sweep["name"]}
+                found = self.client.create_run(self.experiment, start_time=_milliseconds(sweep["started"]), tags=tags)
+                self.client.log_param(found.info.run_id, "command", sweep["command"][:6000])
+            self.client.log_dict(found.info.run_id, dict(sweep), "sweep.json")
+            return found.info.run_id
+
+    def send_run(self, directory: RunDirectory, references: References, parent: str | None = None) -> bool:
+        """Send one run; return whether anything was sent. A run that is there as it is here is left alone."""
+        manifest = directory.read_manifest()
+        mine = record(directory)
+        metrics = _metrics(mine, references)
+        version = _version(directory, metrics)
+        with _quiet(), self._locked():
+            found = self._find("run_id", mine.run_id)
+            if found is not None and found.data.tags.get(f"{TAG}.version") == version:
+                return False
+            started = _milliseconds(manifest["started"])
+            if found is None:
+                found = self.client.create_run(self.experiment, start_time=started, tags=_tags(mine, parent))
+                self._log_params(found.info.run_id, mine.config)
+            self._log_metrics(found.info.run_id, mine, metrics, started)
+            self._log_artifacts(found.info.run_id, directory, mine)
+            self.client.set_tag(found.info.run_id, f"{TAG}.status", mine.status)
+            status = {"finished": "FINISHED", "failed": "FAILED"}.get(mine.status, "RUNNING")
+            end = None if status == "RUNNING" else started + round(1000 * manifest.get("seconds", 0))
+            if status == "RUNNING":
+                self.client.update_run(found.info.run_id, status="RUNNING")
+            else:
+                self.client.set_terminated(found.info.run_id, status=status, end_time=end)
+            # Last, so that a send that was cut short is done again.
+            self.client.set_tag(found.info.run_id, f"{TAG}.version", version)
+        return True
+
+    def _log_params(self, run: str, config: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        flat = dict(_flatten(config))
+        self.client.log_batch(run, params=[Param(key, str(value)[:6000]) for key, value in flat.items()])
+
+    def _log_metrics(self, run: str, mine: RunRecord, metrics: Mapping[str, float], time: int) -> None:
+        from mlflow.entities import Metric
+
+        # One time stamp for all: sending the same value twice then leaves one.
+        batch = [Metric(name, value, time, 0) for name, value in metrics.items()]
+        for task in mine.tasks:
+            for hop, row in enumerate(mine.scores[TASKS[task]]):
+                for language, value in zip(mine.languages, row, strict=True):
+                    if value == value:
+                        batch.append(Metric(f"{task}.score.{language}", float(value), time, hop))
+        step = 0
+        for i, epoch in enumerate(mine.curve):
+            batch.append(Metric("train.loss", epoch["loss"], time, step + epoch["step"]))
+            last = i + 1 == len(mine.curve) or mine.curve[i + 1]["hop"] != epoch["hop"]
+            step += epoch["step"] if last else 0
+        for start in range(0, len(batch), 1000):
+            self.client.log_batch(run, metrics=batch[start : start + 1000])
+
+    def _log_artifacts(self, run: str, directory: RunDirectory, mine: RunRecord) -> None:
+        from xclrun.report.figures import heatmap
+
+        self.client.log_dict(run, mine.to_json(), RECORD)
+        for path in (directory.config, directory.manifest, directory.events, directory.scores):
+            if path.is_file():
+                self.client.log_artifact(run, str(path))
+        if mine.status != "finished":
+            return
+        for path in sorted((directory.path / "predictions").glob("hop-*.parquet")):
+            self.client.log_artifact(run, str(path), "predictions")
+        for task in mine.tasks:
+            matrix = mine.scores[TASKS[task]]
+            rows: dict[str, list[Any]] = {"hop": list(range(len(matrix)))}
+            rows |= {language: matrix[:, j].tolist() for j, language in enumerate(mine.languages)}
+            # Not log_table: it appends to what is there, and sending twice must change nothing.
+            self.client.log_dict(run, {"columns": list(rows), "data": list(map(list, zip(*rows.values(), strict=True)))}, f"{task}_scores.json")
+            self.client.log_figure(run, heatmap(mine, task), f"{task}_scores.png")
+
+    def send_all(self, only: Sequence[str] | None = None, references: References | None = None) -> int:
+        """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent."""
+        references = references or References(read_records(self.outputs))
+        parents = {}
+        for sweep in sweeps(self.outputs):
+            if len(sweep["runs"]) > 1 and (only is None or set(only) & set(sweep["runs"])):
+                parent = self.send_sweep(sweep)
+                parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
+                if all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"]):
+                    with _quiet(), self._locked():
+                        self.client.set_terminated(parent)
+        chosen = [d for d in run_directories(self.outputs) if only is None or d.run_id in only]
+        return sum(self.send_run(directory, references, parents.get(directory.run_id)) for directory in chosen)
+
+    # Reading.
+
+    def records(self) -> list[RunRecord]:
+        """Return the records of all runs in MLflow."""
+        from urllib.parse import unquote, urlparse
+
+        found, token = [], None
+        with _quiet():
+            while True:
+                page = self.client.search_runs(
+                    [self.experiment], f"tags.`{TAG}.kind` = 'run'", max_results=1000, page_token=token
+                )
+                for run in page:
+                    place = urlparse(run.info.artifact_uri)
+                    if place.scheme in ("", "file"):
+                        path = Path(unquote(place.path)) / RECORD
+                    else:
+                        path = Path(self.client.download_artifacts(run.info.run_id, RECORD))
+                    if path.is_file():
+                        found.append(RunRecord.from_json(path.read_bytes()))
+                token = page.token
+                if not token:
+                    return found
+
+
+def _tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
+    facts = {
+        "kind": "run",
+        "run_id": mine.run_id,
+        "dataset": mine.dataset,
+        "model": mine.model,
+        "strategy": mine.strategy,
+        "order": mine.order,
+        "seed": str(mine.seed),
+        "bucket": "" if mine.bucket is None else str(mine.bucket),
+        "data_fingerprint": mine.data_fingerprint,
+        "code_version": mine.code_version,
+    }
+    tags = {f"{TAG}.{key}": value for key, value in facts.items()} | {"mlflow.runName": mine.run_id}
+    return tags | ({"mlflow.parentRunId": parent} if parent else {})
+
+
+def _metrics(mine: RunRecord, references: References) -> dict[str, float]:
+    """Return the meta-metrics of a run that are known: ``intent.F``, ``slots.FP``, …"""
+    found = {}
+    for task in mine.tasks:
+        if mine.status == "finished":
+            for (name, language), value in measure(mine, TASKS[task], references.scores(mine, TASKS[task])).items():
+                if isinstance(value, float) and not language:
+                    found[f"{task}.{name}"] = value
+    return found
+
+
+def _version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
+    """Return what changes when there is something new to send."""
+    return sha256(directory.manifest)[:16] + (f"+{len(metrics)}" if directory.finished else "")
+
+
+def _flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _milliseconds(when: str) -> int:
+    from datetime import datetime
+
+    return round(1000 * datetime.strptime(when, "%Y-%m-%dT%H:%M:%S%z").timestamp())
+
+
+@dataclass
+class BackgroundMirror:
+    """Sends the runs of a sweep from a process of its own, while the next ones train.
+
+    What it cannot send is in ``mlflow-sync.log`` and is sent by the next sweep or by ``xclrun sync``.
+    """
+
+    outputs: Path
+    tracking: TrackingConfig
+
+    def start(self) -> None:
+        """Start the process; without tracking, do nothing."""
+        self.process: subprocess.Popen[bytes] | None = None
+        if self.tracking.enabled:
+            request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
+            with (self.outputs / LOG).open("ab") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "xclrun.track", request],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C is for the training; the mirror ends when its input does.
+                )
+
+    def changed(self, run_id: str) -> None:
+        """Say that a run has something new."""
+        if self.process is not None and self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(f"{run_id}\n".encode())
+                self.process.stdin.flush()
+
+    def close(self, timeout: float = 120.0) -> bool:
+        """Wait until all is sent; return whether it was."""
+        if self.process is None:
+            return True
+        with contextlib.suppress(OSError):
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+        try:
+            return self.process.wait(timeout) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+
+def _background(request: str) -> None:
+    """Send runs as their ids come in on the standard input, and at its end what only the whole sweep tells: transfer."""
+    given = json.loads(request)
+    outputs, tracking = Path(given["outputs"]), TrackingConfig(**given["tracking"])
+    mirror = Mirror(outputs, tracking)
+    named = []
+    for text in sys.stdin:
+        named.append(text.strip())
+        mirror.send_all(only=named[-1:], references=References([]))
+    mirror.send_all(only=named)
+
+
+if __name__ == "__main__":
+    _background(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Training and evaluation: `execute` (a run), `loop` (one hop), `evaluate`, `optimize`."""

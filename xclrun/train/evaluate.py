@@ -1,0 +1,131 @@
+"""Evaluation: from a model to prediction rows, and from rows to base scores. No meta-metric is computed here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from xclrun.analysis.spans import f1, span_counts, tag_macro_f1
+from xclrun.config import SlotF1
+from xclrun.data.encode import Encoded, length_sorted_batches
+from xclrun.data.example import OUTSIDE, Dataset
+from xclrun.model.network import Model
+from xclrun.train.precision import autocast
+
+
+@dataclass
+class Rows:
+    """Prediction rows under construction, by column (see `xclrun.store.predictions`)."""
+
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+
+    def extend(self, **columns: Sequence[Any]) -> None:
+        for name, values in columns.items():
+            self.columns.setdefault(name, []).extend(values)
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates a model on encoded splits.
+
+    Attributes:
+        dataset: gives gold labels and the label sets.
+        device: where the forward pass runs.
+        batch_size: sentences in a batch.
+        precision: autocast type.
+        slot_f1: how slot F1 is computed.
+    """
+
+    dataset: Dataset
+    device: torch.device
+    batch_size: int
+    precision: str
+    slot_f1: SlotF1
+
+    def predict(self, model: Model, encoded: Encoded, language: str, split: str) -> dict[str, list[Any]]:
+        """Return the prediction columns of one split in file order; the model is in eval mode meanwhile."""
+        n = len(encoded)
+        predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
+        log2_tags = np.full(n, np.nan)
+        sequences: list[list[int]] = [[] for _ in range(n)]
+        training = model.training
+        model.eval()
+        for indices in length_sorted_batches(encoded.lengths, self.batch_size):
+            batch = encoded.batch(indices)
+            with autocast(self.device, self.precision):
+                result = model.predict(batch.to(self.device))
+            predicted[indices] = result.label.numpy()
+            log2_gold[indices] = result.log2_label.numpy()
+            if result.tags is not None and result.log2_tags is not None:
+                log2_tags[indices] = result.log2_tags.numpy()
+                seen = batch.word_mask.sum(dim=1).tolist()
+                for row, index, words in zip(result.tags.tolist(), indices, seen, strict=True):
+                    sequences[index] = row[:words]
+        model.train(training)
+        return self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
+
+    def _columns(
+        self,
+        encoded: Encoded,
+        language: str,
+        split: str,
+        predicted: np.ndarray,
+        log2_gold: np.ndarray,
+        log2_tags: np.ndarray,
+        sequences: list[list[int]],
+    ) -> dict[str, list[Any]]:
+        examples = self.dataset.split(language, split)
+        names, ids = self.dataset.tags, {tag: i for i, tag in enumerate(self.dataset.tags)}
+        labels = {label: i for i, label in enumerate(self.dataset.labels)}
+        columns: dict[str, list[Any]] = {
+            "split": [split] * len(examples),
+            "language": [language] * len(examples),
+            "example_id": [e.id for e in examples],
+            "gold": [labels.get(e.label, -1) for e in examples],
+            "predicted": predicted.tolist(),
+            "log2_gold": log2_gold.tolist(),
+            "tokens": [len(e.tokens) for e in examples],
+            "log2_gold_tags": log2_tags.tolist(),
+        }
+        outside = ids.get(OUTSIDE, 0)
+        for name in ("gold_tags", "predicted_tags", "tp", "fp", "fn"):
+            columns[name] = []
+        for e, sequence in zip(examples, sequences, strict=True):
+            if not names:
+                values: tuple[Any, ...] = (None, None, 0, 0, 0)
+            else:
+                gold = e.tags or ()
+                # Words beyond the length limit were not seen by the model: it says nothing of them.
+                sequence = sequence + [outside] * (len(gold) - len(sequence))
+                counts = span_counts(gold, [names[i] for i in sequence])
+                values = ([ids.get(tag, -1) for tag in gold], sequence, *counts)
+            for name, value in zip(("gold_tags", "predicted_tags", "tp", "fp", "fn"), values, strict=True):
+                columns[name].append(value)
+        return columns
+
+    def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
+        """Return the base scores of one split's columns: ``intent_accuracy`` and, with tags, ``slot_f1``; in [0, 1]."""
+        gold, predicted = np.array(columns["gold"]), np.array(columns["predicted"])
+        result = {"intent_accuracy": float((gold == predicted).mean())}
+        if self.dataset.tags:
+            if self.slot_f1 is SlotF1.span_micro:
+                result["slot_f1"] = f1(sum(columns["tp"]), sum(columns["fp"]), sum(columns["fn"]))
+            else:
+                result["slot_f1"] = tag_macro_f1(*(self._tag_names(columns[c]) for c in ("gold_tags", "predicted_tags")))
+        return result
+
+    def _tag_names(self, sequences: list[list[int]]) -> list[list[str]]:
+        # An unseen gold tag has no name here; it only has to differ from all that can be predicted.
+        names = (*self.dataset.tags, "?")
+        return [[names[i] for i in sequence] for sequence in sequences]
+
+
+def selection_score(scores: dict[str, dict[str, float]]) -> float:
+    """Return what selects the best epoch: the mean over languages and over their base scores (intent, slots)."""
+    values = [value for by_metric in scores.values() for value in by_metric.values()]
+    return math.fsum(values) / len(values)

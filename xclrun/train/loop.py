@@ -1,0 +1,248 @@
+"""The one training loop: a hop's data, passed over in epochs, under any strategy.
+
+A *main step* takes one batch of the hop's own data; a strategy may add steps (replay). Only this loop steps the optimiser.
+All randomness is a function of (seed, purpose, hop, position), so a checkpoint holds no random state, and a hop that was
+interrupted anywhere goes on exactly as if it had not been.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xclrun.config import Selection, TrainerConfig
+from xclrun.data.encode import Batch, Encoded, concat, epoch_batches
+from xclrun.errors import RunError
+from xclrun.plan import derive
+from xclrun.strategy import Context, State, Strategy
+from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.evaluate import Evaluator, selection_score
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr
+from xclrun.train.precision import autocast
+from xclrun.train.stop import StopFlag
+
+
+@dataclass
+class Position:
+    """Where the training of a hop is, and what it has counted; JSON-able, part of a checkpoint.
+
+    Attributes:
+        epoch: epochs finished.
+        step: main steps taken in the hop.
+        updates: optimiser steps taken in the hop, replayed ones included.
+        examples, tokens: sentences and word pieces trained on, replayed ones included.
+        seconds: of training and dev evaluation, over all attempts.
+        loss_sum: sum of the losses of this epoch's updates.
+        loss_count: number of those updates.
+        best_score: best selection score so far, or None before the first epoch's end.
+        best_epoch, best_step: where that was.
+        epochs: one entry per finished epoch: the training curve.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    updates: int = 0
+    examples: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    best_score: float | None = None
+    best_epoch: int = 0
+    best_step: int = 0
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+
+
+def _seed_dropout(seed: int, device: torch.device) -> None:
+    # Not torch.manual_seed: it formats a stack trace at every call where there is no GPU.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
+class HopTraining:
+    """The training of one hop, from the parent's weights in ``context.model`` to this hop's weights there.
+
+    Args:
+        context: model, data, hop and seed.
+        strategy: decides on loss, replay and gradients; its `begin_hop` has been called.
+        trainer: epochs, batch size, optimiser, schedule, selection.
+        evaluator: for the dev scores.
+        dev: language → encoded dev split, of the languages that select the best epoch.
+        checkpoints: where to save progress inside the hop.
+        listener: hears progress.
+        stop: is set when the run should stop.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        strategy: Strategy[Any],
+        trainer: TrainerConfig,
+        evaluator: Evaluator,
+        dev: Mapping[str, Encoded],
+        checkpoints: Checkpoints,
+        listener: Listener,
+        stop: StopFlag,
+    ) -> None:
+        self.context, self.strategy, self.trainer, self.evaluator = context, strategy, trainer, evaluator
+        self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
+        self.data = concat([context.train[language] for language in context.hop.train])
+        self.batch_size = trainer.batch_size * trainer.gradient_accumulation
+        self.steps_per_epoch = math.ceil(len(self.data) / self.batch_size)
+        self.optimizer = make_optimizer(context.model.parameters(), trainer)
+        self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
+        self.position = Position()
+        self.best: dict[str, Tensor] = {}
+        # Looking at the loss waits for a GPU, so there it is looked at now and then.
+        self.look_every = 1 if context.device.type == "cpu" else 25
+
+    def run(self) -> dict[str, Any]:
+        """Train, and leave the selected weights in the model.
+
+        Returns:
+            What was done: the counters of `Position`, as a dict.
+
+        Raises:
+            RunError: the loss is not finite.
+            Stopped: a signal asked for it; a checkpoint was saved.
+        """
+        self._resume()
+        model, position = self.context.model, self.position
+        model.train()
+        saved = self.clock = time.monotonic()
+        while position.epoch < self.trainer.epochs and not self._out_of_patience():
+            generator = self.context.generator("shuffle", position.epoch)
+            batches = epoch_batches(len(self.data), self.batch_size, generator)
+            for indices in batches[position.step - position.epoch * self.steps_per_epoch :]:
+                position.step += 1
+                main = self.data.batch(indices).to(self.context.device)
+                for batch in self.strategy.replay(position.step, main, self.context):
+                    self._update(batch)
+                self.listener.stepped(self._progress())
+                if self.stop.number is not None or time.monotonic() - saved > 60 * self.trainer.checkpoint_minutes:
+                    self._save()
+                    saved = time.monotonic()
+                    self.stop.check()
+            self._end_epoch()
+        if self.trainer.selection is Selection.best:
+            model.load_state_dict(self.best)
+        return asdict(position)
+
+    def _update(self, batch: Batch) -> None:
+        """Take one optimiser step on a batch, in parts where gradients are accumulated."""
+        model, position = self.context.model, self.position
+        factor = lr_factor(
+            position.step - 1, self.trainer.epochs * self.steps_per_epoch, self.trainer.schedule, self.trainer.warmup
+        )
+        set_lr(self.optimizer, self.trainer.lr * factor)
+        _seed_dropout(derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in batch.split(self.trainer.batch_size):
+            with autocast(self.context.device, self.context.precision):
+                loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
+            self.scaler.scale(loss).backward()
+            self._count(part, loss.detach())
+        self.scaler.unscale_(self.optimizer)
+        self.strategy.edit_gradients(self.context)
+        if self.trainer.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), self.trainer.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        position.updates += 1
+        position.loss_count += 1
+        if position.updates % self.look_every == 0:
+            self._check_loss()
+
+    def _count(self, part: Batch, loss: Tensor) -> None:
+        self.position.examples += part.size
+        self.position.tokens += part.pieces
+        self._loss = loss if self._loss is None else self._loss + loss
+
+    _loss: Tensor | None = None
+
+    def _check_loss(self) -> None:
+        """Add the losses since the last look to the sum; fail where one is not finite."""
+        if self._loss is None:
+            return
+        value, self._loss = float(self._loss), None
+        self.position.loss_sum += value
+        if not math.isfinite(value):
+            hop, position = self.context.hop, self.position
+            raise RunError(
+                f"hop {hop.index} ({hop.name}), epoch {position.epoch + 1}, step {position.step}: the loss is {value}; "
+                f"try a lower trainer.lr (now {self.trainer.lr}), trainer.clip_norm=1.0 or trainer.precision=fp32"
+            )
+
+    def _end_epoch(self) -> None:
+        """Score the dev splits, keep a true copy of the best weights, and note the epoch."""
+        self._check_loss()
+        position = self.position
+        scores = {}
+        for language, encoded in self.dev.items():
+            scores[language] = self.evaluator.scores(self.evaluator.predict(self.context.model, encoded, language, "dev"))
+        score = selection_score(scores)
+        position.epoch += 1
+        if position.best_score is None or score > position.best_score:
+            position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
+            if self.trainer.selection is Selection.best:
+                self.best = {k: v.detach().to("cpu", copy=True) for k, v in self.context.model.state_dict().items()}
+        facts = {
+            "epoch": position.epoch,
+            "step": position.step,
+            "examples": position.examples,
+            "loss": position.loss_sum / position.loss_count,
+            "dev": scores,
+        }
+        position.epochs.append(facts)
+        position.loss_sum, position.loss_count = 0.0, 0
+        self.listener.epoch_ended(self._progress(), facts)
+
+    def _out_of_patience(self) -> bool:
+        patience = self.trainer.patience
+        return patience is not None and self.position.epoch - self.position.best_epoch >= patience > 0
+
+    def _progress(self) -> Progress:
+        now = time.monotonic()
+        self.position.seconds += now - self.clock
+        self.clock = now
+        p, total = self.position, self.trainer.epochs * self.steps_per_epoch
+        epoch = min(p.epoch + 1, self.trainer.epochs)
+        return Progress(self.context.hop, epoch, self.trainer.epochs, p.step, total, p.examples, p.seconds)
+
+    def _save(self) -> None:
+        """Write a checkpoint of everything that the rest of the hop depends on."""
+        self._check_loss()
+        state = self.strategy.state_dict()
+        facts = {**asdict(self.position), "scaler": self.scaler.state_dict(), "strategy": state.facts}
+        groups: dict[str, Iterable[tuple[str, Tensor]]] = {
+            "model": self.context.model.state_dict().items(),
+            "best": self.best.items(),
+            "optimizer": optimizer_tensors(self.optimizer).items(),
+            "strategy": state.tensors.items(),
+        }
+        self.checkpoints.save(facts, {f"{group}/{name}": t for group, items in groups.items() for name, t in items})
+
+    def _resume(self) -> None:
+        """Go on from the newest checkpoint, where there is one."""
+        found = self.checkpoints.load()
+        if found is None:
+            return
+        facts, tensors = found
+        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimizer": {}, "strategy": {}}
+        for key, tensor in tensors.items():
+            group, name = key.split("/", 1)
+            groups[group][name] = tensor
+        self.context.model.load_state_dict(groups["model"])
+        self.best = groups["best"]
+        load_optimizer_tensors(self.optimizer, groups["optimizer"])
+        self.scaler.load_state_dict(facts.pop("scaler"))
+        self.strategy.load_state_dict(State(facts.pop("strategy"), groups["strategy"]))
+        self.position = Position(**facts)

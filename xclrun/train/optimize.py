@@ -1,0 +1,60 @@
+"""The optimiser and its schedule. The schedule is a function of the step alone, so resuming needs no state of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xclrun.config import Optimizer, Schedule, TrainerConfig
+
+
+def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
+    """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the parameters that are trained."""
+    kind = {Optimizer.adam: torch.optim.Adam, Optimizer.adamw: torch.optim.AdamW}[config.optimizer]
+    return kind(
+        [p for p in parameters if p.requires_grad],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+
+
+def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float:
+    """Return the factor on the learning rate for main step ``step`` (from 0) of ``total``.
+
+    It rises linearly over the first ``warmup`` share of the steps, then stays (constant) or falls to 0 (linear, cosine).
+    """
+    rising = math.ceil(warmup * total)
+    if step < rising:
+        return (step + 1) / rising
+    if schedule is Schedule.constant:
+        return 1.0
+    share = (step - rising) / max(1, total - rising)
+    return 1.0 - share if schedule is Schedule.linear else 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of all parameter groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimiser's state as named tensors, for a checkpoint."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Take over the state that `optimizer_tensors` returned."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

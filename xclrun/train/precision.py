@@ -1,0 +1,34 @@
+"""Autocast and the loss scaler."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+
+import torch
+
+from xclrun.config import Device, Precision
+from xclrun.errors import UsageError
+
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Return the context in which the encoder computes in ``precision``; fp32 changes nothing."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=TYPES[precision])
+
+
+def choose_device(device: Device, precision: Precision) -> torch.device:
+    """Return the device to train on.
+
+    Raises:
+        UsageError: cuda is asked for where there is none, or fp16 on a CPU.
+    """
+    if device is Device.cuda and not torch.cuda.is_available():
+        raise UsageError("runtime.device=cuda: torch sees no GPU here; use runtime.device=cpu or auto")
+    name = "cuda" if device is not Device.cpu and torch.cuda.is_available() else "cpu"
+    if precision is Precision.fp16 and name == "cpu":
+        raise UsageError("trainer.precision=fp16 needs a GPU for its loss scaler; on a CPU use fp32 or bf16")
+    return torch.device(name)

@@ -1,0 +1,48 @@
+"""Stopping on a signal: the training loop looks at a flag after every step, saves a checkpoint, and ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Stopped(BaseException):
+    """The run was asked to stop; a checkpoint was saved. Not an Exception: nothing but the top level may catch it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@dataclass
+class StopFlag:
+    """Set by a signal; the second SIGINT stops at once."""
+
+    number: int | None = None
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.number is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.number = number
+
+    def check(self) -> None:
+        """Raise `Stopped` where a stop was asked for."""
+        if self.number is not None:
+            raise Stopped(self.number)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopFlag]:
+    """Yield a flag that the signals set while the block runs; the handlers before are put back after it."""
+    flag = StopFlag()
+    before = {number: signal.signal(number, flag.handle) for number in SIGNALS}
+    try:
+        yield flag
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
