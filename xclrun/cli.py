@@ -45,7 +45,9 @@ def _dispatch(arguments: list[str]) -> int:
     if first in commands.COMMANDS:
         return commands.run(first, arguments[1:])
     if not first.startswith(("-", "+", "~")) and "=" not in first:
-        raise UsageError(f"no command is called '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value")
+        raise UsageError(
+            f"no command is called '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value"
+        )
     return _hydra(arguments)
 
 
@@ -90,7 +92,9 @@ def _told(error: BaseException) -> int:
         print(f"xclrun: {shown}", file=sys.stderr)
         return shown.exit_code
     if type(error).__name__ == "Stopped":
-        print(f"\nxclrun: stopped by {error}; a checkpoint is saved: the same command goes on from there", file=sys.stderr)
+        print(
+            f"\nxclrun: stopped by {error}; a checkpoint is saved: the same command goes on from there", file=sys.stderr
+        )
         return 128 + getattr(error, "number", 0)
     print(f"xclrun: {type(error).__name__}: {error} (XCLRUN_DEBUG=1 shows where)", file=sys.stderr)
     return 1

@@ -25,25 +25,38 @@ def _parser(name: str, description: str) -> Parser:
     parser = Parser(prog=f"xclrun {name}", description=description)
     default = os.environ.get("XCLRUN_OUTPUTS", "outputs")
     parser.add_argument(
-        "--outputs", type=Path, default=Path(default), metavar="DIR", help="what xclrun wrote (default: XCLRUN_OUTPUTS, else outputs)"
+        "--outputs",
+        type=Path,
+        default=Path(default),
+        metavar="DIR",
+        help="what xclrun wrote (default: XCLRUN_OUTPUTS, else outputs)",
     )
     return parser
 
 
 def _tracking(parser: Parser) -> None:
     parser.add_argument("--uri", metavar="URI", help="MLflow tracking server (default: the SQLite file in the outputs)")
-    parser.add_argument("--experiment", default=TrackingConfig.experiment, metavar="NAME", help="MLflow experiment (default: %(default)s)")
+    parser.add_argument(
+        "--experiment",
+        default=TrackingConfig.experiment,
+        metavar="NAME",
+        help="MLflow experiment (default: %(default)s)",
+    )
 
 
 def _existing(outputs: Path) -> Path:
     if not outputs.is_dir():
-        raise UsageError(f"--outputs {outputs}: there is no such folder; run something first, or name the folder that it wrote")
+        raise UsageError(
+            f"--outputs {outputs}: there is no such folder; run something first, or name the folder that it wrote"
+        )
     return outputs
 
 
 def report(arguments: Sequence[str]) -> int:
     """tables and figures over what has run"""
-    parser = _parser("report", "Tables and figures over all finished runs, or over those of one sweep; read from MLflow.")
+    parser = _parser(
+        "report", "Tables and figures over all finished runs, or over those of one sweep; read from MLflow."
+    )
     parser.add_argument("sweep", nargs="?", help="name of a sweep (default: all runs)")
     parser.add_argument("--name", help="folder under <outputs>/reports (default: the sweep's name, or all)")
     parser.add_argument("--json", action="store_true", help="print facts as JSON instead of tables")
@@ -68,7 +81,7 @@ def report(arguments: Sequence[str]) -> int:
         print(json.dumps(made.to_json(), indent=1))
     else:
         print(made.render())
-        print(f"\nOpen {made.markdown} (tables), {made.summary} (data), {made.figures}{os.sep} (figures)")
+        print(f"\nOpen {made.summary_md} (tables and figures); the numbers are in {made.summary_csv}")
     return 0
 
 
@@ -77,12 +90,14 @@ def _sweep_runs(outputs: Path, name: str) -> set[str]:
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs)}
     if name not in known:
-        raise UsageError(f"no sweep is called '{name}' in {outputs}; " + (did_you_mean(name, known) if known else "there is none"))
+        raise UsageError(
+            f"no sweep is called '{name}' in {outputs}; " + (did_you_mean(name, known) if known else "there is none")
+        )
     return set(known[name]["runs"])
 
 
 def _records(outputs: Path, given: argparse.Namespace) -> list[Any]:
-    """Return the records in MLflow, after sending what it lacks; where it cannot be used, those of the run directories."""
+    """Return the records in MLflow, after sending what it lacks; where it fails, those of the run directories."""
     from xclrun.records import read_records
 
     if not given.from_runs:
@@ -115,7 +130,9 @@ def ui(arguments: Sequence[str]) -> int:
 
 def sync(arguments: Sequence[str]) -> int:
     """send to MLflow what it does not have yet"""
-    parser = _parser("sync", "Send runs to MLflow that it does not have, or has in an older state. Sending twice changes nothing.")
+    parser = _parser(
+        "sync", "Send runs to MLflow that it does not have, or has in an older state. Sending twice changes nothing."
+    )
     _tracking(parser)
     given = parser.parse_args(arguments)
     outputs = _existing(given.outputs)
@@ -141,7 +158,7 @@ def overview() -> str:
     lines = [
         "xclrun: cross-lingual continual learning experiments",
         "",
-        "usage: xclrun KEY=VALUE … [-m]          run jobs; several values make a sweep: strategy=naive,er seed=1,2,3 -m",
+        "usage: xclrun KEY=VALUE … [-m]          run jobs; several values make a sweep: strategy=naive,er seed=1,2 -m",
         "       xclrun COMMAND [--help]",
         "",
         "commands:",
@@ -154,13 +171,24 @@ def overview() -> str:
         lines += [f"    {choice:<13} {comment}"[:158] for choice, comment in found[group].items()]
     lines += [
         "",
-        "values (KEY=VALUE), for example: seed=1 trainer.epochs=3 trainer.lr=1e-4 dataset.max_train=500 order=[en,de,th]",
+        "values (KEY=VALUE), for example: trainer.epochs=3 trainer.lr=1e-4 dataset.max_train=500 order=[en,de,th]",
         "  xclrun --cfg job                   every value, with strategy=… and the like as they would be run",
-        "  xclrun -sc install=bash            shell completion: eval \"$(xclrun -sc install=bash)\"",
+        '  xclrun -sc install=bash            shell completion: eval "$(xclrun -sc install=bash)"',
         "  XCLRUN_OUTPUTS=DIR, paths.outputs=DIR   where everything is written (default: outputs)",
         "  XCLRUN_DEBUG=1                     full tracebacks",
     ]
     return "\n".join(lines)
 
 
-_ORDER = ("dataset", "order", "strategy", "model", "trainer", "evaluate", "tracking", "experiment", "hydra/launcher", "sweep")
+_ORDER = (
+    "dataset",
+    "order",
+    "strategy",
+    "model",
+    "trainer",
+    "evaluate",
+    "tracking",
+    "experiment",
+    "hydra/launcher",
+    "sweep",
+)

@@ -1,8 +1,8 @@
 """From overrides to configs: what Hydra composes, for thousands of jobs in seconds.
 
-Hydra composes one job in about a tenth of a second. Jobs of a sweep differ in few groups and in many plain values, so one
-config is composed per combination of groups and of values that others refer to; the remaining plain values (seed, bucket)
-are set on it one job after another. The result equals Hydra's own, job by job.
+Hydra composes one job in about a tenth of a second. Jobs of a sweep differ in few groups and in many plain values, so
+one config is composed per combination of groups and of values that others refer to; the remaining plain values (seed,
+bucket) are set on it one job after another. The result equals Hydra's own, job by job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -
 
 
 def lists_of_languages(overrides: Sequence[str]) -> list[str]:
-    """Rewrite ``order=[en,de]``, which Hydra would take for several choices of a group, as ``order=list order.languages=[en,de]``."""
+    """Rewrite ``order=[en,de]``, which is no choice of a group to Hydra, as ``order=list order.languages=[en,de]``."""
     result = []
     for text in overrides:
         key, _, value = text.partition("=")

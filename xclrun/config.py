@@ -1,8 +1,8 @@
 """Typed schema of the whole config, and where the YAML files lie.
 
 Every key that a user may set has a field here; Hydra refuses the others. The meaning of a value stands beside it in
-``conf/``. Group options are dataclasses of their own: those of a strategy stand in the strategy's file, as a subclass of
-`StrategyConfig`, and are registered under ``schema/strategy/<name>``.
+``conf/``. Group options are dataclasses of their own: those of a strategy stand in the strategy's file, as a subclass
+of `StrategyConfig`, and are registered under ``schema/strategy/<name>``.
 
 This module imports neither torch nor Hydra, so that plans and reports can use it.
 """

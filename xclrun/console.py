@@ -76,7 +76,12 @@ class Console(Listener):
             from rich.progress import Progress as Bar
 
             self._close()
-            columns = (TextColumn("  {task.description}"), BarColumn(30), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+            columns = (
+                TextColumn("  {task.description}"),
+                BarColumn(30),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+            )
             self.bar = Bar(*columns, console=Terminal(stderr=True), transient=True)
             self.bar.start()
             self.task = self.bar.add_task(f"hop {hop.index}/{self.hops} {hop.name}", total=None, rate="")
@@ -97,7 +102,9 @@ class Console(Listener):
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
         self._close()
         row = "".join(f"{cells(scores[language]):>12}" for language in run.stream.languages)
-        note = "shared" if shared else (duration(time.monotonic() - self.hop_began) if hop.index else "before fine-tuning")
+        note = (
+            "shared" if shared else (duration(time.monotonic() - self.hop_began) if hop.index else "before fine-tuning")
+        )
         learnt = "–" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} languages"
         line(f"  {hop.index:>3}  {learnt:<10}{row}     {note}")
         self.hop_began = time.monotonic()

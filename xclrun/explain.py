@@ -22,7 +22,7 @@ def explain(error: BaseException) -> str:
 
 def _unknown_choice(text: str) -> str | None:
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", text):
-        group, choice = found.choices()
+        group, choice = found.groups()
         return f"{group}={choice}: {did_you_mean(choice, choices().get(group, {}), limit=40)}"
     if found := re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text):
         return f"no group is called '{found[1]}'; {did_you_mean(found[1], choices())}"
@@ -57,7 +57,9 @@ def _wrong_value(text: str) -> str | None:
 
 def _grammar(text: str) -> str | None:
     if found := re.search(r"Error parsing override '(.*)'\n(.*)", text):
-        return f"'{found[1]}' cannot be read ({found[2]}); values are set as key=value, and quoted where they hold = or ,"
+        return (
+            f"'{found[1]}' cannot be read ({found[2]}); values are set as key=value, and quoted where they hold = or ,"
+        )
     return None
 
 

@@ -16,7 +16,7 @@ from xclrun.errors import UsageError, XclrunError
 from xclrun.plan import digest
 from xclrun.run import Run, plan_run
 from xclrun.store.files import atomic_write, read_json, write_json
-from xclrun.track import BackgroundMirror
+from xclrun.track import LOG, BackgroundMirror
 from xclrun.train.listen import Listener
 
 if TYPE_CHECKING:
@@ -182,9 +182,16 @@ def _announce(sweep: Sweep, waiting: int) -> None:
         f"xclrun: {len(runs)} run{'' if len(runs) == 1 else 's'} ({' × '.join(parts)}) on {first.dataset.name} "
         f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
     )
-    for kind, counts in {"skipped": first.dataset.notes.get("skipped", {}), "unseen": first.dataset.unseen_labels}.items():
+    for kind, counts in {
+        "skipped": first.dataset.notes.get("skipped", {}),
+        "unseen": first.dataset.unseen_labels,
+    }.items():
         if counts:
-            what = "lines that could not be read, skipped" if kind == "skipped" else "sentences with labels that training never has: scored as wrong"
+            what = (
+                "lines that could not be read, skipped"
+                if kind == "skipped"
+                else "sentences with labels that training never has: scored as wrong"
+            )
             line(f"  note: {sum(counts.values())} {what} ({', '.join(f'{k}: {v}' for k, v in counts.items())})")
 
 
@@ -192,7 +199,7 @@ def _conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -
     """Say how the sweep ended, and what to do next."""
     line(f"\n{len(sweep.runs) - len(failed)} of {len(sweep.runs)} runs finished in {duration(seconds)}.")
     if not sent:
-        line(f"  note: MLflow could not be reached (see {sweep.outputs / 'mlflow-sync.log'}); nothing is lost: `xclrun sync` sends it later")
+        line(f"  note: MLflow could not be reached (see {sweep.outputs / LOG}); `xclrun sync` sends it later")
     if failed:
         raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
     at = "" if str(sweep.outputs) == os.environ.get("XCLRUN_OUTPUTS", "outputs") else f" --outputs {sweep.outputs}"

@@ -2,12 +2,14 @@
 
 Two names are given here, both SHA-256 hashes of everything that can change a result and of nothing else:
 
-- the **run id** names one composed job: resolved config, content of the data, identity of the encoder, version of the algorithms;
-- the **stage keys** name the training, the strategy's state and the evaluation of each hop. A key holds its parent's key, so
+- the **run id** names one composed job: resolved config, content of the data, identity of the encoder, version of the
+algorithms;
+- the **stage keys** name the training, the strategy's state and the evaluation of each hop. A key holds its parent's
+key, so
   two runs have a key in common exactly if they agree on everything up to that hop, and share the work.
 
-Everything random takes its seed from `derive`: a function of (seed, purpose, position) and never of what ran before, so a
-resumed or shared hop draws what an undisturbed one would. This module knows nothing of torch, files or Hydra.
+Everything random takes its seed from `derive`: a function of (seed, purpose, position) and never of what ran before,
+so a resumed or shared hop draws what an undisturbed one would. This module knows nothing of torch, files or Hydra.
 """
 
 from __future__ import annotations
@@ -76,8 +78,9 @@ class Hop:
         train: languages whose training data is used; empty for hop 0.
         select: languages whose dev data selects the best epoch.
         parent: index of the hop whose model this one starts from.
-        depth: number of trainings since hop 0, this one included. Random numbers depend on it and not on ``index``, so that
-            a model trained from hop 0 on one language is the same model wherever the language stands in an order.
+        depth: number of trainings since hop 0, this one included. Random numbers depend on it and not on ``index``,
+            so that a model trained from hop 0 on one language is the same model wherever the language stands in an
+            order.
     """
 
     index: int
@@ -97,7 +100,8 @@ class Stream:
     """The sequence of hops that an order and a strategy make of a dataset.
 
     Attributes:
-        kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the union).
+        kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
+            union).
         languages: the order; all of them are evaluated after every hop.
         hops: hop 0 first.
     """
@@ -111,7 +115,7 @@ BEFORE = Hop(index=0, train=(), select=(), parent=-1, depth=0)
 
 
 def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
-    """Return the stream that learns one language after another; ``cumulative``: hop i trains on the first i languages."""
+    """Return the stream that learns one language after another; ``cumulative``: hop i trains on the first i."""
     hops = [BEFORE]
     for i, language in enumerate(order, start=1):
         train = tuple(order[:i]) if cumulative else (language,)
@@ -210,11 +214,17 @@ def stages(
 
     Args:
         config: resolved config as a nested dict.
-        encoder: identity of the encoder before fine-tuning: of pretrained weights, or of what a vocabulary is learnt from.
+        encoder: identity of the encoder before fine-tuning: its weights, or what its vocabulary is learnt from.
     """
     known = identity(config)
     model = {key: value for key, value in known["model"].items() if key not in ("name", "lr")}
-    common = {"algorithms": ALGORITHMS, "model": model, "encoder": encoder, "labels": data.labels, "seed": known["seed"]}
+    common = {
+        "algorithms": ALGORITHMS,
+        "model": model,
+        "encoder": encoder,
+        "labels": data.labels,
+        "seed": known["seed"],
+    }
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
     result = []
@@ -236,7 +246,9 @@ def stages(
             )
             state = strategy.state_signature(hop)
             parents = [trained[hop.index], states[hop.parent]]
-            states[hop.index] = None if state is None else digest({"kind": "state", "parents": parents, "strategy": state})
+            states[hop.index] = (
+                None if state is None else digest({"kind": "state", "parents": parents, "strategy": state})
+            )
         evaluation = digest(
             {
                 "kind": "evaluation",

@@ -1,4 +1,4 @@
-"""A run: one composed job, planned — what it will learn, in which order, under which names. No torch, nothing trained."""
+"""A run: one composed job, planned — what it will learn, in which order, under which names. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class Run:
 
     @property
     def store(self) -> StageStore:
-        return StageStore(Path(self.config.paths.store).expanduser() if self.config.paths.store else self.outputs / "store")
+        return StageStore(
+            Path(self.config.paths.store).expanduser() if self.config.paths.store else self.outputs / "store"
+        )
 
     @property
     def cache(self) -> Path:
@@ -60,7 +62,9 @@ class Run:
     def label(self) -> str:
         """Short words for a person: strategy, order, seed."""
         c = self.config
-        return f"{c.strategy.name} · {c.order.name} · seed {c.seed}" + ("" if c.bucket is None else f" · bucket {c.bucket}")
+        return f"{c.strategy.name} · {c.order.name} · seed {c.seed}" + (
+            "" if c.bucket is None else f" · bucket {c.bucket}"
+        )
 
     def strategy(self) -> Strategy[Any]:
         """Return a fresh strategy object."""

@@ -1,8 +1,8 @@
 """MLflow as a mirror of the files of record: what a run wrote is sent, never computed or kept there alone.
 
-One experiment holds one MLflow run per run, found by its tag ``xclrun.run_id``, and one per sweep, the parent of its jobs.
-Sending is idempotent: a run that has not changed since it was sent is left alone. During a sweep a process of its own sends
-what is finished, so that training neither waits for a tracking server nor fails with it.
+One experiment holds one MLflow run per run, found by its tag ``xclrun.run_id``, and one per sweep, the parent of its
+jobs. Sending is idempotent: a run that has not changed since it was sent is left alone. During a sweep a process of
+its own sends what is finished, so that training neither waits for a tracking server nor fails with it.
 """
 
 from __future__ import annotations
@@ -182,13 +182,17 @@ class Mirror:
             rows: dict[str, list[Any]] = {"hop": list(range(len(matrix)))}
             rows |= {language: matrix[:, j].tolist() for j, language in enumerate(mine.languages)}
             # Not log_table: it appends to what is there, and sending twice must change nothing.
-            self.client.log_dict(run, {"columns": list(rows), "data": list(map(list, zip(*rows.values(), strict=True)))}, f"{task}_scores.json")
+            self.client.log_dict(
+                run,
+                {"columns": list(rows), "data": list(map(list, zip(*rows.values(), strict=True)))},
+                f"{task}_scores.json",
+            )
             self.client.log_figure(run, heatmap(mine, task), f"{task}_scores.png")
 
     def send_all(self, only: Sequence[str] | None = None, references: References | None = None) -> int:
         """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent."""
         references = references or References(read_records(self.outputs))
-        parents = {}
+        parents: dict[str, str] = {}
         for sweep in sweeps(self.outputs):
             if len(sweep["runs"]) > 1 and (only is None or set(only) & set(sweep["runs"])):
                 parent = self.send_sweep(sweep)
@@ -316,7 +320,7 @@ class BackgroundMirror:
 
 
 def _background(request: str) -> None:
-    """Send runs as their ids come in on the standard input, and at its end what only the whole sweep tells: transfer."""
+    """Send runs as their ids come in on the standard input, and at its end what the whole sweep tells: transfer."""
     given = json.loads(request)
     outputs, tracking = Path(given["outputs"]), TrackingConfig(**given["tracking"])
     mirror = Mirror(outputs, tracking)

@@ -1,7 +1,7 @@
 """Heads of the joint task: intent (linear on [CLS]) and tags (linear + CRF on words).
 
-CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are packed
-to the left, so that the CRF's mask has no holes; the CRF computes in fp32 whatever the encoder's precision.
+CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are
+packed to the left, so that the CRF's mask has no holes; the CRF computes in fp32 whatever the encoder's precision.
 Shapes: B sentences, W words, H hidden size, C classes, T tags.
 """
 

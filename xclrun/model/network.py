@@ -44,7 +44,8 @@ class Prediction:
         label: (B,) predicted class ids.
         log2_label: (B,) log2 p(gold class); NaN where training never had the gold class.
         tags: (B, W) predicted tag ids, or None.
-        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where training never had one of them; or None.
+        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where training never had one of them;
+            or None.
     """
 
     label: Tensor
@@ -77,7 +78,7 @@ class Model(nn.Module):
         return Output(cls, logits, self.tagger(self.dropout(hidden.gather(1, index))))
 
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
-        """Return intent cross-entropy + tag negative log-likelihood, each the mean over the sentences, in nats (scalar)."""
+        """Return intent cross-entropy + tag negative log-likelihood, means over the sentences, in nats (scalar)."""
         output = self(batch) if output is None else output
         loss = functional.cross_entropy(output.logits, batch.labels)
         if self.tagger is not None and output.emissions is not None:
@@ -111,9 +112,13 @@ def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
     }
     missing = [key for key, value in {"vocab_size": config.vocab_size, **shape}.items() if value is None]
     if missing:
-        raise UsageError(f"model={config.name}: neither model.path nor model.hub is given, and the shape lacks {', '.join(missing)}")
+        raise UsageError(
+            f"model={config.name}: neither model.path nor model.hub is given, and the shape lacks {', '.join(missing)}"
+        )
     if config.hidden_size % config.attention_heads:  # type: ignore[operator]
-        raise UsageError(f"model.hidden_size={config.hidden_size} must be a multiple of attention_heads={config.attention_heads}")
+        raise UsageError(
+            f"model.hidden_size={config.hidden_size} must be a multiple of attention_heads={config.attention_heads}"
+        )
     return BertModel(
         BertConfig(
             vocab_size=vocabulary,
@@ -141,7 +146,12 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
     logging.set_verbosity_error()
     try:
         encoder, report = AutoModel.from_pretrained(
-            folder, config=shape, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=torch.float32
+            folder,
+            config=shape,
+            use_safetensors=True,
+            local_files_only=True,
+            output_loading_info=True,
+            dtype=torch.float32,
         )
     except OSError as error:
         raise UsageError(f"model.path={folder}: its weights cannot be read ({str(error).splitlines()[0]})") from error
@@ -151,7 +161,9 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing or report["mismatched_keys"]:
         lacking = ", ".join(str(key) for key in [*missing, *report["mismatched_keys"]][:3])
-        raise UsageError(f"model.path={folder}: the weights do not fit config.json; missing or of another shape: {lacking}, …")
+        raise UsageError(
+            f"model.path={folder}: the weights do not fit config.json; missing or of another shape: {lacking}, …"
+        )
     return encoder
 
 

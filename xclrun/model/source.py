@@ -1,4 +1,4 @@
-"""Where an encoder comes from, and what identifies it: a local folder, the hub, or training from scratch. No torch here."""
+"""Where an encoder comes from, and what identifies it: a local folder, the hub, or training from scratch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def locate(model: ModelConfig) -> Path:
         )
     if not list(folder.glob("*.safetensors")):
         raise UsageError(
-            f"model.path={model.path}: has no model.safetensors; weights in other formats are pickles and are not read: "
+            f"model.path={model.path}: has no model.safetensors; weights in other formats are pickles, never read: "
             "save the model with transformers' save_pretrained"
         )
     return folder
@@ -51,7 +51,9 @@ def _from_hub(name: str, revision: str, choice: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    remedy = f"give a local folder with model.path=DIR (transformers layout, as `save_pretrained` of '{name}' writes it)"
+    remedy = (
+        f"give a local folder with model.path=DIR (transformers layout, as `save_pretrained` of '{name}' writes it)"
+    )
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
     except RepositoryNotFoundError as error:
@@ -69,8 +71,8 @@ def _folder_identity(folder: Path) -> str:
 def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
     """Return the hash of what the encoder is before fine-tuning.
 
-    Pretrained: the content of its files. From scratch: the training splits that its vocabulary is learnt from (its shape is
-    in the config, its initial weights follow from the seed).
+    Pretrained: the content of its files. From scratch: the training splits that its vocabulary is learnt from (its
+    shape is in the config, its initial weights follow from the seed).
     """
     if from_scratch(model):
         return digest([dataset.fingerprints[language, "train"] for language in dataset.languages])

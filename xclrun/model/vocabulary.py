@@ -1,8 +1,8 @@
 """Tokenizers: the encoder's own, or a WordPiece vocabulary learnt from the training splits.
 
-The trainer of WordPiece in `tokenizers` gives another vocabulary each time it runs, since it numbers pieces in the order of
-a hash map; its BPE trainer is deterministic. So the pieces are learnt by BPE on words that start with a marker, which tells
-a word's first piece from the others: ``▁wa`` becomes ``wa`` and ``ke`` becomes ``##ke``.
+The trainer of WordPiece in `tokenizers` gives another vocabulary each time it runs, since it numbers pieces in the
+order of a hash map; its BPE trainer is deterministic. So the pieces are learnt by BPE on words that start with a
+marker, which tells a word's first piece from the others: ``▁wa`` becomes ``wa`` and ``ke`` becomes ``##ke``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)  # type: ignore[assignment]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(MARKER, prepend_scheme="always")]
     )
     sentences = list(sentences)

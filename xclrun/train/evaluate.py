@@ -116,7 +116,9 @@ class Evaluator:
             if self.slot_f1 is SlotF1.span_micro:
                 result["slot_f1"] = f1(sum(columns["tp"]), sum(columns["fp"]), sum(columns["fn"]))
             else:
-                result["slot_f1"] = tag_macro_f1(*(self._tag_names(columns[c]) for c in ("gold_tags", "predicted_tags")))
+                result["slot_f1"] = tag_macro_f1(
+                    *(self._tag_names(columns[c]) for c in ("gold_tags", "predicted_tags"))
+                )
         return result
 
     def _tag_names(self, sequences: list[list[int]]) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Executes a run: hop after hop, each stage read from the store where it is there and made where it is not.
 
-Three things are made per hop, each under its own key: trained weights, the strategy's state, predictions. Nothing is loaded
-that is not needed: a run whose evaluations are all in the store never builds a model.
+Three things are made per hop, each under its own key: trained weights, the strategy's state, predictions. Nothing is
+loaded that is not needed: a run whose evaluations are all in the store never builds a model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener
 from xclrun.train.loop import HopTraining
 from xclrun.train.precision import choose_device
-from xclrun.train.stop import Stopped, StopFlag
+from xclrun.train.stop import StopFlag, Stopped
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,14 @@ class Execution:
         train = {language: self.encodings.splits[language, "train"] for language in self.run.stream.languages}
         batch_size = trainer.batch_size * trainer.gradient_accumulation
         return Context(
-            self.model, hop, self.run.stream, train, self.device, self.run.config.seed, batch_size, trainer.precision.value
+            self.model,
+            hop,
+            self.run.stream,
+            train,
+            self.device,
+            self.run.config.seed,
+            batch_size,
+            trainer.precision.value,
         )
 
     # Bringing model and strategy to where they were after a hop.
@@ -181,19 +188,28 @@ class Execution:
             context, self.strategy, config.trainer, self.evaluator, dev, checkpoints, self.listener, self.stop
         )
         counted = training.run()
-        facts = {"kind": "train", "hop": hop.name, "depth": hop.depth, "run": self.run.id, **_made(), "training": counted}
+        facts = {
+            "kind": "train",
+            "hop": hop.name,
+            "depth": hop.depth,
+            "run": self.run.id,
+            **_made(),
+            "training": counted,
+        }
         tensors = self.model.state_dict()
         self.run.store.put(stage.train, facts, lambda folder: save_tensors(folder / "weights.safetensors", tensors))
         checkpoints.clear()
         self.trained_here.add(hop.index)
 
     def evaluation(self, stage: Stage) -> dict[str, Any]:
-        """Return the facts of a hop's evaluation: its scores and the training's counters; made where the store lacks it."""
+        """Return the facts of a hop's evaluation: its scores and training counters; made where the store lacks it."""
         store, hop = self.run.store, stage.hop
         if store.get(stage.evaluation) is None:
             self.weights(hop.index)
             self.state(hop.index)
-            training = store.facts(stage.train)["training"] if hop.index else {"examples": 0, "best_step": 0, "epochs": []}
+            training = (
+                store.facts(stage.train)["training"] if hop.index else {"examples": 0, "best_step": 0, "epochs": []}
+            )
             columns: dict[str, list[Any]] = {}
             scores: dict[str, dict[str, float]] = {}
             seen = [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
@@ -205,7 +221,11 @@ class Execution:
                     columns.setdefault(name, []).extend(values)
             n = len(columns["split"])
             # The hop is the run's, not the stage's: it is set when a run takes the rows over.
-            columns |= {"hop": [-1] * n, "step": [training["best_step"]] * n, "examples_seen": [training["examples"]] * n}
+            columns |= {
+                "hop": [-1] * n,
+                "step": [training["best_step"]] * n,
+                "examples_seen": [training["examples"]] * n,
+            }
             table = predictions.table(columns)
             facts = {"kind": "evaluation", "run": self.run.id, **_made(), "scores": scores, "training": training}
             store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
@@ -312,7 +332,7 @@ def _translated(error: BaseException) -> BaseException:
     """Return the error that a person should see: known causes get one line, the others stay as they are."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return RunError(
-            "the GPU's memory is full; try trainer.batch_size=8 trainer.gradient_accumulation=2, or trainer.precision=bf16"
+            "the GPU is out of memory; try trainer.batch_size=8 trainer.gradient_accumulation=2 or precision=bf16"
         )
     if isinstance(error, OSError) and not isinstance(error, XclrunError):
         try:

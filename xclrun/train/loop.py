@@ -1,8 +1,8 @@
 """The one training loop: a hop's data, passed over in epochs, under any strategy.
 
-A *main step* takes one batch of the hop's own data; a strategy may add steps (replay). Only this loop steps the optimiser.
-All randomness is a function of (seed, purpose, hop, position), so a checkpoint holds no random state, and a hop that was
-interrupted anywhere goes on exactly as if it had not been.
+A *main step* takes one batch of the hop's own data; a strategy may add steps (replay). Only this loop steps the
+optimiser. All randomness is a function of (seed, purpose, hop, position), so a checkpoint holds no random state, and
+a hop that was interrupted anywhere goes on exactly as if it had not been.
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ class HopTraining:
             position.step - 1, self.trainer.epochs * self.steps_per_epoch, self.trainer.schedule, self.trainer.warmup
         )
         set_lr(self.optimizer, self.trainer.lr * factor)
-        _seed_dropout(derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device)
+        _seed_dropout(
+            derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device
+        )
         self.optimizer.zero_grad(set_to_none=True)
         for part in batch.split(self.trainer.batch_size):
             with autocast(self.context.device, self.context.precision):
@@ -187,7 +189,9 @@ class HopTraining:
         position = self.position
         scores = {}
         for language, encoded in self.dev.items():
-            scores[language] = self.evaluator.scores(self.evaluator.predict(self.context.model, encoded, language, "dev"))
+            scores[language] = self.evaluator.scores(
+                self.evaluator.predict(self.context.model, encoded, language, "dev")
+            )
         score = selection_score(scores)
         position.epoch += 1
         if position.best_score is None or score > position.best_score:

@@ -28,7 +28,8 @@ def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch
 def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float:
     """Return the factor on the learning rate for main step ``step`` (from 0) of ``total``.
 
-    It rises linearly over the first ``warmup`` share of the steps, then stays (constant) or falls to 0 (linear, cosine).
+    It rises linearly over the first ``warmup`` share of the steps, then stays (constant) or falls to 0 (linear,
+    cosine).
     """
     rising = math.ceil(warmup * total)
     if step < rising:

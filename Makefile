@@ -1,0 +1,49 @@
+# The two commands of a newcomer: `make demo` and `make test`. Both set everything up by themselves.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# Where the demo writes.
+DEMO   ?= outputs/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-full lint format bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## install xclrun and its tools into .venv
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "xclrun needs Python 3.10 or newer: make PYTHON=python3.11 setup"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[adapters,slurm,dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (a few minutes on a CPU)
+	$(BIN)/xclrun sweep=demo paths.outputs=$(DEMO) -m
+	$(BIN)/xclrun report demo --outputs $(DEMO)
+
+test: $(READY)  ## the fast tests: no GPU, no network, under 6 minutes on 2 cores
+	$(BIN)/python -m pytest -q -n 2 -m 'not full'
+
+test-full: $(READY)  ## all tests: real data beside the project, kills, wheel (skips what is not there, and says so)
+	$(BIN)/python -m pytest -q -n 2
+
+lint: $(READY)  ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(READY)  ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## time the training step against a bare loop
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove what setup and tests made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
