@@ -186,7 +186,7 @@ class PathsConfig:
 @dataclass
 class RuntimeConfig:
     device: Device = Device.auto
-    threads: int | None = None
+    threads: int | None = 1
 
 
 @dataclass

@@ -54,9 +54,12 @@ class Console(Listener):
         self.bar: Bar | None = None
         self.drawn = 0.0
         self.hop_began = time.monotonic()
+        self.started: Run | None = None
+        self.told: set[str] = set()
 
     def run_started(self, run: Run) -> None:
         self.number += 1
+        self.started = run
         self.hops = len(run.stream.hops) - 1
         line(f"\n[{self.number}/{self.total}] {run.label}   {run.id}")
         tags = " | slot F1" if run.dataset.tags else ""
@@ -67,6 +70,16 @@ class Console(Listener):
         """Say that a run is finished already."""
         self.number += 1
         line(f"[{self.number}/{self.total}] {run.label}   {run.id}: finished before, skipped")
+
+    def deferred(self, run: Run, owner: str) -> None:
+        """Say that a run comes later, since another process works on it or on a stage of it."""
+        self.number -= self.started is run
+        if run.id not in self.told:
+            self.told.add(run.id)
+            line(f"  {run.label}: {owner} is working on it or on a stage that it shares; it comes later")
+
+    def noted(self, text: str) -> None:
+        line(f"  note: {text}")
 
     def hop_started(self, run: Run, hop: Hop) -> None:
         self.hop_began = time.monotonic()

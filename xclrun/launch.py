@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from xclrun.plan import digest
 from xclrun.run import Run, plan_run
 from xclrun.store.files import atomic_write, read_json, write_json
 from xclrun.track import LOG, BackgroundMirror
-from xclrun.train.listen import Listener
+from xclrun.train.listen import Listener, Progress
 
 if TYPE_CHECKING:
     from xclrun.compose import Composed
@@ -90,6 +91,21 @@ class MirrorListener(Listener):
         self.mirror.changed(run.id)
 
 
+class ProgressListener(Listener):
+    """Writes how far a run is, now and then, for `xclrun status`."""
+
+    def __init__(self, run: Run, every: float = 2.0) -> None:
+        self.run, self.every, self.written = run, every, 0.0
+
+    def stepped(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self.written >= self.every:
+            self.written = now
+            p = progress
+            facts = {"hop": p.hop.index, "hops": len(self.run.stream.hops) - 1, "name": p.hop.name}
+            self.run.directory.write_progress({**facts, "step": p.step, "steps": p.steps, "seconds": p.seconds})
+
+
 def launch_local(composed: Sequence[Composed]) -> None:
     """Run the jobs of a command one after another in this process.
 
@@ -112,26 +128,43 @@ def launch_local(composed: Sequence[Composed]) -> None:
     try:
         if waiting:
             _check_devices(waiting)
-        for run in sweep.runs:
-            if run.directory.finished:
-                console.skipped(run)
-                mirror.changed(run.id)
-            elif not _one(run, console, mirror):
-                failed.append(run)
+        _run_queue(sweep.runs, console, mirror, failed)
     finally:
         sent = mirror.close()
     _conclude(sweep, failed, sent, time.monotonic() - started)
 
 
-def _one(run: Run, console: Console, mirror: BackgroundMirror) -> bool:
-    """Do one run; return whether it finished."""
-    from xclrun.train.execute import execute
+def _run_queue(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, failed: list[Run]) -> None:
+    """Do the runs; those of which another process is making a part come last, and are waited for only then."""
+    queue, deferred = deque(runs), 0
+    while queue:
+        run = queue.popleft()
+        if run.directory.finished:
+            console.skipped(run)
+            mirror.changed(run.id)
+        else:
+            done = _one(run, console, mirror, patient=deferred > len(queue))
+            if done is None:
+                queue.append(run)
+                deferred += 1
+                continue
+            if not done:
+                failed.append(run)
+        deferred = 0
+
+
+def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool | None:
+    """Do one run; return whether it finished, or None where it has to wait for another process."""
+    from xclrun.train.execute import Busy, execute
     from xclrun.train.listen import Listeners
     from xclrun.train.stop import stop_on_signals
 
     try:
         with stop_on_signals() as stop:
-            execute(run, Listeners([console, MirrorListener(mirror)]), stop)
+            execute(run, Listeners([console, ProgressListener(run), MirrorListener(mirror)]), stop, patient)
+    except Busy as busy:
+        console.deferred(run, str(busy))
+        return None
     except XclrunError:
         _debug()
         return False

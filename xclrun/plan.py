@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 from xclrun.errors import UsageError, did_you_mean
@@ -184,7 +185,7 @@ class DataIdentity:
     fingerprints: Mapping[tuple[str, str], str]
     labels: str
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the whole dataset."""
         return digest([self.labels, sorted((*key, value) for key, value in self.fingerprints.items())])
@@ -255,6 +256,8 @@ def stages(
                 "train": trained[hop.index],
                 "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
                 "evaluate": known["evaluate"],
+                # The untrained model's key holds no trainer, but its predictions depend on the precision too.
+                "precision": known["trainer"]["precision"],
                 "strategy": strategy.serving_signature(hop),
             }
         )

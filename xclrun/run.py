@@ -12,7 +12,7 @@ from xclrun.config import Config, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset
 from xclrun.model.source import encoder_identity
-from xclrun.plan import DataIdentity, Stage, Stream, digest, resolve_order, run_id, stages
+from xclrun.plan import DataIdentity, Hop, Stage, Stream, digest, resolve_order, run_id, stages
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Strategy, make, strategy_class
@@ -66,26 +66,35 @@ class Run:
             "" if c.bucket is None else f" · bucket {c.bucket}"
         )
 
+    def cost(self, hop: Hop) -> dict[str, Any]:
+        """Return what the time of a hop's training depends on, beside the machine: for estimates."""
+        model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "path")}
+        trainer = {key: self.resolved["trainer"][key] for key in ("batch_size", "gradient_accumulation", "precision")}
+        return {
+            "model": digest([model, trainer, len(self.dataset.labels), len(self.dataset.tags)])[:16],
+            "strategy": self.config.strategy.name if self.strategy().signature(hop) else "naive",
+            "examples": sum(len(self.dataset.split(language, "train")) for language in hop.train),
+        }
+
     def strategy(self) -> Strategy[Any]:
         """Return a fresh strategy object."""
         return make(self.config.strategy)
 
 
-_datasets: dict[str, Dataset] = {}
+_datasets: dict[str, tuple[Dataset, DataIdentity]] = {}
+# Sweeps come back to the same few datasets: one per bucket.
+KEPT = 64
 
 
-def _dataset(config: Config, resolved: dict[str, Any]) -> Dataset:
-    """Return the dataset; the jobs of a sweep mostly share one, so the last is kept."""
-    key = json.dumps(resolved["dataset"], sort_keys=True)
+def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIdentity]:
+    key = json.dumps([resolved["dataset"], config.bucket], sort_keys=True)
     if key not in _datasets:
-        dataset = load_dataset(config.dataset)
-        _datasets.clear()
-        _datasets[key] = dataset
+        dataset = load_dataset(config.dataset, config.bucket)
+        if len(_datasets) >= KEPT:
+            _datasets.clear()
+        labels = digest([dataset.task, dataset.labels, dataset.tags])
+        _datasets[key] = dataset, DataIdentity(dataset.fingerprints, labels)
     return _datasets[key]
-
-
-def _data_identity(dataset: Dataset) -> DataIdentity:
-    return DataIdentity(dataset.fingerprints, digest([dataset.task, dataset.labels, dataset.tags]))
 
 
 def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
@@ -99,7 +108,7 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         UsageError: a value, the data or the order cannot work.
     """
     check(config)
-    dataset = _dataset(config, resolved)
+    dataset, data = _dataset(config, resolved)
     order = resolve_order(config.order.languages, config.order.by_size, dataset.sizes())
     name = config.order.name or "-".join(order)
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
@@ -107,7 +116,6 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     strategy = make(config.strategy)
     stream = strategy.stream(order)
     encoder = encoder_identity(config.model, dataset)
-    data = _data_identity(dataset)
     return Run(
         config=config,
         resolved=resolved,

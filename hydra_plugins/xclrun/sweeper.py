@@ -1,7 +1,7 @@
 """The sweeper: all combinations of the values given with commas, handed to the launcher at once.
 
-Hydra's own sweeper composes every job once more to check it, and writes a file; here the launcher composes and checks the
-whole sweep before anything runs.
+Hydra's own sweeper composes every job once more to check it, and writes a file; here the launcher composes and checks
+the whole sweep before anything runs.
 """
 
 from __future__ import annotations

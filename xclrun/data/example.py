@@ -53,7 +53,8 @@ class Dataset:
     """Labelled examples in several languages; knows its task and its label sets.
 
     Label sets come from the training splits of all its languages alone, sorted by name, so that ids depend neither on
-    the order of languages nor on what dev or test hold. ``tags`` starts with ``O``; it is empty where no example has tags.
+    the order of languages nor on what dev or test hold. ``tags`` starts with ``O``; it is empty where no example has
+    tags.
 
     Attributes:
         name: name in conf (``mini``, ``mtop``, …).
@@ -91,7 +92,8 @@ class Dataset:
 
     @cached_property
     def unseen_labels(self) -> dict[str, int]:
-        """Examples of dev and test whose label, or one of whose tags, no training split holds: ``language/split`` → count.
+        """Examples of dev and test whose label, or one of whose tags, no training split holds: ``language/split`` →
+        count.
 
         They are scored as wrong and never enter the label sets.
         """

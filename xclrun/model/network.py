@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -104,10 +105,10 @@ class Model(nn.Module):
 def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
     from transformers import BertConfig, BertModel
 
-    shape: dict[str, Any] = {
+    shape = {
         "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.hidden_layers,
-        "num_attention_heads": config.attention_heads,
+        "hidden_layers": config.hidden_layers,
+        "attention_heads": config.attention_heads,
         "intermediate_size": config.intermediate_size,
     }
     missing = [key for key, value in {"vocab_size": config.vocab_size, **shape}.items() if value is None]
@@ -126,7 +127,10 @@ def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
             max_position_embeddings=config.max_length,
             hidden_dropout_prob=config.dropout,
             attention_probs_dropout_prob=config.dropout,
-            **shape,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.hidden_layers,
+            num_attention_heads=config.attention_heads,
+            intermediate_size=config.intermediate_size,
         )
     )
 
@@ -136,35 +140,44 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
     from transformers.utils import logging
 
     folder = locate(config)
-    shape = AutoConfig.from_pretrained(folder, local_files_only=True)
-    shape.hidden_dropout_prob = shape.attention_probs_dropout_prob = config.dropout
-    positions = getattr(shape, "max_position_embeddings", config.max_length)
-    if config.max_length > positions:
-        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
     # What is missing is checked below and is an error there; the library's warning about it is of no use to the reader.
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
+        shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+        shape.hidden_dropout_prob = shape.attention_probs_dropout_prob = config.dropout
         encoder, report = AutoModel.from_pretrained(
             folder,
             config=shape,
             use_safetensors=True,
             local_files_only=True,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
             dtype=torch.float32,
         )
-    except OSError as error:
-        raise UsageError(f"model.path={folder}: its weights cannot be read ({str(error).splitlines()[0]})") from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"model.path={folder}: the encoder cannot be read ({str(error).splitlines()[0]})") from error
     finally:
         logging.set_verbosity(verbosity)
     # The pooler does not enter the joint task; encoders are often saved without it.
-    missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
-    if missing or report["mismatched_keys"]:
-        lacking = ", ".join(str(key) for key in [*missing, *report["mismatched_keys"]][:3])
+    wrong = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
+    wrong += [key for key, *_ in report["mismatched_keys"]]
+    if wrong:
         raise UsageError(
-            f"model.path={folder}: the weights do not fit config.json; missing or of another shape: {lacking}, …"
+            f"model.path={folder}: the weights do not fit config.json; missing or of another shape: "
+            + ", ".join(wrong[:3])
+            + (", …" if len(wrong) > 3 else "")
         )
+    if config.max_length > (positions := _positions(encoder)):
+        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
     return encoder
+
+
+def _positions(encoder: Any) -> int:
+    """Return the number of word pieces that an encoder has positions for."""
+    table = encoder.embeddings.position_embeddings
+    # RoBERTa's family counts positions from behind the padding's.
+    return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
 def build(config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: int) -> Model:

@@ -22,9 +22,13 @@ def explain(error: OSError, path: Path | str) -> XclrunError:
     """Return the one-line error that a failed write deserves: a full disk, or a place that cannot be written."""
     where = error.filename or path
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return RunError(f"no space left to write {where}; free some, then give the same command again: nothing of record is lost")
+        return RunError(
+            f"no space left to write {where}; free some, then give the same command again: nothing of record is lost"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return UsageError(f"cannot write {where} ({error.strerror}); choose another place with paths.outputs=DIR or XCLRUN_OUTPUTS")
+        return UsageError(
+            f"cannot write {where} ({error.strerror}); choose another place with paths.outputs=DIR or XCLRUN_OUTPUTS"
+        )
     return RunError(f"cannot write {where}: {error.strerror or error}")
 
 
@@ -73,7 +77,8 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory that becomes ``path`` when the block ends well; where ``path`` exists by then, it stays.
+    """Yield a temporary directory that becomes ``path`` when the block ends well; where ``path`` exists by then, it
+    stays.
 
     Raises:
         UsageError: the place cannot be written.

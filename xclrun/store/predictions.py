@@ -8,7 +8,7 @@
 | split, language, example_id | what was predicted |
 | gold, predicted | class ids; gold −1: training never had the class |
 | log2_gold | log2 p(gold class); null where gold is −1 |
-| gold_tags, predicted_tags | tag ids of all words of the sentence; gold −1: training never had the tag; null without tags |
+| gold_tags, predicted_tags | tag ids of all words; gold −1: training never had the tag; null without tags |
 | tp, fp, fn | spans of the sentence: right, wrongly predicted, missed |
 | log2_gold_tags | log2 p(gold tags) of the words the model saw; null where one is −1 |
 | tokens | words of the sentence |
@@ -69,7 +69,9 @@ def write(path: Path, rows: pa.Table, **constant: Any) -> None:
     for name, value in constant.items():
         at = rows.schema.get_field_index(name)
         if at >= 0:
-            rows = rows.set_column(at, rows.schema.field(at), pa.repeat(value, len(rows)).cast(rows.schema.field(at).type))
+            rows = rows.set_column(
+                at, rows.schema.field(at), pa.repeat(value, len(rows)).cast(rows.schema.field(at).type)
+            )
         else:
             rows = rows.add_column(0, name, pa.repeat(value, len(rows)).dictionary_encode())
     buffer = io.BytesIO()

@@ -1,20 +1,23 @@
 """The directory of one run: its frozen config, manifest, predictions, scores, events, and DONE when all of it is there.
 
-    config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
-    manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
-    events.jsonl  what happened, one JSON a line  DONE                          name → SHA-256 of the files above
+config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
+manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
+events.jsonl  what happened, one JSON a line  DONE                          name → SHA-256 of the files above
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xclrun.store.files import atomic_write, read_json, sha256, write_json, writing
+from xclrun.store.files import TEMPORARY, atomic_write, read_json, sha256, write_json, writing
+from xclrun.store.lease import Lease
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,22 @@ class RunDirectory:
     @property
     def finished(self) -> bool:
         return self.done.is_file()
+
+    @property
+    def lease(self) -> Lease:
+        """The lease under which the run is done: one process at a time works on it."""
+        return Lease(self.path / "run")
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress.json"
+
+    def write_progress(self, facts: dict[str, Any]) -> None:
+        """Say how far the run is; for people, so it is not flushed to the disk, and may be lost."""
+        temporary = self.progress.with_name(f"{TEMPORARY}progress-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(facts), encoding="utf-8")
+            os.replace(temporary, self.progress)
 
     def open(self, config_yaml: str, manifest: dict[str, Any]) -> None:
         """Make the directory, or take it up again: the config is frozen, the manifest says that the run is running."""

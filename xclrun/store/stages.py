@@ -1,33 +1,55 @@
 """The content-addressed store: one directory per key, put in place whole by a rename, with checksums inside.
 
 A directory holds the files of one training (``weights.safetensors``), one strategy state (``state.safetensors``,
-``facts.json``) or one evaluation (``predictions.parquet``), and ``stage.json``: what it is, how it was made, and the SHA-256
-of the other files. A directory that fails its checksums is put aside and counts as absent, so it is made again.
+``facts.json``) or one evaluation (``predictions.parquet``), and ``stage.json``: what it is, how it was made, and the
+SHA-256 of the other files. A directory that fails its checksums is put aside and counts as absent, so it is made again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, writing
+from xclrun.store.lease import Lease
 
 FACTS = "stage.json"
 
 
 @dataclass(frozen=True)
 class StageStore:
-    """Stages under ``root``, by key."""
+    """Stages under ``root``, by key.
+
+    Attributes:
+        root: the folder of all stages.
+        tell: hears of a stage that is damaged.
+    """
 
     root: Path
+    tell: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     def path(self, key: str) -> Path:
         """Return the directory of a key; keys are spread over 256 folders."""
         return self.root / key[:2] / key
+
+    def lease(self, key: str) -> Lease:
+        """Return the lease under which a stage is made."""
+        return Lease(self.path(key))
+
+    def checkpoints(self, key: str) -> Path:
+        """Return the folder of the checkpoints of a training that is not finished."""
+        return self.path(key).with_name(f"{key}.checkpoints")
+
+    def keys(self) -> Iterator[str]:
+        """Yield the keys of all stages that are there."""
+        for path in sorted(self.root.glob(f"[0-9a-f][0-9a-f]/*/{FACTS}")):
+            if not path.parent.name.startswith(TEMPORARY):
+                yield path.parent.name
 
     def has(self, key: str) -> bool:
         """Whether the stage is there (its checksums are verified by `get`)."""
@@ -45,6 +67,7 @@ class StageStore:
             whole = False
         if whole:
             return folder
+        self.tell(f"{folder} is damaged (its checksums do not match): it is made again")
         with contextlib.suppress(OSError):
             aside = folder.with_name(f"{TEMPORARY}damaged-{key}")
             shutil.rmtree(aside, ignore_errors=True)
@@ -63,8 +86,6 @@ class StageStore:
             UsageError: the store cannot be written.
             RunError: the disk is full; nothing is left under ``key``.
         """
-        import json
-
         folder = self.path(key)
         with atomic_directory(folder) as temporary:
             fill(temporary)

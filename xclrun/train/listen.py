@@ -40,6 +40,9 @@ class Listener:
 
     def hop_started(self, run: Run, hop: Hop) -> None: ...
 
+    def noted(self, text: str) -> None:
+        """Hear something that a person should know."""
+
     def stepped(self, progress: Progress) -> None: ...
 
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None: ...
@@ -65,6 +68,10 @@ class Listeners(Listener):
     def hop_started(self, run: Run, hop: Hop) -> None:
         for listener in self.listeners:
             listener.hop_started(run, hop)
+
+    def noted(self, text: str) -> None:
+        for listener in self.listeners:
+            listener.noted(text)
 
     def stepped(self, progress: Progress) -> None:
         for listener in self.listeners:

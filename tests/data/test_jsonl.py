@@ -1,0 +1,312 @@
+"""The reader of JSON Lines: layouts, every kind of bad row, files that are awkward to read, and hub datasets."""
+
+import gzip
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from xclrun.config import DatasetConfig, OnBadLine
+from xclrun.data import jsonl
+from xclrun.data.example import SPLITS, Example
+from xclrun.data.files import BadRow
+from xclrun.errors import UsageError
+
+Config = Callable[..., DatasetConfig]
+GOOD = {"id": "7", "tokens": ["wie", "warm"], "tags": ["O", "B-x"], "label": "weather"}
+
+
+def dump(*rows: dict[str, Any]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def write(root: Path, layout: str = "{language}.{split}.jsonl", languages: str = "de", **content: bytes) -> Path:
+    """Write train, dev and test of some languages; ``content`` replaces a good row in the splits that it names."""
+    for language in languages.split():
+        for split in SPLITS:
+            name = layout.format(language=language, split=split)
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = content.get(split, dump(GOOD))
+            path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the library's that is ours, and empty."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("layout", jsonl.LAYOUT)
+@pytest.mark.parametrize("languages", ["de en", "zh-CN zh_TW"])
+def test_every_layout_holds_the_same_dataset(tmp_path: Path, config: Config, layout: str, languages: str) -> None:
+    write(tmp_path, layout, languages)
+    splits, notes = jsonl.read(config("jsonl"))
+    example = {
+        language: Example("7", language, ("wie", "warm"), "weather", ("O", "B-x")) for language in languages.split()
+    }
+    assert splits == {(language, split): (example[language],) for language in languages.split() for split in SPLITS}
+    assert notes == {}
+
+
+@pytest.mark.parametrize("dev", ["dev", "eval", "validation"])
+def test_dev_has_three_names(tmp_path: Path, config: Config, dev: str) -> None:
+    write(tmp_path, dev=dump({**GOOD, "split": dev}))
+    (tmp_path / "de.dev.jsonl").rename(tmp_path / f"de.{dev}.jsonl")
+    assert len(jsonl.read(config("jsonl"))[0]["de", "dev"]) == 1
+
+
+def parse(**changes: Any) -> Example:
+    """Parse the good row with changes; None takes a key away."""
+    row = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
+    return jsonl.parse_row(row, "de", "train")
+
+
+def test_a_row_with_everything() -> None:
+    row = parse(language="de", split="train", text="Wie warm?", text_b="Sehr warm.", id=3, label=0)
+    assert row == Example("3", "de", ("wie", "warm"), "0", ("O", "B-x"), "Wie warm?", "Sehr warm.")
+
+
+def test_text_stands_in_for_tokens() -> None:
+    assert parse(tokens=None, text=" Wie  warm? ").tokens == ("Wie", "warm?")
+    assert parse(tokens=None, text=" Wie  warm? ").text == " Wie  warm? "
+    assert parse(text="wie warm").text is None, "words joined by spaces need no text of their own"
+
+
+def test_tags_are_optional() -> None:
+    assert parse(tags=None).tags is None
+    assert jsonl.parse_row({**GOOD, "tags": None, "text_b": None}, "de", "train").tags is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tokns": []}, "unknown key 'tokns'; did you mean 'tokens'? Known: id, label, language"),
+        ({"id": None}, "'id' is missing"),
+        ({"id": " "}, "'id' must be a string that is not blank, or a whole number, not ' '"),
+        ({"id": 1.5}, "'id' must be a string"),
+        ({"label": None}, "'label' is missing"),
+        ({"label": ""}, "'label' must be a string"),
+        ({"label": True}, "'label' must be a string"),
+        ({"label": ["a"]}, "'label' must be a string"),
+        ({"tokens": None}, "neither 'tokens' nor 'text' is given"),
+        ({"tokens": "wie warm"}, "'tokens' must be a list of strings"),
+        ({"tokens": ["wie", 1]}, "'tokens' must be a list of strings"),
+        ({"tokens": []}, "empty sentence"),
+        ({"tokens": ["wie", " "]}, "a token is blank"),
+        ({"tags": ["O"]}, "1 tags for 2 tokens"),
+        ({"tags": [0, 1]}, "'tags' must be a list of strings"),
+        ({"tags": ["O", "x"]}, "tag 'x' is not O, B-name or I-name"),
+        ({"tags": ["O", "B-"]}, "tag 'B-' is not"),
+        ({"tags": ["O", "S-x"]}, "tag 'S-x' is not"),
+        ({"text": 1}, "'text' must be a string that is not blank, not 1"),
+        ({"text_b": ""}, "'text_b' must be a string that is not blank, not ''"),
+        ({"language": "en"}, "language 'en' in the file of 'de'"),
+        ({"split": "test"}, "split 'test' in the file of train"),
+    ],
+)
+def test_a_bad_row_says_what_is_wrong(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadRow) as error:
+        parse(**changes)
+    assert str(error.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"id": 1', "the line is not JSON (Expecting ',' delimiter at character 9)"),
+        (b"[1]", "a row is an object with the keys id, language"),
+        (b"[" * 100_000, "the line is not JSON that can be read"),
+        (b'{"id": "\xff"}', "not UTF-8 (byte 9 of the line)"),
+        (b'{"id": "8", "tokens": ["a"], "label": "\\ud800"}', "half of a surrogate pair"),
+        (dump(GOOD).strip(), "id '7' is taken by line 1"),
+    ],
+)
+def test_a_bad_line_is_named_or_skipped(tmp_path: Path, config: Config, line: bytes, reason: str) -> None:
+    write(tmp_path, test=dump(GOOD) + b"\n" + line + b"\n" + dump({**GOOD, "id": "9"}))
+    with pytest.raises(UsageError) as error:
+        jsonl.read(config("jsonl"))
+    assert str(error.value).startswith(f"{tmp_path}/de.test.jsonl:3: {reason}")
+    assert "\n" not in str(error.value)
+    splits, notes = jsonl.read(config("jsonl", on_bad_line=OnBadLine.skip))
+    assert [e.id for e in splits["de", "test"]] == ["7", "9"]
+    assert notes == {"skipped": {"de/test": 1}}
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path, config: Config) -> None:
+    """Separators inside a JSON string are part of it; Windows line ends and a byte order mark are not."""
+    words = ["a\u2028b", "c\x85d", "e\u2029f"]
+    row = dump({**GOOD, "tokens": words, "tags": ["O"] * 3}).strip()
+    write(tmp_path, train=b"\xef\xbb\xbf" + row + b"\r\n\r\n" + dump({**GOOD, "id": "8"}).strip())
+    first, second = jsonl.read(config("jsonl"))[0]["de", "train"]
+    assert first.tokens == tuple(words)
+    assert second.id == "8"
+
+
+def test_a_large_file_keeps_its_line_numbers(tmp_path: Path, config: Config) -> None:
+    """The library reads in chunks of 10 MB."""
+    rows = [{**GOOD, "id": str(i), "text": f"{i} " + "ü" * 6_000} for i in range(1_000)]
+    write(tmp_path, train=dump(*rows) + b"bad")
+    with pytest.raises(UsageError, match=r"de\.train\.jsonl:1001: the line is not JSON"):
+        jsonl.read(config("jsonl"))
+    (tmp_path / "de.train.jsonl").write_bytes(dump(*rows))
+    read = jsonl.read(config("jsonl"))[0]["de", "train"]
+    assert [(e.id, e.text) for e in read] == [(row["id"], row["text"]) for row in rows]
+
+
+def test_names_that_the_library_would_take_for_patterns(tmp_path: Path, config: Config) -> None:
+    root = write(tmp_path / "we[i]rd *a::b #?", "{language}/{split}.jsonl")
+    assert len(jsonl.read(config("jsonl", root=str(root)))[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("layout", "content", "reason"),
+    [
+        ("{language}.{split}.jsonl", b"", "no examples"),
+        ("{language}.{split}.jsonl", b"\n\n", "no examples"),
+        ("{language}.{split}.jsonl.gz", b"", "no examples"),
+    ],
+)
+def test_a_split_without_examples(tmp_path: Path, config: Config, layout: str, content: bytes, reason: str) -> None:
+    write(tmp_path, layout, dev=content)
+    with pytest.raises(UsageError) as error:
+        jsonl.read(config("jsonl"))
+    assert str(error.value) == f"{tmp_path}/{layout.format(language='de', split='dev')}: {reason}"
+
+
+def test_a_split_of_bad_lines_only(tmp_path: Path, config: Config) -> None:
+    write(tmp_path, dev=b"x\ny\n")
+    with pytest.raises(
+        UsageError, match=r"no examples; every line was skipped, the first because .*dev.jsonl:1: the line"
+    ):
+        jsonl.read(config("jsonl", on_bad_line=OnBadLine.skip))
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"a" * 1000)[:20], b"not compressed"])
+def test_a_broken_archive(tmp_path: Path, config: Config, content: bytes) -> None:
+    write(tmp_path, "{language}.{split}.jsonl.gz")
+    (tmp_path / "de.dev.jsonl.gz").write_bytes(content)
+    with pytest.raises(UsageError, match=r"de\.dev\.jsonl\.gz: cannot be read"):
+        jsonl.read(config("jsonl"))
+
+
+def test_a_folder_with_the_name_of_a_file(tmp_path: Path, config: Config) -> None:
+    (write(tmp_path) / "de.dev.jsonl").unlink()
+    (tmp_path / "de.dev.jsonl").mkdir()
+    with pytest.raises(UsageError, match=r"de\.dev\.jsonl: cannot be read \(Is a directory\)"):
+        jsonl.read(config("jsonl"))
+
+
+@pytest.mark.parametrize("bars", [True, False])
+def test_reading_leaves_no_trace(
+    tmp_path: Path,
+    config: Config,
+    cache: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    bars: bool,
+) -> None:
+    """Neither in the library's cache nor in its settings nor on the terminal; and nobody is told over the network."""
+    asked: list[object] = []
+
+    def look_up(host: object, *_: object, **__: object) -> list[object]:
+        asked.append(host)
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    (datasets.enable_progress_bars if bars else datasets.disable_progress_bars)()
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "level", logging.INFO)
+    try:
+        jsonl.read(config("jsonl", root=str(write(tmp_path))))
+        assert datasets.are_progress_bars_disabled() is not bars
+    finally:
+        datasets.enable_progress_bars()
+    assert logging.getLogger("huggingface_hub").level == logging.INFO
+    assert capfd.readouterr() == ("", "")
+    assert list(cache.rglob("*")) == []
+    assert asked == []
+
+
+def hub(folder: Path, configs: dict[str, dict[str, bytes]]) -> str:
+    """Make a dataset as the hub keeps it, in a folder, which the library reads by the same road; return its name."""
+    card: list[dict[str, Any]] = []
+    for name, splits in configs.items():
+        for split, content in splits.items():
+            path = folder / "repository" / name / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        files = [{"split": split, "path": f"{name}/{split}.jsonl"} for split in splits]
+        card.append({"config_name": name, "data_files": files})
+    (folder / "repository" / "README.md").write_text(f"---\nconfigs: {json.dumps(card)}\n---\n", encoding="utf-8")
+    return str(folder / "repository")
+
+
+def rows(*rows: dict[str, Any]) -> dict[str, bytes]:
+    return {"train": dump(*rows), "validation": dump(*rows), "test": dump(*rows)}
+
+
+def test_hub_with_one_config_per_language(tmp_path: Path, config: Config) -> None:
+    row = {"text": "wie warm", "label": 3, "label_text": "weather", "language": "German"}
+    name = hub(tmp_path, {"de": rows(row), "en": rows(row), "fr": rows(row)})
+    splits, _ = jsonl.read(config("jsonl", root=None, hub=name, languages=["fr", "de"]))
+    assert list(splits) == [(language, split) for language in ("fr", "de") for split in SPLITS]
+    assert splits["fr", "dev"] == (Example("dev-1", "fr", ("wie", "warm"), "3"),)
+    with pytest.raises(UsageError, match=r"no 'it' in the configs of .*; did you mean 'fr'\?|Known: de, en, fr"):
+        jsonl.read(config("jsonl", root=None, hub=name, languages=["it"]))
+
+
+def test_hub_with_a_column_of_languages(tmp_path: Path, config: Config) -> None:
+    table = rows(
+        {**GOOD, "language": "en"}, {**GOOD, "language": "de", "id": "8"}, {**GOOD, "language": "en", "id": "9"}
+    )
+    name = hub(tmp_path, {"all": table, "small": rows(GOOD)})
+    splits, _ = jsonl.read(config("jsonl", root=None, hub=name, hub_config="all"))
+    assert {key: [e.id for e in examples] for key, examples in splits.items() if key[1] == "dev"} == {
+        ("de", "dev"): ["8"],
+        ("en", "dev"): ["7", "9"],
+    }
+    with pytest.raises(
+        UsageError, match="needs one config per language, or a column 'language' with a key in every row"
+    ):
+        jsonl.read(config("jsonl", root=None, hub=name, hub_config="small"))
+    with pytest.raises(UsageError, match=r"BuilderConfig 'big' not found. Available:.*; or give a local path"):
+        jsonl.read(config("jsonl", root=None, hub=name, hub_config="big"))
+
+
+def test_hub_lacks_a_split_or_has_a_bad_row(tmp_path: Path, config: Config) -> None:
+    name = hub(tmp_path, {"de": {"train": dump(GOOD), "validation": dump(GOOD)}, "en": rows({**GOOD, "tags": ["O"]})})
+    with pytest.raises(UsageError, match="de: no test split; it has train, validation"):
+        jsonl.read(config("jsonl", root=None, hub=name, languages=["de"]))
+    with pytest.raises(UsageError, match="en train:1: 1 tags for 2 tokens"):
+        jsonl.read(config("jsonl", root=None, hub=name, languages=["en"]))
+
+
+def test_hub_classes_are_read_by_name() -> None:
+    features = datasets.Features({"label": datasets.ClassLabel(names=["cold", "warm"])})
+    table = datasets.Dataset.from_dict({"label": [1, 0, -1]}, features=features)
+    assert [row["label"] for row in jsonl._rows(table)] == ["warm", "cold", None]
+
+
+def test_hub_unreachable(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    for hub_config in (None, "de"):
+        with pytest.raises(UsageError) as error:
+            jsonl.read(config("jsonl", root=None, hub="someone/nothing", hub_config=hub_config))
+        assert str(error.value) == (
+            "dataset.hub=someone/nothing: the hub cannot be reached; give a local path with dataset.root=…"
+        )
+
+
+def test_root_or_hub_but_not_both(config: Config) -> None:
+    with pytest.raises(UsageError, match=r"give one of them"):
+        jsonl.read(config("jsonl", hub="someone/something"))
+    with pytest.raises(UsageError, match=r"^dataset.root is needed: the folder that holds <language>.train.jsonl, "):
+        jsonl.read(config("jsonl", root=None))

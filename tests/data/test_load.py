@@ -1,0 +1,211 @@
+"""Loading a dataset: subsets, and every mistake that a config or a folder can hold."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from xclrun.config import DatasetConfig
+from xclrun.data.example import SPLITS, Dataset, Example
+from xclrun.data.load import load_dataset, subset
+from xclrun.errors import UsageError
+
+from .conftest import mtop_line
+
+Config = Callable[..., DatasetConfig]
+Root = Callable[..., Path]
+
+
+def test_mini_is_loaded_by_language(config: Config) -> None:
+    dataset = load_dataset(config("mini", root=None, languages=["th", "en"], max_train=20))
+    assert dataset.languages == ("th", "en")
+    assert dataset.sizes() == {"th": 20, "en": 20}
+    assert set(dataset.splits) == {(language, split) for language in ("th", "en") for split in SPLITS}
+    with pytest.raises(UsageError, match=r"^dataset.languages: no 'xx' in mini; Known: de, en, es, fr, hi, th$"):
+        load_dataset(config("mini", root=None, languages=["xx"]))
+    assert set(load_dataset(config("mini", root=None)).languages) == {"en", "de", "fr", "hi", "es", "th"}
+
+
+def test_a_dataset_keeps_the_order_of_the_config(config: Config, mtop_root: Root) -> None:
+    mtop_root("de", "en", "th")
+    assert load_dataset(config(languages=["th", "de"])).languages == ("th", "de")
+    everything = load_dataset(config())
+    assert everything.languages == ("de", "en", "th")
+    assert (everything.name, everything.task, everything.labels) == ("mtop", "intent_slots", ("CREATE_CALL",))
+    assert everything.tags == ("O", "B-CONTACT")
+
+
+def test_a_hydra_node_will_do(config: Config, mtop_root: Root) -> None:
+    mtop_root("de", "en")
+    node: Any = OmegaConf.structured(config(languages=["en"], max_eval=1))
+    assert load_dataset(node).sizes("dev") == {"en": 1}
+
+
+def test_notes_and_unseen_labels(config: Config, mtop_root: Root) -> None:
+    """A label or tag that only dev or test has is counted, and enters no label set."""
+    path = mtop_root("de", "en") / "en" / "test.txt"
+    lines = [mtop_line(id="1", intent="IN:NEW"), mtop_line(id="2", slots="0:4:SL:NEW"), mtop_line(id="3"), "bad"]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    dataset = load_dataset(config(on_bad_line="skip"))
+    assert dataset.notes == {"skipped": {"en/test": 1}}
+    assert dataset.unseen_labels == {"en/test": 2}
+    assert dataset.labels == ("CREATE_CALL",)
+
+
+@pytest.fixture
+def examples() -> tuple[Example, ...]:
+    return tuple(Example(f"{i}", "de", ("a",), "x") for i in range(200))
+
+
+def test_subsets_keep_the_order_and_lie_in_one_another(examples: tuple[Example, ...]) -> None:
+    seed = (3, "de", "train")
+    small, large = subset(examples, 20, seed), subset(examples, 90, seed)
+    assert (len(small), len(large)) == (20, 90)
+    assert set(small) < set(large)
+    for drawn in (small, large):
+        assert list(drawn) == sorted(drawn, key=examples.index)
+    assert subset(examples, 200, seed) == subset(examples, 500, seed) == subset(examples, None, seed) == examples
+
+
+def test_subsets_depend_on_seed_language_and_split_alone(examples: tuple[Example, ...]) -> None:
+    seeds = [(3, "de", "train"), (4, "de", "train"), (3, "en", "train"), (3, "de", "dev")]
+    drawn = [subset(examples, 20, seed) for seed in seeds]
+    assert len(set(drawn)) == 4
+    assert drawn == [subset(examples, 20, seed) for seed in seeds]
+    # The same on every machine and in every version: published numbers hang on it.
+    assert [e.id for e in subset(examples, 5, (0, "de", "train"))] == ["124", "140", "148", "160", "177"]
+
+
+def test_one_more_example_changes_at_most_one_of_the_subset(examples: tuple[Example, ...]) -> None:
+    seed = (0, "de", "train")
+    before = set(subset(examples[:-1], 50, seed))
+    assert len(before & set(subset(examples, 50, seed))) >= 49
+
+
+def test_every_example_is_drawn_about_as_often(examples: tuple[Example, ...]) -> None:
+    """500 draws of 50 out of 200: each example 125 times, standard deviation 9.7; six of them on each side."""
+    counts = {e.id: 0 for e in examples}
+    for seed in range(500):
+        for e in subset(examples, 50, (seed, "de", "train")):
+            counts[e.id] += 1
+    assert 67 < min(counts.values()) <= max(counts.values()) < 183
+
+
+def test_sizes_apply_to_their_splits(config: Config, mtop_root: Root) -> None:
+    mtop_root("de", "en", sizes=(9, 8, 7))
+    dataset = load_dataset(config(max_train=4, max_eval=3))
+    assert {(split, size) for split in SPLITS for size in dataset.sizes(split).values()} == {
+        ("train", 4),
+        ("dev", 3),
+        ("test", 3),
+    }
+
+
+def refusal(cfg: DatasetConfig) -> str:
+    """Return the one line with which a config is refused."""
+    with pytest.raises(UsageError) as error:
+        load_dataset(cfg)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reader": "mtpo"}, "dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: jsonl, mini, mtop"),
+        ({"task": "intents"}, "dataset.task=intents: unknown; did you mean 'intent_slots'? Known: intent_slots"),
+        ({"max_train": 0}, "dataset.max_train=0: must be at least 1, or null for all examples"),
+        ({"max_eval": -1}, "dataset.max_eval=-1: must be at least 1, or null for all examples"),
+        ({"languages": ["dee"]}, "dataset.languages: no 'dee' in {root}; did you mean 'de'? Known: de, en"),
+        ({"languages": ["de", "en", "de"]}, "dataset.languages: 'de' is there twice: de, en, de"),
+        ({"languages": []}, "dataset.languages is empty; leave it out for all of de, en"),
+        ({"root": "no/such"}, "dataset.root=no/such: no such folder ({here}/no/such)"),
+        ({"root": "~/no/such"}, "dataset.root=~/no/such: no such folder ({home}/no/such)"),
+        ({"root": "{root}/de/train.txt"}, "dataset.root={root}/de/train.txt: is not a folder ({root}/de/train.txt)"),
+        (
+            {"root": None},
+            "dataset.root is needed: the folder that holds <language>/train.txt or <language>/train.tsv and so on",
+        ),
+    ],
+)
+def test_mistakes_in_the_config(
+    config: Config, mtop_root: Root, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str
+) -> None:
+    root = mtop_root("de", "en")
+    monkeypatch.setenv("HOME", str(root / "home"))
+    if options.get("root"):
+        options = {"root": options["root"].format(root=root)}
+    expected = message.format(root=root, here=Path.cwd(), home=root / "home")
+    assert refusal(config(**options)) == expected
+
+
+def test_mistakes_in_the_folder(config: Config, mtop_root: Root, tmp_path: Path) -> None:
+    assert refusal(config()) == f"dataset.root={tmp_path}: the folder is empty"
+    (tmp_path / "readme.txt").touch()
+    assert refusal(config()) == (
+        f"dataset.root={tmp_path}: no data found; looked for <language>/train.txt or <language>/train.tsv"
+    )
+    dev = mtop_root("de", "en") / "de" / "eval.txt"
+    dev.rename(dev.with_name("dev.text"))
+    assert refusal(config()) == (
+        f"dataset.root={tmp_path}: 'de' has no dev split; looked for de/dev.txt, de/dev.tsv, de/eval.txt, de/eval.tsv, "
+        "de/validation.txt or de/validation.tsv"
+    )
+    assert load_dataset(config(languages=["en"])).languages == ("en",), "what is not asked for may lack splits"
+    dev.touch()
+    assert refusal(config()) == f"{dev}: no examples"
+    dev.with_name("dev.txt").touch()
+    assert (
+        refusal(config())
+        == f"dataset.root={tmp_path}: 'de' has its dev split twice: de/dev.txt and de/eval.txt; keep one"
+    )
+
+
+def test_the_same_id_twice(config: Config, mtop_root: Root) -> None:
+    path = mtop_root("de") / "de" / "eval.txt"
+    path.write_text("\n".join([mtop_line(id="a"), mtop_line(id="b"), mtop_line(id="a")]), encoding="utf-8")
+    assert refusal(config()) == f"{path}:3: id 'a' is taken by line 1"
+
+
+def test_tags_on_a_part_of_the_examples(config: Config, tmp_path: Path) -> None:
+    rows = {"train": '"tags": ["O"], ', "dev": "", "test": ""}
+    for split, tags in rows.items():
+        text = f'{{"id": "7", "tokens": ["a"], {tags}"label": "x"}}'
+        (tmp_path / f"de.{split}.jsonl").write_text(text, encoding="utf-8")
+    assert refusal(config("jsonl")) == (
+        "dataset=jsonl: tags must be on every example or on none: "
+        "de/train example '7' has them, de/dev example '7' has none"
+    )
+    for split in rows:
+        (tmp_path / f"de.{split}.jsonl").write_text('{"id": "7", "tokens": ["a"], "label": "x"}', encoding="utf-8")
+    assert load_dataset(config("jsonl")).tags == ()
+
+
+def test_roots_are_relative_to_the_current_folder(
+    config: Config, mtop_root: Root, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def load(root: str) -> Dataset:
+        return load_dataset(config(root=root))
+
+    mtop_root("de")
+    monkeypatch.chdir(tmp_path / "de")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load("..").fingerprints == load("~").fingerprints == load(str(tmp_path)).fingerprints
+    (tmp_path / "de" / "test.txt").write_text("bad\n", encoding="utf-8")
+    assert refusal(config(root="..")).startswith("../de/test.txt:1: "), "paths are shown as they were given"
+    assert refusal(config(root="~/")).startswith("~/de/test.txt:1: ")
+
+
+def test_loading_mtop_imports_neither_torch_nor_datasets(config: Config, mtop_root: Root) -> None:
+    root = mtop_root("de")
+    code = (
+        "import sys; from xclrun.config import DatasetConfig; from xclrun.data import encode, load; "
+        f"load.load_dataset(DatasetConfig(name='mtop', reader='mtop', root={str(root)!r})); "
+        "print([m for m in ('torch', 'transformers', 'datasets', 'pandas', 'pyarrow') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

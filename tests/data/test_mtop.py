@@ -1,0 +1,213 @@
+"""The reader of MTOP: lines with known answers, spans in any unit, every kind of bad line, and the real files."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xclrun.config import DatasetConfig, OnBadLine
+from xclrun.data import mtop
+from xclrun.data.example import SPLITS, Example
+from xclrun.data.files import BadRow
+from xclrun.errors import UsageError
+
+from .conftest import mtop_line
+
+Config = Callable[..., DatasetConfig]
+Root = Callable[..., Path]
+
+
+def parse(line: str) -> Example:
+    return mtop.parse_line(line.encode(), "en", "test-17")[0]
+
+
+def test_a_line_with_an_id() -> None:
+    line = mtop_line("remind me on  Monday", "0:6:SL:TODO,10:20:SL:DATE_TIME", "IN:CREATE_REMINDER", "42")
+    spans = [{"start": s, "length": n} for s, n in ((0, 6), (7, 2), (10, 2), (14, 6))]
+    tokens = {"tokens": ["remind", "me", "on", "Monday"], "tokenSpans": spans}
+    line = "\t".join([*line.split("\t")[:-1], json.dumps(tokens)])
+    assert parse(line) == Example(
+        id="42",
+        language="en",
+        tokens=("remind", "me", "on", "Monday"),
+        label="CREATE_REMINDER",
+        tags=("B-TODO", "O", "B-DATE_TIME", "I-DATE_TIME"),
+        text="remind me on  Monday",
+    )
+
+
+def test_a_line_without_an_id_is_named_by_its_number() -> None:
+    with_id, without = parse(mtop_line(id="9")), parse(mtop_line(id=None))
+    assert (with_id.id, without.id) == ("9", "test-17")
+    assert (without.tokens, without.tags, without.label) == (with_id.tokens, with_id.tags, with_id.label)
+    assert with_id.text is None, "words joined by spaces need no text of their own"
+
+
+def test_an_empty_id_is_no_id() -> None:
+    assert parse(mtop_line(id="")).id == "test-17"
+
+
+def test_adjacent_slots_of_one_name_stay_two_spans() -> None:
+    assert parse(mtop_line("a b c", "0:1:SL:X,2:5:SL:X")).tags == ("B-X", "B-X", "I-X")
+
+
+@pytest.mark.parametrize("slots", ["", "4:5:SL:Y,0:1:SL:X"])
+def test_slots_may_be_absent_or_in_any_order(slots: str) -> None:
+    assert parse(mtop_line("a b c", slots)).tags == (("B-X", "O", "B-Y") if slots else ("O", "O", "O"))
+
+
+WORDS = st.lists(st.text("aé์ิ한🎵‍ह", min_size=1, max_size=4), min_size=1, max_size=8)
+
+
+@given(words=WORDS, data=st.data())
+def test_tags_are_right_in_any_unit_of_offsets(words: list[str], data: st.DataObject) -> None:
+    """Spans of whole tokens come back as they were, counted in code points, UTF-16 units or bytes."""
+    bounds = sorted(data.draw(st.sets(st.integers(0, len(words)))))
+    slots = list(pairwise(bounds))
+    expected = ["O"] * len(words)
+    for first, last in slots:
+        expected[first:last] = ["B-S", *["I-S"] * (last - first - 1)]
+    utterance = " ".join(words)
+    for unit in ("utf-32-le", "utf-16-le", "utf-8"):
+        size = len(" ".encode(unit))
+        starts = [len(" ".join([*words[:i], ""]).encode(unit)) // size for i in range(len(words))]
+        lengths = [len(word.encode(unit)) // size for word in words]
+        spans = [{"start": s, "length": n} for s, n in zip(starts, lengths, strict=True)]
+        column = ",".join(f"{starts[first]}:{starts[last - 1] + lengths[last - 1]}:SL:S" for first, last in slots)
+        tokens = json.dumps({"tokens": words, "tokenSpans": spans})
+        example, widened = mtop.parse_line(mtop_line(utterance, column, json_tokens=tokens).encode(), "en", "1")
+        assert (list(example.tags or ()), widened) == (expected, 0)
+
+
+@pytest.mark.parametrize(
+    ("slots", "tags", "widened"),
+    [
+        ("2:9:SL:X", ("B-X", "I-X", "O"), 1),  # begins inside "abcd"
+        ("0:6:SL:X", ("B-X", "I-X", "O"), 1),  # ends inside "efgh"
+        ("1:2:SL:X", ("B-X", "O", "O"), 1),
+        ("4:9:SL:X", ("O", "B-X", "O"), 0),  # begins at the space before a token
+        ("0:6:SL:X,6:12:SL:Y", ("B-X", "I-X", "B-Y"), 1),  # both reach "efgh": the earlier one has it
+    ],
+)
+def test_a_slot_covers_every_token_that_it_overlaps(slots: str, tags: tuple[str, ...], widened: int) -> None:
+    example, count = mtop.parse_line(mtop_line("abcd efgh ij", slots).encode(), "en", "1")
+    assert (example.tags, count) == (tags, widened)
+
+
+def spans(*values: object) -> str:
+    return json.dumps({"tokens": ["a"] * len(values), "tokenSpans": values})
+
+
+BAD = {
+    "no intent: neither the first nor the second column starts with IN:": "hello world",
+    "no intent": mtop_line(intent=None),
+    "the intent has no name after IN:": mtop_line(intent="IN:"),
+    "3 columns instead of 8 (id, intent, slots, utterance": "1\tIN:X\tcall",
+    "2 columns instead of 7 (intent, slots, utterance": "IN:X\tcall",
+    "9 columns instead of 8": mtop_line(utterance="call\tmum"),
+    "the tokens column is not JSON (Unterminated string starting at at character 2)": mtop_line(json_tokens='{"tok'),
+    "the tokens column is not JSON that can be read": mtop_line(json_tokens="[" * 100_000),
+    'the tokens column is not {"tokens"': mtop_line(json_tokens="[1, 2]"),
+    "is not {": mtop_line(json_tokens='{"tokens": ["a"]}'),
+    "empty sentence": mtop_line(json_tokens='{"tokens": [], "tokenSpans": []}'),
+    "tokens must be a list of strings": mtop_line(json_tokens='{"tokens": "a", "tokenSpans": []}'),
+    "that are not blank": mtop_line(json_tokens='{"tokens": [" "], "tokenSpans": [{"start": 0, "length": 1}]}'),
+    "1 tokens but 0 tokenSpans": mtop_line(json_tokens='{"tokens": ["a"], "tokenSpans": []}'),
+    "whole numbers": mtop_line(json_tokens=spans({"start": 0.0, "length": 1})),
+    "not in order": mtop_line(json_tokens=spans({"start": 2, "length": 1}, {"start": 0, "length": 1})),
+    "or one is empty": mtop_line(json_tokens=spans({"start": 0, "length": 0})),
+    "slot '5:8:CONTACT' is not start:end:SL:NAME": mtop_line(slots="5:8:CONTACT"),
+    "slot 'a:8:SL:CONTACT' is not": mtop_line(slots="a:8:SL:CONTACT"),
+    "slot '-1:8:SL:CONTACT' is not": mtop_line(slots="-1:8:SL:CONTACT"),
+    "slot 5:99:SL:CONTACT does not lie inside the sentence (0 to 12)": mtop_line(slots="5:99:SL:CONTACT"),
+    "slot 8:5:SL:CONTACT does not lie": mtop_line(slots="8:5:SL:CONTACT"),
+    "slot 4:12:SL:B overlaps the one before it, which ends at 8": mtop_line(slots="0:8:SL:A,4:12:SL:B"),
+    "slot 4:5:SL:A covers no token": mtop_line(slots="4:5:SL:A"),
+}
+
+
+@pytest.mark.parametrize(("reason", "line"), BAD.items())
+def test_a_bad_line_says_what_is_wrong(reason: str, line: str) -> None:
+    with pytest.raises(BadRow) as error:
+        parse(line)
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_lines_are_named_by_path_and_line(config: Config, mtop_root: Root) -> None:
+    path = mtop_root("en") / "en" / "train.txt"
+    path.write_bytes(mtop_line(id="a").encode() + b"\n\xff\n")
+    with pytest.raises(UsageError) as error:
+        mtop.read(config())
+    assert str(error.value) == f"{path}:2: not UTF-8 (byte 1 of the line)"
+
+
+def test_bad_lines_are_skipped_and_counted(config: Config, mtop_root: Root) -> None:
+    path = mtop_root("de", "en") / "en" / "train.txt"
+    lines = [mtop_line(id="a").encode(), b"bad", b"\xff", mtop_line(id="a").encode(), mtop_line(id="b").encode()]
+    path.write_bytes(b"\n".join(lines))
+    splits, notes = mtop.read(config(on_bad_line=OnBadLine.skip))
+    assert [e.id for e in splits["en", "train"]] == ["a", "b"]
+    assert notes == {"skipped": {"en/train": 3}}
+
+
+def test_widened_slots_are_counted(config: Config, mtop_root: Root) -> None:
+    path = mtop_root("de", "en") / "de" / "eval.txt"
+    path.write_text(mtop_line(slots="0:2:SL:X,5:6:SL:Y"), encoding="utf-8")
+    assert mtop.read(config())[1] == {"widened": {"de/dev": 2}}
+
+
+def test_only_a_line_feed_ends_a_line(config: Config, mtop_root: Root) -> None:
+    """Windows line ends, a byte order mark, blank lines and separators inside a token change nothing."""
+    path = mtop_root("en") / "en" / "test.txt"
+    words = "call\u2028mum call\x0cmum call\x85mum"
+    path.write_bytes(b"\xef\xbb\xbf" + f"{mtop_line(words, '', id='7')}\r\n\r\n\n{mtop_line(id=None)}".encode())
+    first, second = mtop.read(config())[0]["en", "test"]
+    assert (first.id, first.tokens) == ("7", tuple(words.split(" ")))
+    assert second.id == "test-4", "a blank line keeps its number"
+
+
+@pytest.mark.parametrize("names", [("train.tsv", "dev.tsv", "test.tsv"), ("train.txt", "validation.txt", "test.tsv")])
+def test_other_names_of_the_files(config: Config, mtop_root: Root, names: tuple[str, ...]) -> None:
+    folder = mtop_root("en") / "en"
+    for old, new in zip(("train.txt", "eval.txt", "test.txt"), names, strict=True):
+        (folder / old).rename(folder / new)
+    assert {key: len(examples) for key, examples in mtop.read(config())[0].items()} == {
+        ("en", "train"): 3,
+        ("en", "dev"): 2,
+        ("en", "test"): 2,
+    }
+
+
+@pytest.mark.shared
+def test_the_real_files(shared_data: Path, config: Config) -> None:
+    """Every line is read, and every slot of the file comes back as a span over the words that it names."""
+    root = shared_data / "mtop16"
+    splits, notes = mtop.read(config(root=str(root)))
+    assert notes == {}
+    assert sum(map(len, splits.values())) == 60_774
+    assert len({e.label for examples in splits.values() for e in examples}) == 16
+    assert all(
+        len(splits[language, split]) > 1_000 for language in ("de", "en", "es", "fr", "hi", "th") for split in SPLITS
+    )
+    for language in ("en", "th"):
+        lines = (root / language / "test.txt").read_text(encoding="utf-8").split("\n")
+        for line, example in zip(lines, splits[language, "test"], strict=False):
+            utterance, slots = line.split("\t")[3], [s.split(":") for s in line.split("\t")[2].split(",") if s]
+            assert _spans(example) == {(name, utterance[int(start) : int(end)]) for start, end, _, name in slots}
+
+
+def _spans(example: Example) -> set[tuple[str, str]]:
+    """Return (name, words joined by spaces) of each span, by a walk over the tags."""
+    found: list[tuple[str, list[str]]] = []
+    for word, tag in zip(example.tokens, example.tags or (), strict=True):
+        if tag[0] == "B":
+            found.append((tag[2:], [word]))
+        elif tag[0] == "I":
+            assert found[-1][0] == tag[2:]
+            found[-1][1].append(word)
+    return {(name, " ".join(words)) for name, words in found}

@@ -1,0 +1,206 @@
+"""Many runs → one table in long form: meta-metrics per order, and averaged over orders and seeds.
+
+A value is the mean over runs; where one of the runs does not have it, it is ``n/a`` with the reason, never the mean
+of the others. METRICS.md, "From the score matrix".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, explain, measure
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.reference import References
+from xclrun.analysis.settings import grouped, strategy_labels
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    "dataset", "model", "strategy", "order", "task", "measure", "language",
+    "value", "std", "ci_low", "ci_high", "n", "status",
+)  # fmt: skip
+MEAN = "mean"
+CONFIDENCE = 0.95
+
+# Where tables begin: what the others are compared with.
+BASELINES = ("naive", "lang_spec_ft", "inc_joint", "multilingual")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The finished runs of one dataset and model, by the label of their strategy: what one table compares."""
+
+    dataset: str
+    model: str
+    strategies: dict[str, list[RunRecord]]
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """All runs, strategy after strategy."""
+        return [run for runs in self.strategies.values() for run in runs]
+
+    @property
+    def orders(self) -> list[str]:
+        """Names of the orders that were run, sorted as a person would."""
+        return sorted({run.order for run in self.runs}, key=natural)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of the tasks that were scored, in the order of tables."""
+        scored = {task for run in self.runs for task in run.tasks}
+        return [task for task in TASKS if task in scored]
+
+    @property
+    def languages(self) -> list[str]:
+        """All languages, as the first order has them."""
+        ordered = sorted(self.runs, key=lambda r: natural(r.order))
+        return list(dict.fromkeys(language for run in ordered for language in run.languages))
+
+
+def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
+    """Return the finished runs, each run id once, by dataset, model and strategy label; all sorted."""
+    finished = {r.run_id: r for r in records if r.status == "finished"}
+    runs = sorted(finished.values(), key=lambda r: (natural(r.order), r.seed, r.bucket or 0, r.run_id))
+    labels = strategy_labels(runs)
+    pairs = sorted(grouped(runs, lambda r: (r.dataset, r.model)).items())
+    return [
+        Comparison(dataset, model, dict(sorted(grouped(them, lambda r: labels[r.run_id]).items(), key=_strategy_rank)))
+        for (dataset, model), them in pairs
+    ]
+
+
+def summarise(records: Iterable[RunRecord]) -> pd.DataFrame:
+    """Average the meta-metrics of finished runs; values are fractions.
+
+    For each dataset, model, strategy label, order (first ``mean``, over orders and seeds), task and measure: one row
+    with an empty ``language`` for the aggregate, then one per language for F, T, T0 and FP. A run id counts once;
+    runs of one seed whose orders are the same languages under two names count once in ``mean``, and so do those of a
+    strategy that does not depend on the order (``lang_spec_ft``, ``multilingual``).
+
+    Returns:
+        Columns `COLUMNS`. ``value`` mean over ``n`` runs, ``std`` sample standard deviation (n − 1), ``ci_low`` and
+        ``ci_high`` 95 % t interval; NaN where there is none. In ``mean`` the value of a language is over the orders
+        in which it is defined (transfer not to the first, forgetting not of the last). ``status``: ``ok``; ``n/a: …``
+        with the reason; or ``interim: 3 of 6 runs`` where the strategy lacks (order, seed) combinations that others
+        of the comparison have.
+    """
+    import pandas as pd
+
+    records = list(records)
+    references = References(records)
+    rows: list[tuple[Any, ...]] = []
+    for comparison in comparisons(records):
+        for task in comparison.tasks:
+            measured = {
+                run.run_id: measure(run, TASKS[task], references.scores(run, TASKS[task]))
+                for run in comparison.runs
+                if task in run.tasks
+            }
+            rows += _task_rows(comparison, task, measured)
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype(dict.fromkeys(("value", "std", "ci_low", "ci_high"), float) | {"n": int})
+
+
+def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any, ...], RunRecord]:
+    """Return the runs that are different measurements, by what makes them so.
+
+    Within one order these are seeds and buckets; over all orders also the sequence of languages, but not for streams
+    that do not depend on it.
+    """
+    found: dict[tuple[Any, ...], RunRecord] = {}
+    for run in runs:
+        if order in (MEAN, run.order):
+            languages = run.languages if order == MEAN and run.stream == "sequence" else ()
+            found.setdefault((run.seed, run.bucket, languages), run)
+    return found
+
+
+def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str, list[tuple[Any, ...]]]:
+    """Return label → combinations (as in `combinations`) that other strategies of the comparison have and it has not.
+
+    A strategy that depends on the order is compared with the others that do; one that does not, by seeds and buckets
+    alone. An order that a strategy never ran is missing in ``mean`` only.
+    """
+    have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
+    every = set().union(*have.values())
+    in_sequence = {key for label, keys in have.items() if _is_sequence(comparison, label) for key in keys}
+    missing = {}
+    for label, keys in have.items():
+        wanted = in_sequence if _is_sequence(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in every}
+        if keys:
+            missing[label] = sorted(wanted - keys.keys(), key=str)
+    return missing
+
+
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """Sort key that puts ``order2`` before ``order10`` and ``er(memory=750)`` before ``er(memory=6000)``."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text)]
+
+
+def _task_rows(comparison: Comparison, task: str, measured: dict[str, Measured]) -> Iterable[tuple[Any, ...]]:
+    orders = [MEAN, *comparison.orders]
+    missing = {order: missing_combinations(comparison, order) for order in orders}
+    for label, runs in comparison.strategies.items():
+        scored = [run for run in runs if run.run_id in measured]
+        for order in orders:
+            same = list(combinations(scored, order).values())
+            lacking = len(missing[order].get(label, ()))
+            for name, language in _keys(same, comparison.languages):
+                head = (comparison.dataset, comparison.model, label, order, task, name, language)
+                yield head + _average([measured[r.run_id].get((name, language)) for r in same], lacking)
+
+
+def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Return (measure, language) of the rows of some runs; a stream that is no sequence has only FP per language."""
+    if not runs:
+        return
+    here = [language for language in languages if any(language in run.languages for run in runs)]
+    if len({run.languages for run in runs}) == 1:
+        here = list(runs[0].languages)
+    for name in MEASURES:
+        yield name, ""
+        if name == "FP" or (name in PER_LANGUAGE and runs[0].stream == "sequence"):
+            yield from ((name, language) for language in here)
+
+
+def _average(values: Sequence[float | Absent | None], lacking: int) -> tuple[float, float, float, float, int, str]:
+    """Return value, std, ci_low, ci_high, n and status of one row."""
+    nan = math.nan
+    given = [v for v in values if v is not None]
+    defined = [v for v in given if not (isinstance(v, Absent) and v.by_definition)] or given
+    absents = [v for v in defined if isinstance(v, Absent)]
+    if absents:
+        return nan, nan, nan, nan, 0, f"n/a: {explain(absents)}"
+    numbers = np.array(defined, dtype=float)
+    n, mean = len(numbers), float(numbers.mean())
+    status = f"interim: {len(values)} of {len(values) + lacking} runs" if lacking else "ok"
+    if n < 2:
+        return mean, nan, nan, nan, n, status
+    std = float(numbers.std(ddof=1))
+    half = _t_quantile(n) * std / math.sqrt(n)
+    return mean, std, mean - half, mean + half, n, status
+
+
+@lru_cache(maxsize=1024)
+def _t_quantile(n: int) -> float:
+    """Two-sided quantile of Student's t for the mean of n values."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
+
+
+def _is_sequence(comparison: Comparison, label: str) -> bool:
+    return comparison.strategies[label][0].stream == "sequence"
+
+
+def _strategy_rank(item: tuple[str, list[RunRecord]]) -> tuple[int, list[tuple[bool, int, str]]]:
+    name = item[1][0].strategy
+    return (BASELINES.index(name) if name in BASELINES else len(BASELINES), natural(item[0]))

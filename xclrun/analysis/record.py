@@ -1,0 +1,166 @@
+"""One run as the analysis sees it: what was run, and its score matrices.
+
+The JSON form is an artifact of every run and needs nothing else to be read: tables can be made from these files
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+SCHEMA = 1
+
+# Names of tasks in tables → metrics in records. A dataset without tags only has the first.
+TASKS = {"intent": "intent_accuracy", "slots": "slot_f1"}
+
+STATUSES = ("finished", "running", "failed")
+
+# Stream → hops that N languages make.
+STREAMS = {
+    "sequence": lambda n: n,  # hop after hop, each from the one before
+    "independent": lambda n: n,  # hop i starts from hop 0 and learns languages[i - 1] alone
+    "joint": lambda n: 1,  # one hop on the union of all languages
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """What a run was and what it scored.
+
+    Attributes:
+        run_id: identity of the run; records with the same one are the same run.
+        dataset, model, strategy: names in conf.
+        order: its name in conf (``h2l``, ``order3``), or the languages joined by ``-`` where a list was given.
+        languages: in the order of the stream; column j of a matrix is ``languages[j]``.
+        seed, bucket: as in conf; ``bucket`` is None where the whole training split is used.
+        stream: ``sequence`` (hop after hop), ``independent`` (hop i is trained from hop 0 on ``languages[i - 1]``
+            alone) or ``joint`` (one hop on the union).
+        scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured. Read-only.
+        config: the resolved config, nested.
+        data_fingerprint: hash of the data.
+        code_version: for people, for example ``0.1.0+gabc123``.
+        algorithms: version of the algorithms; runs of different ones are never averaged.
+        status: ``finished``, ``running`` or ``failed``.
+        curve: one dict for each epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
+            metric → score.
+        encoder: identity of the encoder before fine-tuning; empty where it is not known.
+        strategy_version: version of the strategy's own algorithm.
+
+    Raises:
+        ValueError: a matrix whose shape is not that of the stream, a score outside [0, 1], an unknown stream or
+            status, no language or one given twice.
+    """
+
+    run_id: str
+    dataset: str
+    model: str
+    strategy: str
+    order: str
+    languages: tuple[str, ...]
+    seed: int
+    bucket: int | None
+    stream: str
+    scores: dict[str, np.ndarray]
+    config: dict[str, Any]
+    data_fingerprint: str
+    code_version: str
+    algorithms: int
+    status: str
+    curve: tuple[dict[str, Any], ...] = ()
+    encoder: str = ""
+    strategy_version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.stream not in STREAMS:
+            raise ValueError(f"run {self.run_id}: stream '{self.stream}' is none of {', '.join(STREAMS)}")
+        if self.status not in STATUSES:
+            raise ValueError(f"run {self.run_id}: status '{self.status}' is none of {', '.join(STATUSES)}")
+        if not self.languages or len(set(self.languages)) < len(self.languages):
+            raise ValueError(f"run {self.run_id}: languages must be given, each once, not {list(self.languages)}")
+        object.__setattr__(self, "languages", tuple(self.languages))
+        object.__setattr__(self, "curve", tuple(self.curve))
+        object.__setattr__(self, "scores", {metric: self._checked(metric, R) for metric, R in self.scores.items()})
+
+    def _checked(self, metric: str, scores: Any) -> np.ndarray:
+        matrix = np.array(scores, dtype=float)
+        shape = (self.hops + 1, len(self.languages))
+        if matrix.shape != shape:
+            raise ValueError(f"run {self.run_id}: {metric} has shape {matrix.shape}; {self.stream} needs {shape}")
+        if not np.all(np.isnan(matrix) | ((matrix >= 0) & (matrix <= 1))):
+            raise ValueError(f"run {self.run_id}: {metric} has scores outside [0, 1]")
+        matrix.flags.writeable = False
+        return matrix
+
+    @property
+    def hops(self) -> int:
+        """Number of hops, without hop 0."""
+        return STREAMS[self.stream](len(self.languages))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks that have a score matrix, in the order of tables."""
+        return tuple(task for task, metric in TASKS.items() if metric in self.scores)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain data for ``json.dumps``: NaN becomes null, ``schema`` is added."""
+        return {"schema": SCHEMA} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, data: str | bytes | Mapping[str, Any]) -> RunRecord:
+        """Read what `to_json` gave, as a dict or as JSON text.
+
+        Raises:
+            ValueError: not JSON, another schema, a key missing or unknown, or a value that a record cannot have.
+        """
+        given = dict(json.loads(data) if isinstance(data, str | bytes) else data)
+        schema = given.pop("schema", None)
+        if schema != SCHEMA:
+            raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
+        known = {f.name for f in fields(cls)}
+        if given.keys() != known:
+            wrong = ", ".join(sorted(given.keys() ^ known))
+            raise ValueError(f"run record with missing or unknown keys: {wrong}")
+        _check_types(given)
+        return cls(**given)
+
+
+def _plain(value: Any) -> Any:
+    """Return nested data as JSON can hold it; numbers that are not finite become None."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "languages": list,
+    "seed": int,
+    "bucket": (int, type(None)),
+    "scores": dict,
+    "config": dict,
+    "algorithms": int,
+    "strategy_version": int,
+    "curve": list,
+}
+
+
+def _check_types(given: dict[str, Any]) -> None:
+    for key, value in given.items():
+        wanted = _TYPES.get(key, str)
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise ValueError(f"run record: {key} is {value!r}")
+    if not all(isinstance(language, str) for language in given["languages"]):
+        raise ValueError(f"run record: languages are {given['languages']!r}")
+    if not all(isinstance(point, dict) for point in given["curve"]):
+        raise ValueError("run record: the points of curve must be objects")

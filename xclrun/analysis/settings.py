@@ -1,0 +1,123 @@
+"""Which runs may be averaged: those that agree on every setting but order, seed and bucket.
+
+Runs of one strategy with different settings get a label each, made of what differs: ``er(memory=750)``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from xclrun.analysis.record import RunRecord
+from xclrun.plan import NOT_IDENTITY
+
+# What may differ inside an average: order, seed and bucket, and what cannot change a result.
+FREE = {"order", "seed", "bucket", "hydra"} | NOT_IDENTITY
+# These have columns of their own.
+NAMED = {"dataset.name", "model.name", "strategy.name"}
+
+# A label with more settings than these would fill the table: it then names as many as tell the runs apart.
+LONGEST = 4
+
+
+def config_settings(record: RunRecord) -> tuple[tuple[str, str], ...]:
+    """Return the settings of a run that may not differ inside an average: (dotted key, value), sorted by key."""
+    return tuple(sorted((k, v) for k, v in _flat(record.config) if k not in NAMED))
+
+
+def content_settings(record: RunRecord) -> tuple[tuple[str, str], ...]:
+    """Return what may not differ either, though no config key says it: languages, data, encoder, versions."""
+    return (
+        ("languages", "+".join(sorted(record.languages))),
+        ("data", record.data_fingerprint),
+        ("encoder", record.encoder),
+        ("algorithms", str(record.algorithms)),
+        ("strategy.version", str(record.strategy_version)),
+    )
+
+
+def strategy_labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return run id → label of its strategy: the name alone where all runs of that name have the same settings.
+
+    Settings of the strategy itself are named without ``strategy.``. Languages, data and encoder (first six digits of
+    their fingerprints), and versions are named only where the config does not tell the runs apart.
+    """
+    records = list(records)
+    config = {r.run_id: config_settings(r) for r in records}
+    content = {r.run_id: content_settings(r) for r in records}
+    labels: dict[str, str] = {}
+    for (_, _, name), runs in grouped(records, lambda r: (r.dataset, r.model, r.strategy)).items():
+        configs = {config[r.run_id] for r in runs}
+        for own_config, same_config in grouped(runs, lambda r: config[r.run_id]).items():
+            contents = {content[r.run_id] for r in same_config}
+            for own_content, same in grouped(same_config, lambda r: content[r.run_id]).items():
+                shown = ", ".join([*_differing(own_config, configs), *_differing(own_content, contents)])
+                labels |= {r.run_id: f"{name}({shown})" if shown else name for r in same}
+    return labels
+
+
+def differing_settings(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str, str]]:
+    """Return the settings, other than a strategy's own, on which labels disagree: key → label → value.
+
+    ``groups`` is label → its runs. What a report must say before it compares strategies.
+    """
+    tables = {label: dict(config_settings(runs[0]) + content_settings(runs[0])) for label, runs in groups.items()}
+    keys = sorted({key for table in tables.values() for key in table if not key.startswith("strategy.")})
+    found = {key: {label: table.get(key, "unset") for label, table in tables.items()} for key in keys}
+    return {key: values for key, values in found.items() if len(set(values.values())) > 1}
+
+
+def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> dict[Any, list[RunRecord]]:
+    """Return key → its records; keys and records in the order given."""
+    groups: dict[Any, list[RunRecord]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups
+
+
+def _differing(own: tuple[tuple[str, str], ...], everyone: set[tuple[tuple[str, str], ...]]) -> list[str]:
+    """Return ``key=value`` for the settings on which ``everyone`` disagrees."""
+    tables = [dict(settings) for settings in everyone]
+    keys = [k for k in sorted({k for t in tables for k in t}, key=_rank) if len({t.get(k) for t in tables}) > 1]
+    shown = keys if len(keys) <= LONGEST else _enough(keys, tables)
+    values = dict(own)
+    parts = [f"{key.removeprefix('strategy.')}={_short(key, values.get(key, 'unset'))}" for key in shown]
+    return parts if len(shown) == len(keys) else [*parts, "…"]
+
+
+def _enough(keys: list[str], tables: list[dict[str, str]]) -> list[str]:
+    """Return the first keys that tell all ``tables`` apart, leaving out those that add nothing."""
+    chosen: list[str] = []
+    apart = 1
+    for key in keys:
+        count = len({tuple(t.get(k) for k in [*chosen, key]) for t in tables})
+        if count > apart:
+            chosen, apart = [*chosen, key], count
+    return chosen
+
+
+def _rank(key: str) -> tuple[bool, bool, str]:
+    """Order of settings in a label: the strategy's own first, then names of presets, then by key."""
+    return (not key.startswith("strategy."), not key.endswith(".name"), key)
+
+
+def _short(key: str, value: str) -> str:
+    return value[:6] if key in ("data", "encoder") else value
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in config.items():
+        dotted = f"{prefix}{key}"
+        if dotted in FREE:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{dotted}.")
+        else:
+            yield dotted, _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,357 @@
+"""Examples as word pieces, and batches of them as padded tensors.
+
+Every distinct word is tokenised once; a sentence is its words' pieces between the tokenizer's special ones, which is
+what ``tokenizer(words, is_split_into_words=True)`` gives. A word's label sits on its first or last piece (METRICS,
+"sub-word labels"). Rows of different lengths lie end to end in flat arrays (`Ragged`), so that a batch takes a few
+array operations.
+
+Shapes: n examples, B examples of a batch, L word pieces, W words that the model sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xclrun.config import LabelOn
+from xclrun.data.example import Example
+from xclrun.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast
+
+# The id of a label or tag that training never had, and of the tags of a dataset that has none.
+UNSEEN = -1
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths, end to end: row i is ``values[offsets[i] : offsets[i + 1]]``.
+
+    Attributes:
+        values: (sum of lengths,) int32.
+        offsets: (n + 1,) int64.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """Return the rows, as they are, in one array."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        values = np.fromiter((value for row in rows for value in row), np.int32, lengths.sum())
+        return cls(values, _offsets(lengths))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) int64."""
+        return np.diff(self.offsets)
+
+    def select(self, indices: np.ndarray) -> Ragged:
+        """Return the given rows, in the given order."""
+        starts, lengths = self.offsets[:-1][indices], self.lengths[indices]
+        offsets = _offsets(lengths)
+        # Where a row moves by d, so does each of its values.
+        source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(self.values[source], offsets)
+
+    def padded(self, indices: np.ndarray, fill: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the given rows as an int64 matrix (B, longest), filled up on the right, and which of it are values."""
+        starts = self.offsets[:-1][indices]
+        lengths = self.offsets[1:][indices] - starts
+        columns = np.arange(lengths.max(initial=0))
+        inside = columns < lengths[:, None]
+        matrix = np.full(inside.shape, fill, np.int64)
+        matrix[inside] = self.values[(starts[:, None] + columns)[inside]]
+        return matrix, inside
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded examples, ready for the model.
+
+    Attributes:
+        input_ids: (B, L) int64 word pieces.
+        attention_mask: (B, L) int64, 1 on pieces and 0 on padding.
+        token_type_ids: (B, L) int64.
+        word_pieces: (B, W) int64, position of each word's labelled piece, words packed to the left, 0 on padding.
+        word_mask: (B, W) bool, true on words.
+        labels: (B,) int64, −1 where training never had the label.
+        tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
+        indices: (B,) the examples' positions in the `Encoded` that the batch comes from.
+    """
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    token_type_ids: torch.Tensor
+    word_pieces: torch.Tensor
+    word_mask: torch.Tensor
+    labels: torch.Tensor
+    tags: torch.Tensor
+    indices: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """B, the number of examples."""
+        return len(self.indices)
+
+    @property
+    def pieces(self) -> int:
+        """Word pieces without padding; looked up on the device, so not for every step on a GPU."""
+        return int(self.attention_mask.sum())
+
+    def split(self, size: int) -> list[Batch]:
+        """Return the batch in parts of at most ``size`` examples; the padding stays."""
+        if self.size <= size:
+            return [self]
+        parts = [slice(start, start + size) for start in range(0, self.size, size)]
+        return [replace(self, **{name: value[part] for name, value in vars(self).items()}) for part in parts]
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch with its tensors on ``device``."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if name != "indices"}
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples as numbers, in columns.
+
+    Attributes:
+        ids: (n,) example ids, as objects.
+        languages: (n,) the examples' languages, as objects.
+        pieces: word pieces with the special ones.
+        types: token type of each piece; same rows as ``pieces``.
+        word_pieces: for each word that the model sees, the position of its labelled piece in the row of ``pieces``.
+        tags: tag id of each word that the model sees, −1 for one that training never had; same rows as ``word_pieces``.
+        labels: (n,) int64 label ids, −1 for one that training never had.
+        words: (n,) int64 number of words of the whole sentence.
+        cut: (n,) bool, whether the sentence was cut at ``max_length``. Words beyond count as predicted ``O``.
+        pad: the piece that fills up a batch.
+    """
+
+    ids: np.ndarray
+    languages: np.ndarray
+    pieces: Ragged
+    types: Ragged
+    word_pieces: Ragged
+    tags: Ragged
+    labels: np.ndarray
+    words: np.ndarray
+    cut: np.ndarray
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) int64 word pieces per example, special ones included."""
+        return self.pieces.lengths
+
+    @property
+    def truncated(self) -> int:
+        """How many examples were cut at ``max_length``."""
+        return int(self.cut.sum())
+
+    def select(self, indices: np.ndarray | Sequence[int]) -> Encoded:
+        """Return the given examples, in the given order."""
+        at = np.asarray(indices, np.int64)
+        return Encoded(**{name: _select(value, at) for name, value in vars(self).items()})
+
+    def batch(self, indices: np.ndarray | Sequence[int]) -> Batch:
+        """Return the given examples, in the given order, padded to the longest of them, on the CPU."""
+        import torch
+
+        at = np.asarray(indices, np.int64)
+        input_ids, inside = self.pieces.padded(at, self.pad)
+        word_pieces, words = self.word_pieces.padded(at, 0)
+        return Batch(
+            input_ids=torch.from_numpy(input_ids),
+            attention_mask=torch.from_numpy(inside.astype(np.int64)),
+            token_type_ids=torch.from_numpy(self.types.padded(at, 0)[0]),
+            word_pieces=torch.from_numpy(word_pieces),
+            word_mask=torch.from_numpy(words),
+            labels=torch.from_numpy(self.labels[at]),
+            tags=torch.from_numpy(self.tags.padded(at, 0)[0]),
+            indices=at,
+        )
+
+
+def encode(
+    examples: Sequence[Example],
+    tokenizer: PreTrainedTokenizerFast,
+    labels: Sequence[str],
+    tags: Sequence[str],
+    max_length: int,
+    label_on: LabelOn | str = LabelOn.first,
+) -> Encoded:
+    """Encode examples for a model.
+
+    A word that gives no piece (a zero-width space, say) gets the unknown piece, so that every word has a label. A
+    sentence longer than ``max_length`` pieces is cut after the last word that fits whole; its first word is always
+    kept, and cut itself where it alone is too long. Of a pair, the longer text loses words first.
+
+    Args:
+        examples: any languages.
+        tokenizer: a fast tokenizer with a padding piece.
+        labels: names of the classes, in the order of their ids.
+        tags: names of the tags, in the order of their ids.
+        max_length: word pieces per sentence, special ones included.
+        label_on: ``first`` or ``last``: the piece that carries its word's label.
+
+    Raises:
+        UsageError: the tokenizer cannot serve, or ``max_length`` leaves no room for a word.
+    """
+    if tokenizer.pad_token_id is None:
+        raise UsageError("the tokenizer has no padding piece")
+    seconds = [() if e.text_b is None else e.text_b.split() for e in examples]
+    frames = [_Frame.of(tokenizer, paired) for paired in (False, True)]
+    special = frames[any(seconds)].special
+    if max_length <= special:
+        raise UsageError(f"model.max_length={max_length}: must be above {special}, the number of special pieces")
+    pieces_of = _pieces_of(tokenizer, chain.from_iterable(chain((e.tokens for e in examples), seconds)))
+    label_ids = {name: i for i, name in enumerate(labels)}
+    tag_ids = {name: i for i, name in enumerate(tags)}
+    on_last = LabelOn(label_on) is LabelOn.last
+    rows, types, positions, gold, cut = [], [], [], [], []
+    for example, second in zip(examples, seconds, strict=True):
+        frame = frames[bool(second)]
+        words, others = [pieces_of[word] for word in example.tokens], [pieces_of[word] for word in second]
+        cut.append(_fit(words, others, max_length - frame.special))
+        row, row_types, start = frame.around(words, others)
+        ends = list(accumulate(map(len, words), initial=start))
+        rows.append(row)
+        types.append(row_types)
+        positions.append([end - 1 for end in ends[1:]] if on_last else ends[:-1])
+        gold.append([tag_ids.get(tag, UNSEEN) for tag in (example.tags or [""] * len(words))[: len(words)]])
+    return Encoded(
+        ids=np.array([e.id for e in examples], object),
+        languages=np.array([e.language for e in examples], object),
+        pieces=Ragged.of(rows),
+        types=Ragged.of(types),
+        word_pieces=Ragged.of(positions),
+        tags=Ragged.of(gold),
+        labels=np.array([label_ids.get(e.label, UNSEEN) for e in examples], np.int64),
+        words=np.array([len(e.tokens) for e in examples], np.int64),
+        cut=np.array(cut, bool),
+        pad=int(tokenizer.pad_token_id),
+    )
+
+
+def concat(parts: Sequence[Encoded]) -> Encoded:
+    """Return the examples of all parts, one part after the other; the parts must share a tokenizer."""
+    if len({part.pad for part in parts}) != 1:
+        raise ValueError(f"parts of one tokenizer are needed; their padding pieces are {[part.pad for part in parts]}")
+    return Encoded(**{name: _concat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+
+
+def epoch_batches(n: int, batch_size: int, generator: np.random.Generator) -> list[np.ndarray]:
+    """Return the indices 0 to n − 1, shuffled, in batches; the last one may be smaller."""
+    return _chunks(generator.permutation(n), batch_size)
+
+
+def length_sorted_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Return all indices in batches of like lengths: little padding. Longest first: too big a batch fails at once."""
+    return _chunks(np.argsort(-lengths, kind="stable"), batch_size)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What a tokenizer puts around one text or two, found out by asking it: special pieces and token types.
+
+    Attributes:
+        runs: what a row consists of, in order: (None, special pieces, their types), or (0 for the first text and 1 for
+            the second, (), type of its pieces).
+    """
+
+    runs: tuple[tuple[int | None, tuple[int, ...], tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast, paired: bool) -> _Frame:
+        """Ask with a short text or two."""
+        probe = tokenizer(["a"], ["a"] if paired else None, is_split_into_words=True, return_token_type_ids=True)
+        pieces = zip(probe.sequence_ids(), probe["input_ids"], probe["token_type_ids"], strict=True)
+        runs = []
+        for text, group in groupby(pieces, key=lambda piece: piece[0]):
+            _, ids, types = zip(*group, strict=True)
+            runs.append((text, ids, types) if text is None else (text, (), types[:1]))
+        return cls(tuple(runs))
+
+    @property
+    def special(self) -> int:
+        """The number of special pieces."""
+        return sum(len(ids) for _, ids, _ in self.runs)
+
+    def around(self, *texts: Iterable[list[int]]) -> tuple[list[int], list[int], int]:
+        """Return the row of the texts' words, the types of its pieces, and where the first text starts."""
+        row: list[int] = []
+        row_types: list[int] = []
+        start = 0
+        for text, ids, types in self.runs:
+            if text == 0:
+                start = len(row)
+            row.extend(ids if text is None else chain.from_iterable(texts[text]))
+            row_types.extend(types if text is None else types * (len(row) - len(row_types)))
+        return row, row_types, start
+
+
+def _pieces_of(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> dict[str, list[int]]:
+    """Return word → pieces, as the word has them in a sentence given word by word."""
+    distinct = list(dict.fromkeys(words))
+    if not distinct:
+        return {}
+    found = tokenizer(
+        [[word] for word in distinct],
+        is_split_into_words=True,
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )["input_ids"]
+    unknown = tokenizer.unk_token_id
+    if unknown is None and not all(found):
+        raise UsageError(f"the tokenizer has no piece for {distinct[found.index([])]!r}, and no unknown piece")
+    return {word: pieces or [unknown] for word, pieces in zip(distinct, found, strict=True)}
+
+
+def _fit(words: list[list[int]], others: list[list[int]], budget: int) -> bool:
+    """Drop words from the end of the longer text until the pieces fit; return whether any had to go."""
+    first, second = sum(map(len, words)), sum(map(len, others))
+    fits = first + second <= budget
+    while first + second > budget:
+        if len(words) > 1 and first >= second:
+            first -= len(words.pop())
+        elif others:
+            second -= len(others.pop())
+        else:
+            words[0] = words[0][:budget]
+            break
+    return not fits
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+
+
+def _chunks(indices: np.ndarray, size: int) -> list[np.ndarray]:
+    return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+
+def _select(column: Any, indices: np.ndarray) -> Any:
+    if isinstance(column, Ragged):
+        return column.select(indices)
+    return column[indices] if isinstance(column, np.ndarray) else column
+
+
+def _concat(columns: Sequence[Any]) -> Any:
+    if isinstance(columns[0], Ragged):
+        lengths = np.concatenate([column.lengths for column in columns])
+        return Ragged(np.concatenate([column.values for column in columns]), _offsets(lengths))
+    return np.concatenate(columns) if isinstance(columns[0], np.ndarray) else columns[0]

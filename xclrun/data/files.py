@@ -1,0 +1,219 @@
+"""What the readers share: which file holds which split, which languages are wanted, and rows that cannot be read.
+
+A layout is a list of file names with ``{language}`` and ``{split}`` in them; what a folder holds is found by matching
+them. Every error is one line that names the file (as the user gave its folder), the line, and what is possible.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from xclrun.config import DatasetConfig, OnBadLine
+from xclrun.data.example import SPLITS, Example
+from xclrun.errors import UsageError, did_you_mean
+
+# The names under which public datasets publish a split.
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
+
+Splits = dict[tuple[str, str], tuple[Example, ...]]
+Notes = dict[str, dict[str, int]]
+Row = TypeVar("Row")
+
+
+class BadRow(ValueError):
+    """A line of a file, or a row of a hub dataset, cannot be read; the message says why, the caller says where."""
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """The file that holds one split of one language; ``shown`` is its path as the user would write it."""
+
+    language: str
+    split: str
+    path: Path
+    shown: str
+
+
+@dataclass(frozen=True)
+class Source(Generic[Row]):
+    """The rows of one split of one language, and the name that errors give them."""
+
+    language: str
+    split: str
+    shown: str
+    rows: Iterable[Row]
+
+
+def find_files(cfg: DatasetConfig, layout: Sequence[str]) -> list[SplitFile]:
+    """Return the file of every wanted language and split under ``dataset.root``: languages in order, then splits.
+
+    Raises:
+        UsageError: the root is missing or holds nothing of this layout; a language or split is lacking or there twice.
+    """
+    root, shown = _root(cfg, layout)
+    found: dict[tuple[str, str], list[str]] = {}
+    patterns = [_pattern(name) for name in layout]
+    for name in _names(root, shown):
+        for pattern in patterns:
+            if match := pattern.fullmatch(name):
+                split = next(s for s, names in SPLIT_NAMES.items() if match["split"] in names)
+                found.setdefault((match["language"], split), []).append(name)
+    known = {language for language, _ in found}
+    if not known:
+        raise UsageError(
+            f"dataset.root={shown}: no data found; looked for {_looked_for('<language>', 'train', layout)}"
+        )
+    files = []
+    for language in choose_languages(cfg.languages, known, shown):
+        for split in SPLITS:
+            names = found.get((language, split), [])
+            if not names:
+                looked_for = _looked_for(language, split, layout)
+                raise UsageError(f"dataset.root={shown}: '{language}' has no {split} split; looked for {looked_for}")
+            if len(names) > 1:
+                twice = " and ".join(sorted(names))
+                raise UsageError(f"dataset.root={shown}: '{language}' has its {split} split twice: {twice}; keep one")
+            files.append(SplitFile(language, split, root / names[0], os.path.join(shown, names[0])))
+    return files
+
+
+def choose_languages(asked: Sequence[str] | None, known: Collection[str], where: str) -> tuple[str, ...]:
+    """Return the languages asked for, in that order; all known ones, sorted, where none are asked for.
+
+    Raises:
+        UsageError: a language is not known, or asked for twice, or the list is empty.
+    """
+    if asked is None:
+        return tuple(sorted(known))
+    if not asked:
+        raise UsageError(f"dataset.languages is empty; leave it out for all of {', '.join(sorted(known))}")
+    for i, language in enumerate(asked):
+        if language not in known:
+            raise UsageError(f"dataset.languages: no '{language}' in {where}; {did_you_mean(str(language), known)}")
+        if language in asked[:i]:
+            raise UsageError(f"dataset.languages: '{language}' is there twice: {', '.join(asked)}")
+    return tuple(asked)
+
+
+def collect(
+    sources: Iterable[Source[Row]], parse: Callable[[Row, str, str, int], Example], on_bad_line: OnBadLine | str
+) -> tuple[Splits, Notes]:
+    """Parse every row of every source.
+
+    Args:
+        sources: one per language and split.
+        parse: (row, language, split, row number from 1) → example, or `BadRow`.
+        on_bad_line: ``error``, or ``skip``: bad rows are left out and counted in ``notes["skipped"]``.
+
+    Raises:
+        UsageError: a bad row (``path:line: reason``) with ``on_bad_line="error"``; a split without examples.
+    """
+    skip = OnBadLine(on_bad_line) is OnBadLine.skip
+    splits: Splits = {}
+    skipped: dict[str, int] = {}
+    for source in sources:
+        examples: list[Example] = []
+        first_seen: dict[str, int] = {}
+        first_bad = ""
+        for number, row in enumerate(source.rows, 1):
+            # Blank lines are no examples, and no mistakes; they keep their line numbers.
+            if not row:
+                continue
+            try:
+                example = parse(row, source.language, source.split, number)
+                _check_text(example)
+                if example.id in first_seen:
+                    raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
+            except BadRow as bad:
+                message = f"{source.shown}:{number}: {bad}"
+                if not skip:
+                    raise UsageError(message) from None
+                key = f"{source.language}/{source.split}"
+                skipped[key] = skipped.get(key, 0) + 1
+                first_bad = first_bad or f"; every line was skipped, the first because {message}"
+                continue
+            first_seen[example.id] = number
+            examples.append(example)
+        if not examples:
+            raise UsageError(f"{source.shown}: no examples{first_bad}")
+        splits[source.language, source.split] = tuple(examples)
+    return splits, {"skipped": skipped} if skipped else {}
+
+
+def parse_json(text: str, what: str) -> Any:
+    """Return what a JSON text says, or raise `BadRow`; ``what`` names it in the message."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadRow(f"{what} is not JSON ({error.msg} at character {error.pos + 1})") from None
+    except (ValueError, RecursionError):
+        raise BadRow(
+            f"{what} is not JSON that can be read (nested too deeply, or a number of thousands of digits)"
+        ) from None
+
+
+def parse_utf8(line: bytes) -> str:
+    """Return the text of a line, or raise `BadRow`."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise BadRow(f"not UTF-8 (byte {error.start + 1} of the line)") from None
+
+
+def _check_text(example: Example) -> None:
+    """Refuse halves of surrogate pairs (JSON can write them): they can be neither hashed, written nor tokenised."""
+    texts = (
+        example.id,
+        example.label,
+        example.text or "",
+        example.text_b or "",
+        *example.tokens,
+        *(example.tags or ()),
+    )
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise BadRow("half of a surrogate pair (\\ud800 to \\udfff) is no character") from None
+
+
+def _root(cfg: DatasetConfig, layout: Sequence[str]) -> tuple[Path, str]:
+    """Return the folder of the data, and its name as given."""
+    if cfg.root is None:
+        holds = _looked_for("<language>", "train", layout)
+        raise UsageError(f"dataset.root is needed: the folder that holds {holds} and so on")
+    root = Path(cfg.root).expanduser()
+    if not root.is_dir():
+        reason = "is not a folder" if root.exists() else "no such folder"
+        raise UsageError(f"dataset.root={cfg.root}: {reason} ({root.absolute()})")
+    return root, str(cfg.root)
+
+
+def _names(root: Path, shown: str) -> list[str]:
+    """Return the names, relative to ``root``, of what is in it and in its folders, sorted."""
+    try:
+        inside = [entry.name for entry in root.iterdir()]
+    except OSError as error:
+        raise UsageError(f"dataset.root={shown}: cannot be read ({error.strerror})") from None
+    if not inside:
+        raise UsageError(f"dataset.root={shown}: the folder is empty")
+    return sorted([*inside, *(entry.relative_to(root).as_posix() for entry in root.glob("*/*"))])
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """Return the expression that matches a layout's file name, with groups ``language`` and ``split``."""
+    splits = "|".join(alias for names in SPLIT_NAMES.values() for alias in names)
+    language, split = re.escape("{language}"), re.escape("{split}")
+    escaped = re.escape(name).replace(language, r"(?P<language>[^/.][^/]*)").replace(split, f"(?P<split>{splits})")
+    return re.compile(escaped)
+
+
+def _looked_for(language: str, split: str, layout: Sequence[str]) -> str:
+    """Return the file names that would have served, for an error line."""
+    *others, last = [name.format(language=language, split=alias) for alias in SPLIT_NAMES[split] for name in layout]
+    return f"{', '.join(others)} or {last}" if others else last

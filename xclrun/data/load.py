@@ -1,0 +1,127 @@
+"""Load a dataset as the config asks: choose the reader, check what it read, draw the subsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from xclrun.config import DatasetConfig
+from xclrun.data import jsonl, mtop
+from xclrun.data.example import SPLITS, Dataset, Example
+from xclrun.data.files import Notes, Splits, choose_languages
+from xclrun.errors import UsageError, did_you_mean
+
+TASKS = ("intent_slots",)
+
+
+def _read_mini(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    from xclrun.data import mini
+
+    asked = mini.LANGUAGES if cfg.languages is None else cfg.languages
+    languages = choose_languages(asked, mini.LANGUAGES, "mini")
+    splits = mini.read(languages)
+    return {(language, split): splits[language, split] for language in languages for split in SPLITS}, {}
+
+
+# A reader takes the config's dataset group; it returns the examples of every wanted language and split, languages in
+# order, and counts for the manifest. It raises UsageError for what it cannot read.
+READERS: dict[str, Callable[[DatasetConfig], tuple[Splits, Notes]]] = {
+    "mini": _read_mini,
+    "mtop": mtop.read,
+    "jsonl": jsonl.read,
+}
+
+
+def load_dataset(cfg: DatasetConfig, bucket: int | None = None) -> Dataset:
+    """Read a dataset and draw its subsets.
+
+    Relative roots are relative to the current folder; ``~`` is the home folder.
+
+    Args:
+        cfg: which dataset, and how much of it.
+        bucket: which of the disjoint subsets of ``max_train`` training sentences; None: the one that grows with it.
+
+    Raises:
+        UsageError: one line: an unknown reader or task, a size below 1; root, language, split or example that is
+            missing; a malformed line (``path:line``); tags on some examples but not on others.
+    """
+    if cfg.reader not in READERS:
+        raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
+    if cfg.task not in TASKS:
+        raise UsageError(f"dataset.task={cfg.task}: unknown; {did_you_mean(str(cfg.task), TASKS)}")
+    sizes = {"train": cfg.max_train, "dev": cfg.max_eval, "test": cfg.max_eval}
+    for key, size in (("max_train", cfg.max_train), ("max_eval", cfg.max_eval)):
+        if size is not None and size < 1:
+            raise UsageError(f"dataset.{key}={size}: must be at least 1, or null for all examples")
+    if bucket is not None and (bucket < 0 or cfg.max_train is None):
+        raise UsageError(
+            f"bucket={bucket}: a number from 0, with dataset.max_train=K sentences of each language in a bucket"
+        )
+    splits, notes = _read(cfg)
+    skip = 0 if bucket is None or cfg.max_train is None else bucket * cfg.max_train
+    for (language, split), examples in splits.items():
+        if (
+            split == "train"
+            and cfg.max_train is not None
+            and bucket is not None
+            and skip + cfg.max_train > len(examples)
+        ):
+            raise UsageError(
+                f"bucket={bucket}: {language}/train has {len(examples)} sentences: "
+                f"{len(examples) // cfg.max_train} disjoint buckets of dataset.max_train={cfg.max_train}, from 0"
+            )
+    drawn = {
+        key: subset(examples, sizes[key[1]], (cfg.subset_seed, *key), skip if key[1] == "train" else 0)
+        for key, examples in splits.items()
+    }
+    languages = tuple(dict.fromkeys(language for language, _ in splits))
+    return Dataset(cfg.name, cfg.task, languages, drawn, notes)
+
+
+_last: tuple[str, tuple[Splits, Notes]] | None = None
+
+
+def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    """Read all examples; what was read last is kept, since the subsets of a sweep come from the same files."""
+    global _last
+    key = repr([(name, getattr(cfg, name)) for name in SOURCE])
+    if _last is None or _last[0] != key:
+        splits, notes = READERS[cfg.reader](cfg)
+        _check_tags(cfg.name, splits)
+        _last = key, (splits, notes)
+    return _last[1]
+
+
+# What of the config decides what is read.
+SOURCE = ("name", "reader", "root", "hub", "hub_config", "languages", "on_bad_line")
+
+
+def subset(
+    examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], skip: int = 0
+) -> tuple[Example, ...]:
+    """Return ``size`` examples drawn without replacement, in file order; all of them where there are not more.
+
+    ``skip`` leaves out that many that would have been drawn first.
+
+    Each example's rank is a hash of ``seed`` (subset seed, language, split) and its id. So a smaller subset is part of
+    a larger one, and one example more or less in the file changes at most one example of the subset.
+    """
+    if size is None or size >= len(examples):
+        return tuple(examples)
+    prefix = "/".join(map(str, seed))
+    ranks = [blake2b(f"{prefix}/{example.id}".encode(), digest_size=8).digest() for example in examples]
+    chosen = sorted(range(len(examples)), key=ranks.__getitem__)[skip : skip + size]
+    return tuple(examples[i] for i in sorted(chosen))
+
+
+def _check_tags(name: str, splits: Splits) -> None:
+    """Refuse a dataset in which some examples have tags and some have none: its tag head would learn from a part."""
+    one_of_each: dict[bool, str] = {}
+    for (language, split), examples in splits.items():
+        for example in examples:
+            one_of_each.setdefault(example.tags is None, f"{language}/{split} example '{example.id}'")
+    if len(one_of_each) == 2:
+        raise UsageError(
+            f"dataset={name}: tags must be on every example or on none: "
+            f"{one_of_each[False]} has them, {one_of_each[True]} has none"
+        )

@@ -1,0 +1,175 @@
+"""Leases: one process at a time makes a thing, the others wait, and a dead owner's lease is taken over.
+
+Leases of a key are files ``<key>.lease-<n>``; the highest n counts. Its owner refreshes the file's time stamp
+(heartbeat). Where the owner is dead, or has been silent for too long, the next one creates ``n + 1``, which the file
+system grants to one process only, also over a network. A lease only saves work: what is made is put in place by an
+atomic rename, so an owner that was taken for dead and is not does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from xclrun.store.files import writing
+
+HEARTBEAT = 10.0  # seconds between two signs of life
+SILENCE = 60.0  # seconds without one after which an owner counts as dead
+
+
+@lru_cache
+def _machine() -> str:
+    """Return what two processes have in common exactly if each can see whether the other lives."""
+    parts = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return "/".join(parts)
+
+
+def _birth(pid: int) -> str:
+    """Return when a process began, so that a reused number is not taken for it; empty where that is not to be had."""
+    try:
+        # The name, in parentheses, may hold spaces.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who holds a lease, and since when.
+
+    Attributes:
+        host, pid: where.
+        facts: what the file says.
+        alive: whether it counts as alive.
+    """
+
+    host: str
+    pid: int
+    facts: dict[str, Any]
+    alive: bool
+
+    def __str__(self) -> str:
+        return f"{self.host}, process {self.pid}"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The lease of one key.
+
+    Attributes:
+        path: ``<folder>/<key>``; the files of the lease begin with it.
+    """
+
+    path: Path
+
+    def _files(self) -> list[tuple[int, Path]]:
+        prefix = f"{self.path.name}.lease-"
+        found: list[tuple[int, Path]] = []
+        with contextlib.suppress(FileNotFoundError):
+            names = [name for name in os.listdir(self.path.parent) if name.startswith(prefix)]
+            found = [(int(n.removeprefix(prefix)), self.path.with_name(n)) for n in names if n.split("-")[-1].isdigit()]
+        return sorted(found)
+
+    def owner(self) -> Owner | None:
+        """Return who holds the lease, alive or not; None where nobody does."""
+        files = self._files()
+        return _read(files[-1][1]) if files else None
+
+    def try_acquire(self) -> Path | None:
+        """Return the file of a lease that is now held by this process, or None where another holds it."""
+        files = self._files()
+        if files:
+            owner = _read(files[-1][1])
+            if owner is None or owner.alive:
+                return None
+        number = files[-1][0] + 1 if files else 1
+        mine = self.path.with_name(f"{self.path.name}.lease-{number}")
+        facts = {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "birth": _birth(os.getpid())}
+        with writing(mine):
+            mine.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(mine, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            except FileExistsError:
+                return None
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(facts, file)
+        return mine
+
+    @contextlib.contextmanager
+    def held(self, mine: Path) -> Iterator[None]:
+        """Keep a lease that `try_acquire` gave alive while the block runs, and give it back after."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(HEARTBEAT):
+                with contextlib.suppress(OSError):
+                    os.utime(mine)
+
+        thread = threading.Thread(target=beat, daemon=True, name="lease")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.release(mine)
+
+    def release(self, mine: Path) -> None:
+        """Give a lease back: its file, and those of dead owners before it, are removed, the newest last."""
+        for _, path in self._files():
+            if path != mine and path.name < mine.name:
+                path.unlink(missing_ok=True)
+        mine.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Owner | None:
+    """Return the owner that a lease file names; None where the file is gone."""
+    try:
+        text, silent = path.read_text(), _now(path.parent) - path.stat().st_mtime
+    except OSError:
+        return None
+    try:
+        facts = json.loads(text)
+        host, pid = str(facts["host"]), int(facts["pid"])
+    except (ValueError, KeyError, TypeError):
+        # Its owner died, or is, between making the file and writing it.
+        return Owner("unknown", 0, {}, silent < SILENCE)
+    alive = silent < SILENCE
+    if alive and facts.get("machine") == _machine():
+        alive = _alive(pid) and facts.get("birth") == _birth(pid)
+    return Owner(host, pid, facts, alive)
+
+
+def _now(folder: Path) -> float:
+    """Return the time as the file system of ``folder`` has it: clocks of a cluster differ."""
+    probe = folder / f".clock-{os.getpid()}-{threading.get_ident()}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()

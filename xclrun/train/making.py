@@ -1,0 +1,291 @@
+"""Makes the stages of a run: trained weights, the strategy's state, predictions; reads those that the store has.
+
+Nothing is loaded that is not needed: a run whose evaluations are all in the store never builds a model. A stage is made
+under its lease, so that processes that need the same one at the same time make it once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from xclrun import __version__
+from xclrun.data.encode import Encoded, encode
+from xclrun.model.network import Model, build
+from xclrun.model.vocabulary import load_tokenizer
+from xclrun.plan import Hop, Stage
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.store.files import read_json, write_json
+from xclrun.store.tensors import load_tensors, save_tensors
+from xclrun.strategy import Context, State
+from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.listen import Listener
+from xclrun.train.loop import HopTraining
+from xclrun.train.precision import choose_device
+from xclrun.train.stop import StopFlag
+
+# Seconds between two looks at what another process is making.
+POLL = 0.5
+
+# What an untrained model has done.
+UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds": 0.0, "best_step": 0, "epochs": []}
+
+
+class Busy(Exception):
+    """Another process is making what is needed; something else can be done first."""
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """Tokenizer and encoded splits, kept between runs of one process that agree on data and encoder."""
+
+    tokenizer: Any
+    splits: Mapping[tuple[str, str], Encoded]
+
+    @property
+    def truncated(self) -> dict[str, int]:
+        """``language/split`` → sentences cut at the length limit, where there are any."""
+        return {f"{language}/{split}": e.truncated for (language, split), e in self.splits.items() if e.truncated}
+
+
+_encodings: dict[tuple[str, ...], Encodings] = {}
+
+
+def encodings(run: Run) -> Encodings:
+    """Return tokenizer and encoded splits of a run's dataset; the last ones are kept."""
+    config, dataset = run.config.model, run.dataset
+    key = (run.data_fingerprint, json.dumps(run.resolved["model"]), str(run.cache))
+    if key not in _encodings:
+        _encodings.clear()
+        tokenizer = load_tokenizer(config, dataset, run.cache)
+        splits = {
+            name: encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value)
+            for name, examples in dataset.splits.items()
+        }
+        _encodings[key] = Encodings(tokenizer, splits)
+    return _encodings[key]
+
+
+def made_here() -> dict[str, Any]:
+    """Return who is making something: host, process, version of the code."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": __version__}
+
+
+class Maker:
+    """Model and strategy of one run, brought to where they were after any of its hops.
+
+    Args:
+        run: what to do.
+        listener: hears progress.
+        stop: is set when the run should stop.
+        patient: wait for what another process is making; otherwise raise `Busy`.
+    """
+
+    def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
+        self.run, self.listener, self.stop, self.patient = run, listener, stop, patient
+        self.store = replace(run.store, tell=listener.noted)
+        self.device = choose_device(run.config.runtime.device, run.config.trainer.precision)
+        self.strategy = run.strategy()
+        self.untouched = self.strategy.state_dict()
+        self.weights_of: int | None = None
+        self.state_of: int | None = 0
+        self.trained_here: set[int] = set()
+
+    # What is only made where something has to be computed.
+
+    @cached_property
+    def encodings(self) -> Encodings:
+        return encodings(self.run)
+
+    @cached_property
+    def model(self) -> Model:
+        return self._untrained()
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        config = self.run.config
+        size, precision = config.evaluate.batch_size, config.trainer.precision.value
+        return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1)
+
+    @property
+    def truncated(self) -> dict[str, int] | None:
+        """Sentences cut at the length limit; None where nothing was encoded."""
+        return self.encodings.truncated if "encodings" in self.__dict__ else None
+
+    def _untrained(self) -> Model:
+        dataset, config = self.run.dataset, self.run.config
+        model = build(config.model, self.encodings.tokenizer, len(dataset.labels), len(dataset.tags), config.seed)
+        self.strategy.prepare(model, self.run.stream)
+        return model.to(self.device)
+
+    def _context(self, hop: Hop) -> Context:
+        trainer = self.run.config.trainer
+        return Context(
+            model=self.model,
+            hop=hop,
+            stream=self.run.stream,
+            train={language: self.encodings.splits[language, "train"] for language in self.run.stream.languages},
+            device=self.device,
+            seed=self.run.config.seed,
+            batch_size=trainer.batch_size * trainer.gradient_accumulation,
+            precision=trainer.precision.value,
+        )
+
+    def _obtain(self, key: str, make: Callable[[], None]) -> Path:
+        """Return the folder of a stage: found in the store, made here, or made by another process meanwhile.
+
+        Raises:
+            Busy: another process is making it, and this one is not patient.
+        """
+        told = False
+        while True:
+            if (folder := self.store.get(key)) is not None:
+                return folder
+            lease = self.store.lease(key)
+            if (mine := lease.try_acquire()) is not None:
+                with lease.held(mine):
+                    if (folder := self.store.get(key)) is None:
+                        make()
+                        folder = self.store.path(key)
+                return folder
+            if (owner := lease.owner()) is not None:
+                if not self.patient:
+                    raise Busy(str(owner))
+                if not told:
+                    self.listener.noted(f"waiting for a stage that {owner} is making")
+                    told = True
+            self.stop.check()
+            time.sleep(POLL)
+
+    # Weights.
+
+    def weights(self, index: int) -> None:
+        """Give the model the weights after hop ``index``: built, read from the store, or trained."""
+        if self.weights_of == index:
+            return
+        if index == 0:
+            if "model" in self.__dict__:
+                self.model = self._untrained()
+            assert self.model is not None
+        else:
+            stage = self.run.stages[index]
+            if not self.store.has(stage.train):
+                # Parents first, so that no lease is held while another is waited for.
+                self._parents(stage.hop)
+            folder = self._obtain(stage.train, lambda: self._train(stage))
+            if self.weights_of != index:
+                self.model.load_state_dict(load_tensors(folder / "weights.safetensors"))
+        self.weights_of = index
+
+    def _parents(self, hop: Hop) -> None:
+        self.state(hop.parent)
+        self.weights(hop.parent)
+
+    def _train(self, stage: Stage) -> None:
+        hop, trainer = stage.hop, self.run.config.trainer
+        self._parents(hop)
+        self.stop.check()
+        self.listener.hop_started(self.run, hop)
+        context = self._context(hop)
+        self.strategy.begin_hop(context)
+        checkpoints = Checkpoints(self.store.checkpoints(stage.train))
+        dev = {language: self.encodings.splits[language, "dev"] for language in hop.select}
+        # From here on the model is between hops: an interruption must not let it pass for either.
+        self.weights_of = None
+        training = HopTraining(
+            context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop
+        )
+        counted = training.run()
+        facts = {
+            "kind": "train",
+            "hop": hop.name,
+            "depth": hop.depth,
+            "run": self.run.id,
+            **made_here(),
+            "cost": self.run.cost(hop) | {"device": self.device.type},
+            "training": counted,
+        }
+        tensors = self.model.state_dict()
+        self.store.put(stage.train, facts, lambda folder: save_tensors(folder / "weights.safetensors", tensors))
+        checkpoints.clear()
+        self.trained_here.add(hop.index)
+        self.weights_of = hop.index
+
+    # The strategy's state.
+
+    def state(self, index: int) -> None:
+        """Bring the strategy to its state after hop ``index``: fresh, read from the store, or computed."""
+        if self.state_of == index:
+            return
+        key = self.run.stages[index].state
+        if index == 0 or key is None:
+            self.strategy.load_state_dict(self.untouched)
+        else:
+            hop = self.run.stages[index].hop
+            if not self.store.has(key):
+                self.weights(index)
+                self.state(hop.parent)
+            folder = self._obtain(key, lambda: self._end_hop(hop, key))
+            if self.state_of != index:
+                path = folder / "state.safetensors"
+                tensors = load_tensors(path) if path.is_file() else {}
+                self.strategy.load_state_dict(State(read_json(folder / "facts.json"), tensors))
+        self.state_of = index
+
+    def _end_hop(self, hop: Hop, key: str) -> None:
+        self.weights(hop.index)
+        self.state(hop.parent)
+        self.state_of = None
+        self.strategy.end_hop(self._context(hop))
+        self.store.put(key, {"kind": "state", "hop": hop.name, "run": self.run.id, **made_here()}, self._fill_state)
+        self.state_of = hop.index
+
+    def _fill_state(self, folder: Path) -> None:
+        state = self.strategy.state_dict()
+        write_json(folder / "facts.json", state.facts)
+        if state.tensors:
+            save_tensors(folder / "state.safetensors", state.tensors)
+
+    # Predictions.
+
+    def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
+        """Return folder and facts of a hop's evaluation; made where the store lacks it.
+
+        The facts hold its scores and the counters of its training, so that they outlive the weights.
+        """
+        if not self.store.has(stage.evaluation):
+            self.weights(stage.hop.index)
+            self.state(stage.hop.index)
+        folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
+        return folder, self.store.facts(stage.evaluation)
+
+    def _evaluate(self, stage: Stage) -> None:
+        hop, languages = stage.hop, self.run.stream.languages
+        self.weights(hop.index)
+        self.state(hop.index)
+        training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
+        seen = [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
+        columns: dict[str, list[Any]] = {}
+        scores: dict[str, dict[str, float]] = {}
+        for language in languages:
+            self.stop.check()
+            self.strategy.for_language(language, seen)
+            rows = self.evaluator.predict(self.model, self.encodings.splits[language, "test"], language, "test")
+            scores[language] = self.evaluator.scores(rows)
+            for name, values in rows.items():
+                columns.setdefault(name, []).extend(values)
+        n = len(columns["split"])
+        # The hop is the run's, not the stage's: it is set when a run takes the rows over.
+        columns |= {"hop": [-1] * n, "step": [training["best_step"]] * n, "examples_seen": [training["examples"]] * n}
+        table = predictions.table(columns)
+        facts = {"kind": "evaluation", "run": self.run.id, **made_here(), "scores": scores, "training": training}
+        self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
