@@ -33,17 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from xclrun import __version__, commands
+    from xclrun import __version__
+    from xclrun import command as commands
 
     first = arguments[0] if arguments else "--help"
     if first in ("-h", "--help", "help"):
         print(commands.overview())
         return 0
-    if first in ("-V", "--version"):
+    if first == "-V" or "--version" in arguments:
         print(f"xclrun {__version__}")
         return 0
     if first in commands.COMMANDS:
         return commands.run(first, arguments[1:])
+    if first in ("-sc", "--shell-completion"):
+        return _completion(arguments[1:])
     if not first.startswith(("-", "+", "~")) and "=" not in first:
         raise UsageError(
             f"no command is called '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value"
@@ -51,31 +54,94 @@ def _dispatch(arguments: list[str]) -> int:
     return _hydra(arguments)
 
 
-# Flags with which Hydra shows something instead of running jobs.
-SHOWING = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--shell-completion", "-sc")
-
-
 def _hydra(arguments: list[str]) -> int:
-    import hydra
-
-    from xclrun.compose import lists_of_languages, register
-    from xclrun.config import packaged
+    from xclrun import command as commands
+    from xclrun.compose import checked, parse, register
 
     register()
+    given = _parsed(arguments)
+    if given.help or given.hydra_help:
+        print(commands.overview())
+        return 0
+    overrides = checked(given.overrides)
+    flags = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    if given.cfg is None and given.info is None:
+        # Every command is a sweep, if only of one job: there is one way to launch.
+        _hydra_main([*flags, "--multirun", *overrides])
+        return 0
+    if several := next((o.input_line for o in parse(overrides) if o.is_sweep_override()), None):
+        raise UsageError(f"{several}: one job is shown at a time; give one value")
+    for flag in ("cfg", "info", "package"):
+        if getattr(given, flag) is not None:
+            flags += [f"--{flag}", getattr(given, flag)]
+    _hydra_main([*flags, *(["--resolve"] if given.resolve and given.cfg else []), *overrides])
+    return 0
+
+
+def _parsed(arguments: list[str]) -> Any:
+    """Return Hydra's flags and the overrides.
+
+    Raises:
+        UsageError: a flag is unknown, or is one of Hydra's that would not do here what it says.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+
+    def refuse(message: str) -> Any:
+        raise UsageError(f"{message}; values are set as key=value, see `xclrun --help`")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    given = parser.parse_intermixed_args(arguments)
+    if given.config_path is not None or given.config_name is not None:
+        raise UsageError(
+            "--config-path and --config-name would replace xclrun's configs; --config-dir=DIR adds to them"
+        )
+    if given.experimental_rerun is not None:
+        raise UsageError("--experimental-rerun reads a pickle, which is never done here; give the same command again")
+    return given
+
+
+def _hydra_main(arguments: list[str]) -> None:
+    import hydra
+
+    from xclrun.config import packaged
+
     # Hydra then raises its errors instead of printing them, and `_told` makes one line of them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    showing = any(argument.split("=")[0] in SHOWING for argument in arguments)
-    flags = [a for a in arguments if a.startswith("-")]
-    rest = arguments if showing else lists_of_languages([a for a in arguments if not a.startswith("-")])
-    if not showing:
-        # Every command is a sweep, if only of one job: there is one way to launch.
-        rest = [*[f for f in flags if f not in ("-m", "--multirun")], "--multirun", *rest]
     before = sys.argv
-    sys.argv = ["xclrun", *rest]
+    sys.argv = ["xclrun", *arguments]
     try:
         hydra.main(config_path=str(packaged("conf").resolve()), config_name="config", version_base="1.3")(_never)()
     finally:
         sys.argv = before
+
+
+def _completion(arguments: list[str]) -> int:
+    """Print what the shell asks for: Hydra's script that sets completion up, or the words that may come next."""
+    import contextlib
+    import io
+
+    from xclrun import command as commands
+    from xclrun.compose import register
+
+    possible = [f"{what}={shell}" for what in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")]
+    if len(arguments) != 1 or arguments[0] not in possible:
+        raise UsageError(f"-sc {' '.join(arguments)}: needs one of {', '.join(possible)}")
+    register()
+    if not arguments[0].startswith("query="):
+        _hydra_main(["--shell-completion", *arguments])
+        return 0
+    typed = os.environ.setdefault("COMP_LINE", "xclrun ").split(" ")[1:]
+    if typed and typed[0] in commands.COMMANDS and len(typed) > 1:
+        print(" ".join(commands.options(typed[0])))
+        return 0
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        _hydra_main(["--shell-completion", *arguments])
+    words = [word for word in told.getvalue().split() if not word.startswith("schema")]
+    if len(typed) <= 1:
+        words += [name for name in commands.COMMANDS if name.startswith("".join(typed))]
+    print(" ".join(words))
     return 0
 
 
@@ -96,7 +162,8 @@ def _told(error: BaseException) -> int:
             f"\nxclrun: stopped by {error}; a checkpoint is saved: the same command goes on from there", file=sys.stderr
         )
         return 128 + getattr(error, "number", 0)
-    print(f"xclrun: {type(error).__name__}: {error} (XCLRUN_DEBUG=1 shows where)", file=sys.stderr)
+    what = " ".join(str(error).split())
+    print(f"xclrun: {type(error).__name__}: {what} (XCLRUN_DEBUG=1 shows where)", file=sys.stderr)
     return 1
 
 

@@ -8,7 +8,7 @@ bucket) are set on it one job after another. The result equals Hydra's own, job 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,12 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from xclrun.config import SCHEMAS, Config, packaged
-from xclrun.errors import UsageError
+from xclrun.config import SCHEMAS, Config, choices, packaged
+from xclrun.errors import UsageError, did_you_mean
 from xclrun.strategy import STRATEGIES, strategy_class
 
 # Plain values that no other value refers to, and that sweeps vary most.
@@ -70,16 +70,68 @@ def lists_of_languages(overrides: Sequence[str]) -> list[str]:
     return result
 
 
-def expand(overrides: Sequence[str], config_loader: ConfigLoader) -> list[list[str]]:
-    """Return the overrides of each job of a sweep: all combinations of the values given with commas or ranges."""
+def checked(arguments: Sequence[str]) -> list[str]:
+    """Return a command's overrides as Hydra takes them; refuse those that would not do there what they seem to.
+
+    Raises:
+        UsageError: a key is empty or removed; a group's choice is no name, or is added to another; Hydra's own launcher
+            or sweeper is chosen.
+        hydra.errors.HydraException: an override that cannot be parsed.
+    """
+    overrides, groups = lists_of_languages(arguments), {**choices(), "hydra/sweeper": {}}
+    for override in parse(overrides):
+        key, text = override.key_or_group, override.input_line
+        if not key:
+            raise UsageError(f"'{text}' has no key; values are set as key=value")
+        if override.type is OverrideType.DEL:
+            raise UsageError(f"{text}: nothing can be removed; what may be without a value is set to null")
+        if key not in groups or override.value_type is ValueType.GLOB_CHOICE_SWEEP:
+            continue
+        if override.type is not OverrideType.CHANGE:
+            raise UsageError(f"{text}: a choice replaces the one before it; leave out the +")
+        for value in override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]:
+            name = value.text if isinstance(value, QuotedString) else value
+            if key.startswith("hydra/") and name == "basic":
+                raise UsageError(f"{text}: Hydra's own cannot run xclrun's jobs; leave it out")
+            if not (isinstance(name, str) and name) and not (isinstance(name, list) and key == "order"):
+                raise UsageError(f"{text}: needs a name; {did_you_mean(str(name), groups[key])}")
+    return overrides
+
+
+def expand(
+    overrides: Sequence[str], config_loader: ConfigLoader, preset: Mapping[str, Any] | None = None
+) -> list[list[str]]:
+    """Return the overrides of each job of a sweep: all combinations of the values given with commas or ranges.
+
+    ``preset`` (of a sweep's YAML) holds further values by key; those in ``overrides`` count.
+
+    Raises:
+        UsageError: a range without steps.
+        hydra.errors.HydraException: an override that cannot be parsed.
+    """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    parsed = parse(overrides, config_loader)
+    given = {text.partition("=")[0] for text in overrides}
+    before = [f"{key}={value}" for key, value in (preset or {}).items() if key not in given]
+    parsed = parse([*before, *overrides], config_loader)
     continuous = [o.input_line for o in parsed if o.is_sweep_override() and not o.is_discrete_sweep()]
     if continuous:
         raise UsageError(f"{continuous[0]}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)")
     [jobs] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     return [lists_of_languages(job) for job in jobs]
+
+
+def compose_command(arguments: Sequence[str]) -> list[Composed]:
+    """Compose all jobs of a command, outside of a Hydra main: for plans.
+
+    Args:
+        arguments: as given to ``xclrun``; ``-m`` is allowed and changes nothing.
+    """
+    overrides = checked([a for a in arguments if a not in ("-m", "--multirun")])
+    with loader() as config_loader:
+        main = config_loader.load_configuration("config", overrides, run_mode=RunMode.MULTIRUN)
+        jobs = expand(list(main.hydra.overrides.task), config_loader, main.hydra.sweeper.params)
+        return compose_jobs(jobs, config_loader, list(main.hydra.overrides.hydra))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,16 +161,16 @@ def compose_jobs(
     Raises:
         hydra.errors.HydraException: an override does not fit the configs.
     """
-    parsed = {text: parse([text])[0] for job in jobs for text in job}
+    parsed = {text: parse([text])[0] for text in dict.fromkeys(text for job in jobs for text in job)}
+    free_values = {text: _checked(override) for text, override in parsed.items() if _is_free(override)}
     bases: dict[tuple[str, ...], tuple[Config, dict[str, Any]]] = {}
     result = []
     for job in jobs:
-        free = {text: parsed[text] for text in job if _is_free(parsed[text])}
-        rest = tuple(text for text in job if text not in free)
+        rest = tuple(text for text in job if text not in free_values)
         if rest not in bases:
             bases[rest] = _compose([*hydra_overrides, *rest], config_loader)
         config, resolved = bases[rest]
-        values = {o.key_or_group: _checked(o) for o in free.values()}
+        values = {parsed[text].key_or_group: free_values[text] for text in job if text in free_values}
         changed = dataclasses.replace(config, **values) if values else config
         result.append(Composed(changed, {**resolved, **values}, tuple(job)))
     return result
@@ -155,7 +207,19 @@ def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:
     config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), plain))
     assert isinstance(config, Config)
     assert isinstance(resolved, dict)
+    if added := next(_added(resolved, config), None):
+        raise UsageError(f"no key is called '{added}'; {nearest(added)}")
     return config, {str(key): value for key, value in resolved.items()}
+
+
+def _added(node: Mapping[Any, Any], instance: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the keys that are no fields of the schema: ``+key=value`` gets past Hydra's check."""
+    fields = {f.name for f in dataclasses.fields(instance)}
+    for key, value in node.items():
+        if key not in fields:
+            yield f"{prefix}{key}"
+        elif dataclasses.is_dataclass(getattr(instance, key)):
+            yield from _added(value, getattr(instance, key), f"{prefix}{key}.")
 
 
 def known_keys() -> list[str]:
@@ -174,6 +238,23 @@ def known_keys() -> list[str]:
     for name in STRATEGIES:
         collect(strategy_class(name).settings_type, "strategy.")
     return sorted(found)
+
+
+def nearest(key: str) -> str:
+    """Return the end of an error line about a key that is not there: the nearest known one, and those beside it."""
+    known = known_keys()
+    if key in known:
+        having = [name for name in STRATEGIES if key.removeprefix("strategy.") in _settings(name)]
+        return f"strategy={' and strategy='.join(having)} has it, the strategy chosen has not"
+    parent, dot, _ = key.rpartition(".")
+    if siblings := [name for name in known if dot and name.startswith(parent + dot)]:
+        return did_you_mean(key, siblings, limit=20)
+    top = {name.partition(".")[0] for name in known} | {group for group in choices() if "/" not in group}
+    return did_you_mean(key.partition(".")[0], top, limit=20)
+
+
+def _settings(strategy: str) -> set[str]:
+    return {f.name for f in dataclasses.fields(strategy_class(strategy).settings_type)}
 
 
 def _named(annotation: Any) -> type | None:

@@ -9,8 +9,10 @@ This module imports neither torch nor Hydra, so that plans and reports can use i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -222,13 +224,38 @@ def _require(ok: bool, key: str, value: Any, possible: str) -> None:
         raise UsageError(f"{key}={value}: {possible}")
 
 
+def _infinite(node: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a config that are no numbers to compute with: inf and nan."""
+    for f in fields(node):
+        value = getattr(node, f.name)
+        if is_dataclass(value):
+            yield from _infinite(value, f"{prefix}{f.name}.")
+        for number in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(number, float) and not isfinite(number):
+                yield prefix + f.name, number
+
+
+def _check_shape(m: ModelConfig) -> None:
+    """Check the shape of an encoder that is trained from scratch."""
+    shape = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
+    for key in shape:
+        why = "must be given where neither model.path nor model.hub is"
+        _require(getattr(m, key) is not None, f"model.{key}", "null", why)
+    assert m.hidden_size is not None
+    assert m.attention_heads is not None
+    multiple = f"must be a multiple of model.attention_heads={m.attention_heads}"
+    _require(m.hidden_size % m.attention_heads == 0, "model.hidden_size", m.hidden_size, multiple)
+
+
 def check(cfg: Config) -> None:
     """Check the values that a type alone cannot hold.
 
     Raises:
         UsageError: one line that names the key, the value and what is possible.
     """
-    t = cfg.trainer
+    for key, number in _infinite(cfg):
+        _require(False, key, number, "must be a finite number")
+    t, m = cfg.trainer, cfg.model
     at_least_one = {
         "trainer.epochs": t.epochs,
         "trainer.batch_size": t.batch_size,
@@ -238,19 +265,37 @@ def check(cfg: Config) -> None:
         "dataset.max_eval": cfg.dataset.max_eval,
         "trainer.patience": t.patience,
         "runtime.threads": cfg.runtime.threads,
+        "model.hidden_size": m.hidden_size,
+        "model.hidden_layers": m.hidden_layers,
+        "model.attention_heads": m.attention_heads,
+        "model.intermediate_size": m.intermediate_size,
     }
     for key, value in at_least_one.items():
         _require(value is None or value >= 1, key, value, "must be a whole number of at least 1")
-    _require(cfg.seed >= 0, "seed", cfg.seed, "must be a whole number of at least 0")
+    _require(0 <= cfg.seed < 2**63, "seed", cfg.seed, "must be a whole number of at least 0, and below 2^63")
+    _require(
+        cfg.bucket is None or cfg.bucket >= 0, "bucket", cfg.bucket, "must be a whole number of at least 0, or null"
+    )
+    _require(
+        bool(cfg.paths.outputs), "paths.outputs", cfg.paths.outputs, "is empty; name a folder (XCLRUN_OUTPUTS too)"
+    )
+    for key, names in {"order.languages": cfg.order.languages, "dataset.languages": cfg.dataset.languages}.items():
+        _require(all(isinstance(name, str) for name in names or ()), key, names, "must be a list of names")
     _require(t.lr > 0, "trainer.lr", t.lr, "must be above 0, for example 3e-5")
     _require(t.eps > 0, "trainer.eps", t.eps, "must be above 0, for example 1e-8")
     _require(t.weight_decay >= 0, "trainer.weight_decay", t.weight_decay, "must be at least 0")
-    _require(all(0 <= b < 1 for b in t.betas), "trainer.betas", list(t.betas), "two numbers from 0 up to below 1")
+    betas = list(t.betas)
+    _require(
+        len(betas) == 2 and all(0 <= b < 1 for b in betas), "trainer.betas", betas, "two numbers from 0 to below 1"
+    )
     _require(t.clip_norm is None or t.clip_norm > 0, "trainer.clip_norm", t.clip_norm, "must be above 0, or null")
     _require(0 <= t.warmup <= 1, "trainer.warmup", t.warmup, "the share of a hop's steps, from 0 to 1")
     _require(t.checkpoint_minutes > 0, "trainer.checkpoint_minutes", t.checkpoint_minutes, "must be above 0")
-    _require(0 <= cfg.model.dropout < 1, "model.dropout", cfg.model.dropout, "from 0 up to below 1")
-    _require(cfg.model.max_length >= 3, "model.max_length", cfg.model.max_length, "at least 3 word pieces")
+    _require(0 <= m.dropout < 1, "model.dropout", m.dropout, "from 0 up to below 1")
+    _require(m.max_length >= 3, "model.max_length", m.max_length, "at least 3 word pieces")
+    _require(m.vocab_size is None or m.vocab_size >= 10, "model.vocab_size", m.vocab_size, "at least 10 word pieces")
+    if m.path is None and m.hub is None:
+        _check_shape(m)
     _require(
         cfg.order.by_size in (None, "descending", "ascending"),
         "order.by_size",

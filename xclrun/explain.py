@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import re
 
-from xclrun.compose import known_keys
+from xclrun.compose import nearest
 from xclrun.config import choices
 from xclrun.errors import did_you_mean
+
+# What OmegaConf says of a value, and what is said instead.
+VALUES = (
+    (r"Value '(.*)' of type '\w+' could not be converted to Float", r"'\1' is no number"),
+    (r"Value '(.*)' of type '\w+' could not be converted to Integer", r"'\1' is no whole number"),
+    (r"Value '(.*)' is not a valid bool \(type \w+\)", r"'\1' is neither true nor false"),
+    (r"Invalid value '(.*)', expected one of \[(.*)\]", r"'\1' is none of \2"),
+    (r"Invalid value assigned: \w+ is not a ListConfig, list or tuple\.", "must be a list, as in [a,b]"),
+    (r"Invalid type assigned: .* value: (.*)", r"'\1' is one value; set the keys below it"),
+    (r"field '.*' is not Optional", "cannot be null"),
+)
 
 
 def explain(error: BaseException) -> str:
@@ -17,13 +28,30 @@ def explain(error: BaseException) -> str:
         chain.append(current)
         current = current.__cause__ or current.__context__
     text = "\n".join(str(e) for e in chain)
-    return _unknown_choice(text) or _unknown_key(text) or _wrong_value(text) or _grammar(text) or _first_line(error)
+    return (
+        _grammar(chain) or _unknown_choice(text) or _unknown_key(text) or _wrong_value(text) or _twice(text)
+    ) or _first_line(error)
+
+
+def _grammar(chain: list[BaseException]) -> str | None:
+    for error in chain:
+        override = getattr(error, "override", None)
+        if override is not None:
+            reason = next((line for line in str(error).splitlines() if not line.startswith("Error parsing")), "")
+            reason = re.sub(r" expecting \{.*", "", reason)
+            # The lexer gives the whole override, and points below the place.
+            reason = re.sub(r"^LexerNoViableAltException: .*", "a blank or sign that needs quotes", reason)
+            return (
+                f"'{override}' cannot be read ({reason}); values are set as key=value, in quotes where they hold = or ,"
+            )
+    return None
 
 
 def _unknown_choice(text: str) -> str | None:
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", text):
         group, choice = found.groups()
-        return f"{group}={choice}: {did_you_mean(choice, choices().get(group, {}), limit=40)}"
+        listed = "; or a list of languages, as in order=[en,de]" if group == "order" else ""
+        return f"{group}={choice}: unknown; {did_you_mean(choice, choices().get(group, {}), limit=40)}{listed}"
     if found := re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text):
         return f"no group is called '{found[1]}'; {did_you_mean(found[1], choices())}"
     return None
@@ -31,35 +59,24 @@ def _unknown_choice(text: str) -> str | None:
 
 def _unknown_key(text: str) -> str | None:
     if found := re.search(r"Could not override '([^']+)'", text):
-        return f"no key is called '{found[1]}'; {_near(found[1])}"
+        return f"no key is called '{found[1]}'; {nearest(found[1])}"
     if found := re.search(r"Key '([^']+)' (?:is not in struct|not in '\w+')(?:.|\n)*?full_key: (\S+)", text):
-        return f"no key is called '{found[2]}'; {_near(found[2])}"
+        return f"no key is called '{found[2]}'; {nearest(found[2])}"
     return None
-
-
-def _near(key: str) -> str:
-    known = [*known_keys(), *(g for g in choices() if "/" not in g)]
-    siblings = [k for k in known if k.startswith(key.rpartition(".")[0] + ".")] if "." in key else []
-    return did_you_mean(key, siblings or known)
 
 
 def _wrong_value(text: str) -> str | None:
     if found := re.search(r"^(.*)\n\s*full_key: (\S+)", text, re.MULTILINE):
         what = found[1].strip()
-        what = re.sub(r"Value '(.*)' of type '(\w+)' could not be converted to (\w+)", r"'\1' is no \3", what)
-        what = re.sub(r"is no Float", "is no number", what)
-        what = re.sub(r"is no Integer", "is no whole number", what)
-        what = re.sub(r"is no Boolean", "is neither true nor false", what)
-        what = re.sub(r"Invalid value '(.*)', expected one of \[(.*)\]", r"'\1' is none of \2", what)
+        for pattern, said in VALUES:
+            what = re.sub(pattern, said, what)
         return f"{found[2]}: {what}"
     return None
 
 
-def _grammar(text: str) -> str | None:
-    if found := re.search(r"Error parsing override '(.*)'\n(.*)", text):
-        return (
-            f"'{found[1]}' cannot be read ({found[2]}); values are set as key=value, and quoted where they hold = or ,"
-        )
+def _twice(text: str) -> str | None:
+    if found := re.search(r"already at '([^']+)'|Multiple values for ([\w/]+)\.", text):
+        return f"{found[1] or found[2]} is there already; leave out the +"
     return None
 
 

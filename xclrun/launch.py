@@ -7,11 +7,12 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.config import Device, Precision
 from xclrun.console import Console, duration, line
 from xclrun.errors import UsageError, XclrunError
 from xclrun.plan import digest
@@ -60,12 +61,12 @@ def make_sweep(composed: Sequence[Composed]) -> Sweep:
     Raises:
         UsageError: one of them cannot work; nothing has been written.
     """
+    if len(places := {job.config.paths.outputs for job in composed}) > 1:
+        raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
     runs: dict[str, Run] = {}
     for job in composed:
         run = plan_run(job.config, job.resolved)
         runs.setdefault(run.id, run)
-    if len({run.outputs for run in runs.values()}) > 1:
-        raise UsageError("paths.outputs: the runs of one sweep share one folder")
     named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
     name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(runs))[:8]}"
     return Sweep(name, command(), tuple(runs.values()))
@@ -75,7 +76,9 @@ def command() -> str:
     """Return the command that was given, as it could be given again."""
     import shlex
 
-    return shlex.join(["xclrun", *sys.argv[1:]])
+    # Hydra is handed the long form of -m for every command (see `xclrun.cli`).
+    given = [argument for argument in sys.argv[1:] if argument != "--multirun"]
+    return shlex.join(["xclrun", *given, *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
 
 
 class MirrorListener(Listener):
@@ -118,16 +121,15 @@ def launch_local(composed: Sequence[Composed]) -> None:
     """
     sweep = make_sweep(composed)
     waiting = [run for run in sweep.runs if not run.directory.finished]
-    _announce(sweep, len(waiting))
+    _check_devices(waiting)
     check_writable(sweep.outputs)
+    _announce(sweep, len(waiting))
     sweep.write()
     console, started = Console(len(sweep.runs)), time.monotonic()
     mirror = BackgroundMirror(sweep.outputs, sweep.runs[0].config.tracking)
     mirror.start()
     failed: list[Run] = []
     try:
-        if waiting:
-            _check_devices(waiting)
         _run_queue(sweep.runs, console, mirror, failed)
     finally:
         sent = mirror.close()
@@ -184,10 +186,13 @@ def _debug() -> None:
 
 
 def _check_devices(runs: Sequence[Run]) -> None:
-    from xclrun.train.precision import choose_device
+    chosen = {(run.config.runtime.device, run.config.trainer.precision) for run in runs}
+    # What cannot fail is not checked here, since that imports torch.
+    for device, precision in chosen:
+        if device is Device.cuda or precision is Precision.fp16:
+            from xclrun.train.precision import choose_device
 
-    for device, precision in {(run.config.runtime.device, run.config.trainer.precision) for run in runs}:
-        choose_device(device, precision)
+            choose_device(device, precision)
 
 
 def check_writable(outputs: Path) -> None:
@@ -215,17 +220,16 @@ def _announce(sweep: Sweep, waiting: int) -> None:
         f"xclrun: {len(runs)} run{'' if len(runs) == 1 else 's'} ({' × '.join(parts)}) on {first.dataset.name} "
         f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
     )
-    for kind, counts in {
-        "skipped": first.dataset.notes.get("skipped", {}),
-        "unseen": first.dataset.unseen_labels,
-    }.items():
-        if counts:
-            what = (
-                "lines that could not be read, skipped"
-                if kind == "skipped"
-                else "sentences with labels that training never has: scored as wrong"
-            )
-            line(f"  note: {sum(counts.values())} {what} ({', '.join(f'{k}: {v}' for k, v in counts.items())})")
+    for dataset in {id(run.dataset): run.dataset for run in runs}.values():
+        _note("line", "that could not be read: skipped", dataset.notes.get("skipped", {}))
+        _note("sentence", "with a label that training never has: scored as wrong", dataset.unseen_labels)
+
+
+def _note(word: str, what: str, counts: Mapping[str, int]) -> None:
+    """Tell what was counted in a dataset, where there is anything."""
+    if total := sum(counts.values()):
+        places = ", ".join(f"{place}: {count}" for place, count in counts.items())
+        line(f"  note: {total} {word}{'' if total == 1 else 's'} {what} ({places})")
 
 
 def _conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -> None:

@@ -60,6 +60,8 @@ def record(directory: RunDirectory) -> RunRecord:
         data_fingerprint=manifest["data"]["fingerprint"],
         code_version=manifest["code_version"],
         algorithms=manifest["algorithms"],
+        encoder=manifest["encoder"],
+        strategy_version=manifest["strategy_version"],
         status=status,
         curve=tuple(curve),
     )

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from xclrun.config import Config, check
+from xclrun.config import Config, StrategyConfig, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset
 from xclrun.model.source import encoder_identity
@@ -30,6 +30,7 @@ class Run:
         id: the run id.
         stages: the stages of the hops, hop 0 first.
         data_fingerprint: hash of the whole dataset.
+        encoder: identity of the encoder before fine-tuning.
     """
 
     config: Config
@@ -39,6 +40,7 @@ class Run:
     id: str
     stages: tuple[Stage, ...]
     data_fingerprint: str
+    encoder: str
 
     @property
     def outputs(self) -> Path:
@@ -76,6 +78,11 @@ class Run:
             "examples": sum(len(self.dataset.split(language, "train")) for language in hop.train),
         }
 
+    def reference(self) -> Run:
+        """Return the run whose scores are the reference scores M of this one: each language learnt alone."""
+        config = replace(self.config, strategy=StrategyConfig("lang_spec_ft"))
+        return plan_run(config, {**self.resolved, "strategy": {"name": "lang_spec_ft"}})
+
     def strategy(self) -> Strategy[Any]:
         """Return a fresh strategy object."""
         return make(self.config.strategy)
@@ -87,7 +94,9 @@ KEPT = 64
 
 
 def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIdentity]:
-    key = json.dumps([resolved["dataset"], config.bucket], sort_keys=True)
+    # Budgets of replay stand with the dataset, but are no part of it.
+    source = {key: value for key, value in resolved["dataset"].items() if key != "replay"}
+    key = json.dumps([source, config.bucket], sort_keys=True)
     if key not in _datasets:
         dataset = load_dataset(config.dataset, config.bucket)
         if len(_datasets) >= KEPT:
@@ -124,4 +133,5 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         id=run_id(resolved, data, encoder, strategy_class(config.strategy.name).version),
         stages=stages(resolved, stream, data, encoder, strategy),
         data_fingerprint=data.fingerprint,
+        encoder=encoder,
     )

@@ -115,7 +115,9 @@ class Mirror:
             self.client.log_dict(found.info.run_id, dict(sweep), "sweep.json")
             return found.info.run_id
 
-    def send_run(self, directory: RunDirectory, references: References, parent: str | None = None) -> bool:
+    def send_run(
+        self, directory: RunDirectory, references: References, parent: str | None = None, rebuild: bool = False
+    ) -> bool:
         """Send one run; return whether anything was sent. A run that is there as it is here is left alone."""
         manifest = directory.read_manifest()
         mine = record(directory)
@@ -123,7 +125,7 @@ class Mirror:
         version = _version(directory, metrics)
         with _quiet(), self._locked():
             found = self._find("run_id", mine.run_id)
-            if found is not None and found.data.tags.get(f"{TAG}.version") == version:
+            if found is not None and found.data.tags.get(f"{TAG}.version") == version and not rebuild:
                 return False
             started = _milliseconds(manifest["started"])
             if found is None:
@@ -189,8 +191,13 @@ class Mirror:
             )
             self.client.log_figure(run, heatmap(mine, task), f"{task}_scores.png")
 
-    def send_all(self, only: Sequence[str] | None = None, references: References | None = None) -> int:
-        """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent."""
+    def send_all(
+        self, only: Sequence[str] | None = None, references: References | None = None, rebuild: bool = False
+    ) -> int:
+        """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent.
+
+        ``rebuild`` also sends again what seems to be there.
+        """
         references = references or References(read_records(self.outputs))
         parents: dict[str, str] = {}
         for sweep in sweeps(self.outputs):
@@ -201,7 +208,7 @@ class Mirror:
                     with _quiet(), self._locked():
                         self.client.set_terminated(parent)
         chosen = [d for d in run_directories(self.outputs) if only is None or d.run_id in only]
-        return sum(self.send_run(directory, references, parents.get(directory.run_id)) for directory in chosen)
+        return sum(self.send_run(d, references, parents.get(d.run_id), rebuild) for d in chosen)
 
     # Reading.
 

@@ -22,7 +22,5 @@ class XclrunSweeper(BasicSweeper):
 
         assert self.hydra_context is not None
         assert self.launcher is not None
-        given = {argument.partition("=")[0] for argument in arguments}
-        preset = [text for text in self._parse_config() if text.partition("=")[0] not in given]
-        jobs = expand([*preset, *arguments], self.hydra_context.config_loader)
+        jobs = expand(arguments, self.hydra_context.config_loader, self.params)
         return self.launcher.launch(jobs, initial_job_idx=0)

@@ -161,7 +161,7 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
         logging.set_verbosity(verbosity)
     # The pooler does not enter the joint task; encoders are often saved without it.
     wrong = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
-    wrong += [key for key, *_ in report["mismatched_keys"]]
+    wrong += sorted(report["mismatched_keys"])
     if wrong:
         raise UsageError(
             f"model.path={folder}: the weights do not fit config.json; missing or of another shape: "
@@ -190,10 +190,10 @@ def build(config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: in
         seed: the run's seed: equal seeds give equal weights, and the global random state is left as it was.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "encoder"))
+        torch.default_generator.manual_seed(derive(seed, "encoder"))
         if from_scratch(config):
             encoder = _fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id)
         else:
             encoder = _pretrained_encoder(config)
-        torch.manual_seed(derive(seed, "heads"))
+        torch.default_generator.manual_seed(derive(seed, "heads"))
         return Model(encoder, classes, tags, config.dropout)

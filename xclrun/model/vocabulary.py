@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MARKER = "▁"
+# What a tokenizer is saved as: whole, or as the vocabulary that it is made from.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
 
 
 def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     """Return a WordPiece vocabulary of at most ``size`` pieces, special ones first; the same on every machine.
 
     Every character of the sentences is in it, as a word's first piece and inside a word.
+
+    Raises:
+        UsageError: ``size`` is too small for that.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -39,13 +44,17 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     )
     sentences = list(sentences)
     alphabet = {character for sentence in sentences for character in sentence if not character.isspace()}
+    # What is left for the pieces inside words and for longer ones; the marker is one of them while they are learnt.
     budget = size - len(SPECIAL) - len(alphabet)
-    trainer = trainers.BpeTrainer(vocab_size=max(budget, len(alphabet) + 1), show_progress=False)
+    if budget < len(alphabet) + 1:
+        least = len(SPECIAL) + 2 * len(alphabet) + 1
+        raise UsageError(f"model.vocab_size={size}: {len(alphabet)} characters need at least {least}")
+    trainer = trainers.BpeTrainer(vocab_size=budget, show_progress=False)
     tokenizer.train_from_iterator(sentences, trainer)
     learnt = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     characters = [piece for piece, _ in learnt if len(piece) == 1 and piece != MARKER]
     pieces = [piece[1:] if piece.startswith(MARKER) else "##" + piece for piece, _ in learnt if piece != MARKER]
-    return list(dict.fromkeys([*SPECIAL, *characters, *pieces]))[:size]
+    return list(dict.fromkeys([*SPECIAL, *characters, *pieces]))
 
 
 def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrainedTokenizerFast:
@@ -65,10 +74,14 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
             atomic_write(path, "\n".join(learn_wordpieces(sentences, model.vocab_size)) + "\n")
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
     folder = locate(model)
+    if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
+        raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"model.path={folder}: its tokenizer cannot be read ({str(error).splitlines()[0]})") from error
+    except Exception as error:
+        # What the tokenizers' own reader raises is a plain Exception.
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"model.path={folder}: its tokenizer cannot be read ({first_line})") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UsageError(f"model.path={folder}: has no fast tokenizer; it needs a tokenizer.json")
     return tokenizer

@@ -45,7 +45,7 @@ class StageStore:
         """Return the folder of the checkpoints of a training that is not finished."""
         return self.path(key).with_name(f"{key}.checkpoints")
 
-    def keys(self) -> Iterator[str]:
+    def all_keys(self) -> Iterator[str]:
         """Yield the keys of all stages that are there."""
         for path in sorted(self.root.glob(f"[0-9a-f][0-9a-f]/*/{FACTS}")):
             if not path.parent.name.startswith(TEMPORARY):

@@ -1,12 +1,13 @@
 """The protocol of a strategy: how a hop is learnt without losing the earlier ones.
 
-A strategy is one file here, one YAML in ``conf/strategy`` and one test. The one training loop calls the hooks below and is
-the only place that steps the optimiser; it knows no strategy by name. Strategy modules import torch inside the hooks that
-need it, so that plans, which only need `signature`, start fast.
+A strategy is one file here, one YAML in ``conf/strategy`` and one test. The one training loop calls the hooks below
+and is the only place that steps the optimiser; it knows no strategy by name. Strategy modules import torch inside the
+hooks that need it, so that plans, which only need `signature`, start fast.
 
 Life of a strategy in a run::
 
-    prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_hop → for_language (evaluation)
+    prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_hop → for_language
+    (evaluation)
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class Strategy(Generic[Settings]):
     def signature(self, hop: Hop) -> dict[str, Any]:
         """Return what of the strategy can change the *training* of ``hop``: the basis of sharing.
 
-        Empty means: this hop is trained as by plain fine-tuning, and is shared with all strategies of which that is true.
+        Empty means: this hop is trained as by plain fine-tuning, and is shared with all strategies of which that is
+        true.
         """
         return {}
 
@@ -142,8 +144,8 @@ class Strategy(Generic[Settings]):
     def end_hop(self, context: Context) -> None:
         """Update the state after a hop: fill the memory, compute the Fisher information, store teacher outputs.
 
-        Must depend on the trained model, the data, the seed and the earlier state alone: where the hop's training is shared
-        with another run, it is called on the shared weights.
+        Must depend on the trained model, the data, the seed and the earlier state alone: where the hop's training is
+        shared with another run, it is called on the shared weights.
         """
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:

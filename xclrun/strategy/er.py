@@ -2,10 +2,11 @@
 
 CCL, section 3.2 ("ER"), after Chaudhry et al. 2019, "On tiny episodic memories in continual learning". After each hop a
 uniform random sample of its training sentences enters a memory with equal shares per language. During later hops, after
-every k-th main mini-batch, one extra optimiser step is taken for each language seen before, on a batch drawn from its share.
+every k-th main mini-batch, one extra optimiser step is taken for each language seen before, on a batch drawn from its
+share.
 
-Settings: ``memory`` in sentences, all languages together; ``every_k`` in main mini-batches. The main step always happens
-(the authors' public code replaces it by the replayed ones).
+Settings: ``memory`` in sentences, all languages together; ``every_k`` in main mini-batches. The main step always
+happens (the authors' public code replaces it by the replayed ones).
 """
 
 from __future__ import annotations

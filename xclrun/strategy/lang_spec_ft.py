@@ -1,7 +1,9 @@
-"""Language-specific fine-tuning: one model per language, each trained from the pretrained encoder on that language alone.
+"""Language-specific fine-tuning: one model per language, each trained from the pretrained encoder on that language
+alone.
 
 CCL, section 3.1 ("Lang-Spec FT"). Its scores on each model's own language are the reference scores M[j] of transfer and
-intransigence. Its models are naive's hop-1 models of the orders that start with those languages, and are shared with them.
+intransigence. Its models are naive's hop-1 models of the orders that start with those languages, and are shared with
+them.
 """
 
 from __future__ import annotations

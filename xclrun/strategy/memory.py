@@ -1,7 +1,7 @@
 """The replay memory: which training sentences of the languages seen so far are kept.
 
-A memory holds indices into the training splits, never copies of sentences. Its size is a total; every seen language has an
-equal share (CCL, section 3.2). Random numbers are arguments.
+A memory holds indices into the training splits, never copies of sentences. Its size is a total; every seen language
+has an equal share (CCL, section 3.2). Random numbers are arguments.
 """
 
 from __future__ import annotations

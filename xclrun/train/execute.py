@@ -147,6 +147,7 @@ def _manifest(run: Run, strategy_version: int) -> dict[str, Any]:
         "environment": _environment(),
         "algorithms": ALGORITHMS,
         "strategy_version": strategy_version,
+        "encoder": run.encoder,
         "stream": {"kind": run.stream.kind, "languages": list(run.stream.languages)},
         "labels": list(dataset.labels),
         "tags": list(dataset.tags),
@@ -156,6 +157,8 @@ def _manifest(run: Run, strategy_version: int) -> dict[str, Any]:
             "unseen_labels": dataset.unseen_labels,
             **dataset.notes,
         },
+        # Everything in the store that the run refers to, from the start on: it is not removed while the run needs it.
+        "keys": sorted({key for s in run.stages for key in (s.train, s.state, s.evaluation) if key}),
         "stages": [],
     }
 

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from xclrun.analysis.aggregate import COLUMNS, comparisons, natural, summarise
+from xclrun.analysis.measures import Absent, explain
+
+from .build import M, R, alone, record
+
+NAN = np.nan
+
+
+def row(
+    frame: pd.DataFrame,
+    measure: str,
+    order: str = "mean",
+    strategy: str = "naive",
+    language: str = "",
+    task: str = "intent",
+) -> Any:
+    """The one row that fits."""
+    wanted = {"measure": measure, "order": order, "strategy": strategy, "language": language, "task": task}
+    found = frame[np.logical_and.reduce([frame[name] == value for name, value in wanted.items()])]
+    assert len(found) == 1, (wanted, len(found))
+    return found.iloc[0]
+
+
+def test_columns_and_types_are_stable() -> None:
+    frame = summarise([record(scores=R)])
+    assert tuple(frame.columns) == COLUMNS == (
+        "dataset", "model", "strategy", "order", "task", "measure", "language",
+        "value", "std", "ci_low", "ci_high", "n", "status",
+    )  # fmt: skip
+    assert [frame[name].dtype.kind for name in ("value", "std", "ci_low", "ci_high", "n")] == ["f", "f", "f", "f", "i"]
+    assert list(summarise([]).columns) == list(COLUMNS)
+
+
+def test_one_run_worked_by_hand() -> None:
+    """The numbers of test_metrics.py."""
+    frame = summarise([record(scores=R, order="h2l"), alone(M, order="h2l")])
+    expected = {
+        "F": 0.075,
+        "T": 0.075,
+        "T0": 0.30,
+        "FP": 2.15 / 3,
+        "BWT": -0.05,
+        "I": -0.05,
+        "FP_std": np.sqrt(0.14 / 9),
+        "FP_min": 0.55,
+    }
+    for order in ("mean", "h2l"):
+        for measure, value in expected.items():
+            found = row(frame, measure, order)
+            assert found["value"] == pytest.approx(value), measure
+            assert (found["n"], found["status"]) == (1, "ok")
+            assert np.isnan([found["std"], found["ci_low"], found["ci_high"]]).all()
+    per_language = {
+        "F": (0.075, 0.05, "n/a: needs a hop after th"),
+        "T": ("n/a: needs a hop before en", 0.05, 0.10),
+        "T0": ("n/a: needs a hop before en", 0.40, 0.20),
+        "FP": (0.75, 0.55, 0.85),
+    }
+    for measure, values in per_language.items():
+        for language, value in zip(("en", "de", "th"), values, strict=True):
+            found = row(frame, measure, "h2l", language=language)
+            if isinstance(value, str):
+                assert np.isnan(found["value"])
+                assert (found["status"], found["n"]) == (value, 0)
+            else:
+                assert found["value"] == pytest.approx(value)
+    assert not (frame["measure"].isin(["BWT", "I", "FP_std", "FP_min"]) & (frame["language"] != "")).any()
+
+
+def test_mean_over_orders_and_seeds_with_its_spread() -> None:
+    # final scores .6, .7 (h2l) and .8 (l2h): constant matrices, so FP is that constant
+    runs = [
+        record(order="h2l", seed=1, scores=np.full((4, 3), 0.6)),
+        record(order="h2l", seed=2, scores=np.full((4, 3), 0.7)),
+    ]
+    runs += [record(order="l2h", languages=["th", "de", "en"], seed=1, scores=np.full((4, 3), 0.8))]
+    frame = summarise(runs)
+    mean = row(frame, "FP")
+    assert (mean["value"], mean["n"], mean["status"]) == (pytest.approx(0.7), 3, "ok")
+    assert mean["std"] == pytest.approx(0.1)  # √((.01 + 0 + .01) / 2)
+    low, high = stats.t.interval(0.95, 2, loc=0.7, scale=0.1 / np.sqrt(3))
+    assert (mean["ci_low"], mean["ci_high"]) == (pytest.approx(low), pytest.approx(high))
+    h2l, l2h = row(frame, "FP", "h2l"), row(frame, "FP", "l2h")
+    assert (h2l["value"], h2l["n"], h2l["std"]) == (pytest.approx(0.65), 2, pytest.approx(np.sqrt(0.005)))
+    assert (l2h["value"], l2h["n"]) == (pytest.approx(0.8), 1)
+
+
+def test_a_language_is_averaged_over_the_orders_in_which_it_is_defined() -> None:
+    # F^th: last in the first order; in the second F[2,1] = .4 − .2, F[3,1] = .4 − .2
+    last = record(order="h2l", languages=["en", "de", "th"], scores=R)
+    first = record(
+        order="l2h", languages=["th", "de", "en"], scores=[[0, 0, 0], [0.4, 0, 0], [0.2, 0.5, 0], [0.2, 0.5, 0.5]]
+    )
+    found = row(summarise([last, first]), "F", language="th")
+    assert (found["value"], found["n"], found["status"]) == (pytest.approx(0.2), 1, "ok")
+
+
+def test_missing_reference_runs_make_transfer_na_and_are_named() -> None:
+    runs = [record(seed=seed, scores=R) for seed in (1, 2, 3)]
+    frame = summarise([*runs, alone(M, seed=1), alone([0.8], ["de"], seed=2)])
+    found = row(frame, "T")
+    assert np.isnan(found["value"])  # not the mean of seed 1 alone
+    assert found["status"] == "n/a: needs lang_spec_ft of seed 2 (th); needs lang_spec_ft of seed 3 (de, th)"
+    assert (
+        row(frame, "I")["status"]
+        == "n/a: needs lang_spec_ft of seed 2 (en, th); needs lang_spec_ft of seed 3 (de, en, th)"
+    )
+    assert row(frame, "T", language="de")["status"] == "n/a: needs lang_spec_ft of seed 3 (de)"
+    assert row(frame, "F")["status"] == "ok"
+
+
+def test_missing_seeds_are_put_together() -> None:
+    frame = summarise([record(seed=seed, order=order, scores=R) for seed in (1, 2) for order in ("h2l", "x")])
+    assert row(frame, "T")["status"] == "n/a: needs lang_spec_ft of seeds 1, 2 (de, th)"
+    assert explain([Absent("needs hop 0"), Absent("needs hop 0")]) == "needs hop 0"
+
+
+@pytest.mark.parametrize(
+    ("hole", "measure", "status"),
+    [
+        ((0, slice(None)), "T0", "n/a: needs hop 0"),
+        ((0, 1), "T0", "n/a: needs hop 0 (de)"),
+        ((3, slice(None)), "FP", "n/a: needs hop 3"),
+        ((3, 1), "FP_min", "n/a: needs hop 3 (de)"),
+        ((slice(2, 4), 0), "F", "n/a: needs hop 2 (en), hop 3 (en)"),
+        ((2, 1), "BWT", "n/a: needs hop 2 (de)"),
+        ((2, 1), "T", "n/a: needs hop 2"),
+        ((0, slice(None)), "F", "ok"),
+        ((3, 2), "F", "ok"),
+    ],
+)
+def test_unmeasured_cells_are_named(hole: Any, measure: str, status: str) -> None:
+    holed = R.copy()
+    holed[hole] = NAN
+    assert row(summarise([record(scores=holed), alone(M)]), measure)["status"] == status
+
+
+def test_training_each_language_alone_has_a_final_performance_only() -> None:
+    frame = summarise([alone([0.7, 0.8, 0.9], order="h2l"), record(scores=R, order="h2l")])
+    found = row(frame, "FP", strategy="lang_spec_ft")
+    assert (found["value"], found["n"], found["status"]) == (pytest.approx(0.8), 1, "ok")
+    assert row(frame, "FP_min", strategy="lang_spec_ft")["value"] == 0.7
+    assert row(frame, "FP", strategy="lang_spec_ft", language="th")["value"] == 0.9
+    for measure in ("F", "T", "T0", "BWT", "I"):
+        assert row(frame, measure, strategy="lang_spec_ft")["status"] == "n/a: trains each language alone"
+
+
+def test_joint_training_has_a_final_performance_only() -> None:
+    frame = summarise([record("multilingual", scores=[[0.1] * 3, [0.7, 0.8, 0.6]], stream="joint")])
+    assert row(frame, "FP", strategy="multilingual")["value"] == pytest.approx(0.7)
+    assert row(frame, "FP", strategy="multilingual", language="de")["value"] == 0.8
+    for measure in ("F", "T", "T0", "BWT", "I"):
+        assert row(frame, measure, strategy="multilingual")["status"] == "n/a: needs a sequence of hops"
+    unfinished = summarise([record("multilingual", scores=[[0.1] * 3, [0.7, NAN, 0.6]], stream="joint")])
+    assert row(unfinished, "FP", strategy="multilingual")["status"] == "n/a: needs the final scores of de"
+
+
+@pytest.mark.parametrize(("strategy", "stream"), [("lang_spec_ft", "independent"), ("multilingual", "joint")])
+def test_strategies_without_an_order_count_once_for_each_seed(strategy: str, stream: str) -> None:
+    runs = [
+        record(strategy, order, seed, languages=languages, stream=stream)
+        for order, languages in (("h2l", ("en", "de", "th")), ("l2h", ("th", "de", "en")))
+        for seed in (1, 2)
+    ]
+    frame = summarise(runs)
+    assert row(frame, "FP", strategy=strategy)["n"] == 2
+    assert row(frame, "FP", "l2h", strategy=strategy)["n"] == 2
+
+
+def test_one_order_under_two_names_counts_once_in_the_mean() -> None:
+    frame = summarise([record(order="h2l", scores=R), record(order="order1", scores=R)])
+    assert [row(frame, "FP", order)["n"] for order in ("mean", "h2l", "order1")] == [1, 1, 1]
+
+
+def test_duplicates_of_a_run_and_unfinished_runs_do_not_count() -> None:
+    high = np.full((4, 3), 0.9)
+    runs = [record(scores=R, run_id="a"), record(scores=R, run_id="a")]
+    runs += [record(seed=2, scores=high, status="running"), record(seed=3, scores=high, status="failed")]
+    found = row(summarise(runs), "FP")
+    assert (found["n"], found["value"], found["status"]) == (1, pytest.approx(2.15 / 3), "ok")
+
+
+def test_interim_results_say_so() -> None:
+    runs = [
+        record(order=order, seed=seed, languages=languages) for order, languages in ORDERS.items() for seed in (1, 2, 3)
+    ]
+    runs += [record("er", "h2l", seed) for seed in (1, 2)]
+    runs += [alone([0.5] * 3, order="h2l", seed=1)]
+    frame = summarise(runs)
+    assert row(frame, "FP")["status"] == "ok"
+    assert row(frame, "FP", strategy="er")["status"] == "interim: 2 of 6 runs"
+    assert row(frame, "FP", "h2l", strategy="er")["status"] == "interim: 2 of 3 runs"
+    assert row(frame, "FP", strategy="er")["value"] == 0.5  # still given
+    assert row(frame, "FP", strategy="lang_spec_ft")["status"] == "interim: 1 of 3 runs"
+    assert row(frame, "T")["status"] == "n/a: needs lang_spec_ft of seeds 2, 3 (de, en, th)"  # rather than interim
+    assert not ((frame["strategy"] == "er") & (frame["order"] == "l2h")).any()
+
+
+ORDERS = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}
+
+
+def test_orders_are_compared_by_their_languages_not_their_names() -> None:
+    frame = summarise([record(order="h2l"), record("er", "order1")])
+    assert set(frame[frame["value"].notna()]["status"]) == {"ok"}
+
+
+def test_different_settings_are_never_averaged() -> None:
+    small = record("er", run_id="a", scores=np.full((4, 3), 0.6), config={"strategy": {"memory": 750}})
+    large = record("er", run_id="b", scores=np.full((4, 3), 0.8), config={"strategy": {"memory": 6000}})
+    frame = summarise([large, small])
+    assert row(frame, "FP", strategy="er(memory=750)")["value"] == pytest.approx(0.6)
+    assert row(frame, "FP", strategy="er(memory=6000)")["value"] == pytest.approx(0.8)
+    assert list(frame["strategy"].unique()) == ["er(memory=750)", "er(memory=6000)"]
+
+
+def test_tasks_datasets_and_models_stay_apart() -> None:
+    both = {"intent_accuracy": R, "slot_f1": R / 2}
+    frame = summarise(
+        [record(scores=both), record(scores=R, dataset="mtop", run_id="b"), record(scores=R, model="mbert", run_id="c")]
+    )
+    assert list(frame[["dataset", "model", "task"]].drop_duplicates().itertuples(index=False, name=None)) == [
+        ("mini", "mbert", "intent"),
+        ("mini", "tiny", "intent"),
+        ("mini", "tiny", "slots"),
+        ("mtop", "tiny", "intent"),
+    ]
+    assert row(frame[frame["model"] == "tiny"], "F", task="slots")["value"] == pytest.approx(0.0375)
+
+
+def test_rows_do_not_depend_on_the_order_of_the_records() -> None:
+    runs = [record(name, order, seed, languages=languages, scores=R * (0.9 + seed / 100))
+            for name in ("er", "naive", "agem") for order, languages in ORDERS.items() for seed in (1, 2)]  # fmt: skip
+    runs += [alone(M, seed=seed) for seed in (1, 2)]
+    frame = summarise(runs)
+    pd.testing.assert_frame_equal(summarise(runs[::-1]), frame)
+    assert list(frame["strategy"].unique()) == ["naive", "lang_spec_ft", "agem", "er"]
+    assert list(frame["order"].unique()) == ["mean", "h2l", "l2h", "en-de-th"]  # as they first appear
+    assert comparisons(runs)[0].orders == ["en-de-th", "h2l", "l2h"]
+
+
+def test_names_are_sorted_as_a_person_would() -> None:
+    assert sorted(["order10", "h2l", "order2"], key=natural) == ["h2l", "order2", "order10"]
+
+
+def test_a_thousand_runs_are_summarised_in_seconds() -> None:
+    rng = np.random.default_rng(0)
+    languages = ("en", "de", "fr", "hi", "es", "th")
+    settings = {"trainer": {f"k{k}": k for k in range(30)}, "model": {f"k{k}": k for k in range(20)}}
+    runs = [
+        record(name, f"order{order}", seed, languages=np.roll(languages, order).tolist(), config=settings,
+               scores={"intent_accuracy": rng.random((7, 6)), "slot_f1": rng.random((7, 6))})
+        for name in (f"s{k}" for k in range(9)) for order in range(6) for seed in range(17)
+    ]  # fmt: skip
+    runs += [alone(rng.random(6), languages, seed, config=settings) for seed in range(100)]
+    start = time.perf_counter()
+    frame = summarise(runs)
+    seconds = time.perf_counter() - start
+    assert len(runs) > 1000
+    assert row(frame, "T", strategy="s3")["n"] == 102
+    assert seconds < 10  # about 1.5 s; the bound is for a busy machine
+
+
+def test_analysis_needs_no_torch_and_imports_fast() -> None:
+    code = (
+        "import sys; import xclrun.analysis.aggregate, xclrun.analysis.matrix; "
+        "print(sorted({'torch', 'mlflow', 'statsmodels', 'pandas', 'scipy', 'matplotlib'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

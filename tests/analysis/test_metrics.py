@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from xclrun.analysis import metrics
+from xclrun.analysis.measures import _NEEDS
+
+from .build import M, R
+
+NAN = np.nan
+
+
+@st.composite
+def matrices(draw: st.DrawFn, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    n = draw(st.integers(least, 5))
+    unit = st.floats(0, 1)
+    return draw(arrays(float, (n + 1, n), elements=unit)), draw(arrays(float, n, elements=unit))
+
+
+AGGREGATES = {
+    "F": lambda scores, reference: metrics.forgetting(scores),
+    "T": metrics.transfer,
+    "T0": lambda scores, reference: metrics.zero_shot_transfer(scores),
+    "FP": lambda scores, reference: metrics.final_performance(scores),
+    "BWT": lambda scores, reference: metrics.backward_transfer(scores),
+    "I": metrics.intransigence,
+    "FP_std": lambda scores, reference: metrics.final_std(scores),
+    "FP_min": lambda scores, reference: metrics.final_min(scores),
+}
+
+
+# --- known answers: the 3 × 3 matrix of build.py, worked by hand ---
+
+
+def test_forgetting() -> None:
+    # F[2,1] = R[1,1] − R[2,1]             = .80 − .70 = .10   (hop 0's .90 does not count)
+    # F[3,1] = max(.80, .70) − R[3,1]      = .80 − .75 = .05
+    # F[3,2] = max(R[1,2], R[2,2]) − R[3,2] = .60 − .55 = .05   (the maximum is from before de was learnt)
+    expected = [[NAN, NAN, NAN], [0.10, NAN, NAN], [0.05, 0.05, NAN]]
+    np.testing.assert_allclose(metrics.forgetting_matrix(R), expected, atol=1e-12)
+    # F_2 = .10, F_3 = (.05 + .05) / 2
+    np.testing.assert_allclose(metrics.forgetting_per_hop(R), [NAN, 0.10, 0.05], atol=1e-12)
+    # F^1 = (.10 + .05) / 2, F^2 = .05
+    np.testing.assert_allclose(metrics.forgetting_per_language(R), [0.075, 0.05, NAN], atol=1e-12)
+    # F = (.10 + .05) / 2
+    assert metrics.forgetting(R) == pytest.approx(0.075)
+
+
+def test_forgetting_can_be_negative() -> None:
+    # F[2,1] = .5 − .8
+    assert metrics.forgetting([[0, 0], [0.5, 0], [0.8, 0.9]]) == pytest.approx(-0.3)
+
+
+def test_transfer() -> None:
+    # R[2,2] − M[2] = .50 − .45 = .05; R[3,3] − M[3] = .85 − .75 = .10
+    np.testing.assert_allclose(metrics.transfer_per_language(R, M), [NAN, 0.05, 0.10], atol=1e-12)
+    assert metrics.transfer(R, M) == pytest.approx(0.075)
+    # I = ((.80 − .80) + (.45 − .50) + (.75 − .85)) / 3
+    assert metrics.intransigence(R, M) == pytest.approx(-0.05)
+
+
+def test_zero_shot_transfer() -> None:
+    # j = 2: R[1,2] − R[0,2] = .60 − .20 = .40;  j = 3: (R[1,3] + R[2,3]) / 2 − R[0,3] = .50 − .30 = .20
+    np.testing.assert_allclose(metrics.zero_shot_transfer_per_language(R), [NAN, 0.40, 0.20], atol=1e-12)
+    assert metrics.zero_shot_transfer(R) == pytest.approx(0.30)
+
+
+def test_generalisation_at_a_distance() -> None:
+    # k = 1: ((.60 − .20) + (.60 − .30)) / 2 = .35;  k = 2: .40 − .30 = .10
+    assert metrics.generalisation(R, 1) == pytest.approx(0.35)
+    assert metrics.generalisation(R, 2) == pytest.approx(0.10)
+
+
+@pytest.mark.parametrize("distance", [0, 3, -1])
+def test_generalisation_refuses_a_distance_that_does_not_exist(distance: int) -> None:
+    with pytest.raises(ValueError, match=r"not in 1…2"):
+        metrics.generalisation(R, distance)
+
+
+def test_final_performance() -> None:
+    # FP = (.75 + .55 + .85) / 3 = 2.15 / 3; variance = (.03333² + .16667² + .13333²) / 3 = .0466667 / 3
+    assert metrics.final_performance(R) == pytest.approx(2.15 / 3)
+    assert metrics.final_std(R) == pytest.approx(np.sqrt(0.14 / 9))
+    assert metrics.final_min(R) == 0.55
+
+
+def test_backward_transfer_and_ll_forgetting() -> None:
+    # BWT: hop 2: .70 − .80 = −.10; hop 3: ((.75 − .80) + (.55 − .50)) / 2 = 0; mean −.05
+    assert metrics.backward_transfer(R) == pytest.approx(-0.05)
+    # LL F_3 = ((max(.80, .70) − .75) + (max(.60, .50) − .55)) / 2 = .05
+    assert metrics.ll_forgetting(R) == pytest.approx(0.05)
+
+
+def test_learnt_scores() -> None:
+    np.testing.assert_array_equal(metrics.learnt_scores(R), [0.80, 0.50, 0.85])
+
+
+def test_one_language_has_no_second_hop() -> None:
+    one, alone = np.array([[0.1], [0.9]]), np.array([0.8])
+    for name in ("F", "T", "T0", "BWT"):
+        assert np.isnan(AGGREGATES[name](one, alone))
+    assert metrics.final_performance(one) == 0.9
+    assert metrics.intransigence(one, alone) == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 3), (1, 0), (2, 3)])
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"\(\.\.\., N \+ 1, N\)"):
+        metrics.forgetting(np.zeros(shape))
+
+
+# --- properties ---
+
+
+@given(matrices(least=2))
+def test_formulas_written_as_loops(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    r, m = pair
+    n = r.shape[1]
+    f = {(i, j): max(r[k, j - 1] for k in range(1, i)) - r[i, j - 1] for i in range(2, n + 1) for j in range(1, i)}
+    loops = {
+        "F": np.mean([np.mean([f[i, j] for j in range(1, i)]) for i in range(2, n + 1)]),
+        "T": np.mean([r[i, i - 1] - m[i - 1] for i in range(2, n + 1)]),
+        "T0": np.mean([np.mean([r[i, j - 1] for i in range(1, j)]) - r[0, j - 1] for j in range(2, n + 1)]),
+        "FP": np.mean([r[n, j] for j in range(n)]),
+        "BWT": np.mean([np.mean([r[i, j - 1] - r[j, j - 1] for j in range(1, i)]) for i in range(2, n + 1)]),
+        "I": np.mean([m[i - 1] - r[i, i - 1] for i in range(1, n + 1)]),
+    }
+    for name, expected in loops.items():
+        assert AGGREGATES[name](r, m) == pytest.approx(expected, abs=1e-12), name
+    ll = np.mean([max(r[k, j] for k in range(1, n)) - r[n, j] for j in range(n - 1)])
+    assert metrics.ll_forgetting(r) == pytest.approx(ll, abs=1e-12)
+    for k in range(1, n):
+        expected = np.mean([r[i, i + k - 1] - r[0, i + k - 1] for i in range(1, n - k + 1)])
+        assert metrics.generalisation(r, k) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_stacks_give_what_each_matrix_gives(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    stack, reference = rng.random((2, 3, n + 1, n)), rng.random((2, 3, n))
+    stack[0, 1] = np.where(rng.random((n + 1, n)) < 0.2, NAN, stack[0, 1])
+    for name, function in AGGREGATES.items():
+        one_by_one = [[function(stack[a, b], reference[a, b]) for b in range(3)] for a in range(2)]
+        np.testing.assert_allclose(function(stack, reference), one_by_one, atol=1e-12, err_msg=name)
+    for per in (metrics.forgetting_matrix, metrics.forgetting_per_language, metrics.zero_shot_transfer_per_language):
+        np.testing.assert_allclose(per(stack)[1, 2], per(stack[1, 2]), atol=1e-12)
+
+
+@given(matrices(), st.data())
+def test_unmeasured_cells_make_nan_exactly_what_needs_them(
+    pair: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    r, m = pair
+    n = r.shape[1]
+    i, j = data.draw(st.integers(0, n)), data.draw(st.integers(0, n - 1))
+    holed = r.copy()
+    holed[i, j] = NAN
+    for name, function in AGGREGATES.items():
+        before, after = function(r, m), function(holed, m)
+        if _NEEDS[name.split("_")[0]](n)[i, j]:
+            assert np.isnan(after), name
+        else:
+            np.testing.assert_equal(after, before, err_msg=name)
+
+
+@given(matrices(least=2), st.data())
+def test_unknown_reference_makes_transfer_nan_never_a_mean_of_the_rest(
+    pair: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    r, m = pair
+    j = data.draw(st.integers(0, len(m) - 1))
+    m[j] = NAN
+    assert np.isnan(metrics.transfer(r, m)) == (j > 0)  # nothing transfers to the first language
+    assert np.isnan(metrics.intransigence(r, m))
+    assert np.isnan(metrics.transfer_per_language(r, m)).sum() == (2 if j > 0 else 1)
+
+
+@given(matrices(), st.randoms())
+def test_final_performance_does_not_depend_on_the_order_of_columns(
+    pair: tuple[np.ndarray, np.ndarray], random: object
+) -> None:
+    r, _ = pair
+    columns = list(range(r.shape[1]))
+    random.shuffle(columns)  # type: ignore[attr-defined]
+    for function in (metrics.final_performance, metrics.final_std, metrics.final_min):
+        assert function(r[:, columns]) == pytest.approx(function(r), abs=1e-12)
+
+
+@given(matrices(least=2), st.floats(-1, 1))
+def test_forgetting_and_transfer_are_differences(pair: tuple[np.ndarray, np.ndarray], shift: float) -> None:
+    r, m = pair
+    for name in ("F", "T", "T0", "BWT", "I"):
+        assert AGGREGATES[name](r + shift, m + shift) == pytest.approx(AGGREGATES[name](r, m), abs=1e-9)
+
+
+def test_transfer_by_language_averages_to_transfer_over_all_orders() -> None:
+    # Scores depend on the language and its place only; in 6 orders each language stands everywhere equally often.
+    rng = np.random.default_rng(3)
+    learnt, reference = rng.random((3, 3)), rng.random(3)
+    per_language: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    totals = []
+    for order in permutations(range(3)):
+        r = np.zeros((4, 3))
+        r[[1, 2, 3], [0, 1, 2]] = [learnt[language, place] for place, language in enumerate(order)]
+        m = reference[list(order)]
+        totals.append(metrics.transfer(r, m))
+        for language, value in zip(order, metrics.transfer_per_language(r, m), strict=True):
+            if not np.isnan(value):
+                per_language[language].append(value)
+    assert np.mean([np.mean(values) for values in per_language.values()]) == pytest.approx(np.mean(totals))
+
+
+def test_inputs_are_not_changed() -> None:
+    scores, reference = R.copy(), M.copy()
+    for function in AGGREGATES.values():
+        function(scores, reference)
+    metrics.generalisation(scores, 1)
+    metrics.learnt_scores(scores)[:] = 0
+    metrics.forgetting_matrix(scores)[:] = 0
+    np.testing.assert_array_equal(scores, R)
+    np.testing.assert_array_equal(reference, M)

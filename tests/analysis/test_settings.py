@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xclrun.analysis.settings import differing_settings, strategy_labels
+
+from .build import record
+
+
+def labels(*runs: Any) -> list[str]:
+    found = strategy_labels(runs)
+    return [found[run.run_id] for run in runs]
+
+
+def er(run_id: str, **settings: Any) -> Any:
+    return record("er", run_id=run_id, config={"strategy": settings})
+
+
+def test_runs_that_agree_keep_the_name() -> None:
+    assert labels(record(seed=1), record(seed=2), record(order="l2h", languages=["th", "de", "en"])) == ["naive"] * 3
+
+
+def test_settings_of_the_strategy_are_named_without_their_group() -> None:
+    assert labels(er("a", memory=750), er("b", memory=6000)) == ["er(memory=750)", "er(memory=6000)"]
+
+
+def test_other_settings_are_named_in_full() -> None:
+    runs = record(run_id="a"), record(run_id="b", config={"trainer": {"lr": 3e-5, "betas": [0.9, 0.99]}})
+    assert labels(*runs) == [
+        "naive(trainer.betas=unset, trainer.lr=0.001)",
+        "naive(trainer.betas=[0.9,0.99], trainer.lr=3e-05)",
+    ]
+
+
+def test_only_what_differs_is_named() -> None:
+    runs = er("a", memory=750, every_k=10), er("b", memory=6000, every_k=10)
+    assert labels(*runs) == ["er(memory=750)", "er(memory=6000)"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"seed": 9},
+        {"bucket": 3},
+        {"order": {"name": "l2h", "by_size": "ascending"}},
+        {"paths": {"outputs": "elsewhere"}},
+        {"runtime": {"device": "cuda", "threads": 4}},
+        {"tracking": {"uri": "http://server"}},
+        {"hydra": {"job": {"num": 3}}},
+        {"dataset": {"root": "/data"}},
+        {"trainer": {"checkpoint_minutes": 1.0}},
+    ],
+)
+def test_what_cannot_change_a_result_gives_no_label(config: dict[str, Any]) -> None:
+    assert labels(record(run_id="a"), record(run_id="b", config=config)) == ["naive", "naive"]
+
+
+def test_data_and_algorithms_are_named_where_the_config_is_the_same() -> None:
+    data = record(run_id="a"), record(run_id="b", data_fingerprint="ff00ff00")
+    assert labels(*data) == ["naive(data=ab12cd)", "naive(data=ff00ff)"]
+    versions = record(run_id="a"), record(run_id="b", algorithms=2)
+    assert labels(*versions) == ["naive(algorithms=1)", "naive(algorithms=2)"]
+    encoders = record(run_id="a", encoder="1234567890"), record(run_id="b", encoder="abcdefabcd")
+    assert labels(*encoders) == ["naive(encoder=123456)", "naive(encoder=abcdef)"]
+    assert labels(record(run_id="a"), record(run_id="b", strategy_version=2)) == [
+        "naive(version=1)",
+        "naive(version=2)",
+    ]
+    # a subset has other data, but its setting already says so
+    subset = record(run_id="b", data_fingerprint="ff00ff00", config={"dataset": {"max_train": 100}})
+    assert labels(record(run_id="a"), subset) == ["naive(dataset.max_train=unset)", "naive(dataset.max_train=100)"]
+
+
+def test_runs_over_other_languages_are_not_the_same_setting() -> None:
+    runs = record(run_id="a"), record(run_id="b", languages=["en", "de"])
+    assert labels(*runs) == ["naive(languages=de+en+th)", "naive(languages=de+en)"]
+
+
+def test_datasets_models_and_strategies_do_not_make_one_another_longer() -> None:
+    runs = (
+        record(run_id="a"),
+        record(run_id="b", model="mbert", config={"model": {"name": "mbert"}}),
+        record(run_id="c", dataset="mtop", config={"dataset": {"name": "mtop"}}),
+        record("er", run_id="d", config={"strategy": {"memory": 750}}),
+    )
+    assert labels(*runs) == ["naive", "naive", "naive", "er"]
+
+
+def test_many_differing_settings_are_cut_to_those_that_tell_the_runs_apart() -> None:
+    def run(run_id: str, lr: float, size: int) -> Any:
+        return record(run_id=run_id, config={"trainer": {"lr": lr}} | {"model": {f"m{k}": size for k in range(5)}})
+
+    assert labels(run("a", 0.1, 2), run("b", 0.2, 2), run("c", 0.1, 4)) == [
+        "naive(model.m0=2, trainer.lr=0.1, …)",
+        "naive(model.m0=2, trainer.lr=0.2, …)",
+        "naive(model.m0=4, trainer.lr=0.1, …)",
+    ]
+
+
+def test_settings_on_which_strategies_disagree_are_found_but_not_their_own() -> None:
+    naive = record(config={"trainer": {"epochs": 3}})
+    replay = record("er", config={"trainer": {"epochs": 5}, "strategy": {"memory": 750}}, data_fingerprint="ff")
+    assert differing_settings({"naive": [naive], "er": [replay]}) == {
+        "data": {"naive": "ab12cd34", "er": "ff"},
+        "trainer.epochs": {"naive": "3", "er": "5"},
+    }
+    assert differing_settings({"naive": [naive], "other": [naive]}) == {}

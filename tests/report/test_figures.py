@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.record import RunRecord
+from xclrun.report.curves import learning_curves, training_curves
+from xclrun.report.figures import heatmap
+from xclrun.report.style import colour, marker, save
+
+from .study import LANGUAGES, ORDERS, run, study
+
+TASKS = ("boolq", "udpos", "wic", "fewrel", "yelp", "agnews", "sst2", "dbpedia")
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+
+
+def is_cut_off(figure: Figure) -> bool:
+    """Say whether anything drawn reaches over the edge of the figure (by more than a hundredth of an inch)."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    drawn, (width, height) = figure.get_tightbbox(renderer), figure.get_size_inches()
+    return min(drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1) < -0.01
+
+
+def legend_hides_something(figure: Figure) -> bool:
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    legend = figure.legends[0].get_window_extent(renderer)
+    titles = [figure._suptitle, figure._supxlabel]  # type: ignore[attr-defined]
+    boxes = [title.get_window_extent(renderer) for title in titles]
+    return any(legend.overlaps(box) for box in (*boxes, *(axes.get_tightbbox(renderer) for axes in figure.axes)))
+
+
+def wide_study() -> list[RunRecord]:
+    """Ten strategies over all orders, one of them with a long label and another that lacks orders."""
+    names = ("naive", "ewc_online", "kd_logit", "lang_spec_trans", "inc_joint", "agem", "lang_spec_task", "mbpa")
+    records = study(names, ORDERS, (1,))
+    records += [run("er", "h2l", seed, LANGUAGES, settings={"memory": m}) for m in (750, 6000) for seed in (1, 2)]
+    return records
+
+
+def figures() -> Iterator[tuple[str, Figure]]:
+    yield "one language", heatmap(run("naive", "en", 1, ("en",)), "intent")
+    yield "two languages", heatmap(run("naive", "en-th", 1, ("en", "th")), "slots")
+    yield "six languages", heatmap(run("er", "h2l", 1, LANGUAGES), "intent")
+    yield "joint", heatmap(run("multilingual", "h2l", 1, LANGUAGES), "intent")
+    yield "alone", heatmap(run("lang_spec_ft", "h2l", 1, LANGUAGES), "intent")
+    long = run("lang_spec_ada_f", "-".join(TASKS), 12, TASKS, bucket=39)
+    yield "tasks with long names", heatmap(long, "intent")
+    for name, records in {
+        "one": [run("naive", "en", 1, ("en",))],
+        "two": [run("naive", "en-th", 1, ("en", "th"))],
+        "tasks": [long],
+        "wide": wide_study(),
+    }.items():
+        comparison = comparisons(records)[0]
+        for k, figure in enumerate(learning_curves(comparison, "intent")):
+            yield f"learning curves {name} {k}", figure
+        for what in ("loss", "intent") if name != "wide" else ("loss",):
+            for k, figure in enumerate(training_curves(comparison, what)):
+                yield f"training curves {name} {what} {k}", figure
+
+
+def test_nothing_is_cut_off_or_lies_under_the_legend() -> None:
+    drawn = 0
+    for name, figure in figures():
+        assert not is_cut_off(figure), name
+        if figure.legends:
+            assert not legend_hides_something(figure), name
+        drawn += 1
+    assert drawn == 6 + 3 * 3 + 4  # the wide study fills two pages
+
+
+def test_a_heat_map_shows_every_cell_and_outlines_the_language_just_learnt() -> None:
+    record = run("naive", "l2h", 3, LANGUAGES[::-1])
+    figure = heatmap(record, "slots")
+    shown = texts(figure)
+    for score in record.scores["slot_f1"].ravel():
+        assert f"{100 * score:.1f}" in shown
+    for label in ("0 (before)", "1 th", "6 en", "evaluated on", "after hop", "slot F1 (%)", "naive · l2h · seed 3"):
+        assert label in shown
+    frames = {(p.get_x(), p.get_y()) for p in figure.axes[0].patches if isinstance(p, Rectangle)}
+    np.testing.assert_allclose(sorted(frames), [(j - 0.46, j + 0.54) for j in range(6)])
+
+
+def test_streams_that_are_no_sequence_are_named_so() -> None:
+    alone, joint = (heatmap(run(name, "h2l", 1, LANGUAGES), "intent") for name in ("lang_spec_ft", "multilingual"))
+    assert "3 fr alone" in texts(alone)
+    assert "1 (all)" in texts(joint)
+    assert not joint.axes[0].patches
+
+
+def test_unmeasured_cells_are_dashes() -> None:
+    record = run("naive", "en-th", 1, ("en", "th"))
+    holed = record.scores["intent_accuracy"].copy()
+    holed[2] = np.nan
+    data = record.to_json()
+    data["scores"]["intent_accuracy"] = np.where(np.isnan(holed), None, holed).tolist()
+    assert texts(heatmap(RunRecord.from_json(data), "intent")).count("–") == 2
+
+
+def test_a_task_without_scores_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no scores for slots; it has intent"):
+        heatmap(run("naive", "h2l", 1, LANGUAGES, tasks=("intent_accuracy",)), "slots")
+
+
+def test_learning_curves_are_means_over_seeds() -> None:
+    records = study(("naive",), ("h2l",), (1, 2, 3))
+    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    mean = 100 * np.mean([record.scores["intent_accuracy"] for record in records], axis=0)
+    for j, (before, after, own) in enumerate(zip(*[iter(figure.axes[0].lines)] * 3, strict=True)):
+        np.testing.assert_allclose(before.get_ydata(), mean[: j + 2, j])  # dashed: up to its own hop
+        np.testing.assert_allclose(after.get_ydata(), mean[j + 1 :, j])
+        assert (before.get_linestyle(), after.get_linestyle()) == ("--", "-")
+        np.testing.assert_allclose([own.get_xdata(), own.get_ydata()], [[j + 1], [mean[j + 1, j]]])
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0", *LANGUAGES]
+
+
+def test_a_language_has_the_same_colour_in_every_order() -> None:
+    (figure,) = learning_curves(comparisons(study(("naive",), ("h2l", "l2h"), (1,)))[0], "intent")
+    first, second = (axes.lines for axes in figure.axes)
+    assert first[0].get_color() == second[5 * 3].get_color()  # en: first in h2l, last in l2h
+
+
+def test_what_was_not_run_is_said_in_its_panel() -> None:
+    records = [*study(("naive",), seeds=(1,)), run("er", "l2h", 1, LANGUAGES[::-1])]
+    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    assert texts(figure).count("not run") == 1
+
+
+def test_strategies_without_a_sequence_have_no_learning_curve() -> None:
+    assert learning_curves(comparisons(study(("lang_spec_ft", "multilingual")))[0], "intent") == []
+
+
+def test_training_curves_lay_hops_one_after_the_other() -> None:
+    points = [
+        {"hop": hop, "epoch": epoch, "step": steps * epoch, "loss": loss / epoch, "dev": {}}
+        for hop, steps, loss in ((1, 100, 2.0), (2, 50, 1.0))
+        for epoch in (1, 2)
+    ]
+    slow = [point | {"step": 150 * point["epoch"]} for point in points[:2]] + points[2:]
+    records = [run("naive", "en-th", seed, ("en", "th"), curve=tuple(c)) for seed, c in ((1, points), (2, slow))]
+    (figure,) = training_curves(comparisons(records)[0], "loss")
+    drawn = [np.array(line.get_data()) for line in figure.axes[0].lines if len(line.get_xdata()) == 5]
+    gap = [np.nan, np.nan]
+    seed_1 = [(100, 2), (200, 1), gap, (350, 1), (400, 0.5)]  # hop 2 begins at 300, where the longest hop 1 ended
+    seed_2 = [(150, 2), (300, 1), gap, (350, 1), (400, 0.5)]
+    np.testing.assert_array_equal(drawn, [np.transpose(seed_1), np.transpose(seed_2)])
+
+
+def test_dev_curves_are_of_the_language_being_learnt() -> None:
+    record = run("naive", "en-th", 1, ("en", "th"))
+    (figure,) = training_curves(comparisons([record])[0], "slots")
+    (values,) = (line.get_ydata() for line in figure.axes[0].lines if len(line.get_xdata()) > 2)
+    expected = [100 * point["dev"][("en", "th")[point["hop"] - 1]]["slot_f1"] for point in record.curve]
+    np.testing.assert_allclose(values[~np.isnan(values)], expected)
+
+
+@pytest.mark.parametrize("curve", [(), ({"hop": 1, "epoch": 1, "step": 1, "loss": None, "dev": None},)])
+def test_runs_without_a_curve_give_no_figure(curve: tuple[dict[str, object], ...]) -> None:
+    comparison = comparisons([run("naive", "h2l", 1, LANGUAGES, curve=curve)])[0]
+    assert training_curves(comparison, "loss") == training_curves(comparison, "intent") == []
+
+
+def test_sixty_four_lines_can_be_told_apart() -> None:
+    assert len({(colour(k), marker(k)) for k in range(64)}) == 64
+
+
+def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) -> None:
+    record = run("naive", "en-th", 1, ("en", "th"))
+    first, second = (save(heatmap(record, "intent"), tmp_path / folder, "a b/c") for folder in ("1", "2"))
+    assert [path.name for path in first] == ["a_b_c.png", "a_b_c.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert first[0].read_bytes().startswith(b"\x89PNG")
+    assert b"</svg>" in first[1].read_bytes()
+
+
+def test_figures_have_no_global_state() -> None:
+    code = (
+        "import sys; from study import run, LANGUAGES; from xclrun.report.figures import heatmap;"
+        "assert 'matplotlib' not in sys.modules; heatmap(run('naive', 'h2l', 1, LANGUAGES), 'intent');"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    folder = str(Path(__file__).parent)
+    path = f"import sys; sys.path.insert(0, {folder!r}); "
+    subprocess.run([sys.executable, "-c", path + code], check=True)

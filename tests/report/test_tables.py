@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.record import RunRecord
+from xclrun.report.tables import Summary, Table, percent
+
+from .study import LANGUAGES, run, study
+
+
+def summary(records: list[RunRecord]) -> Summary:
+    (comparison,) = comparisons(records)
+    return Summary(summarise(records), comparison)
+
+
+def cells(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
+    """Rows by what stands at their left, as header → cell."""
+    return {row[: table.left]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+
+
+def test_the_main_table_shows_percent_as_mean_and_std() -> None:
+    records = study()
+    frame = summarise(records)
+    table = summary(records).main(["intent", "slots"])
+    assert table.header == (
+        "strategy", "runs", "intent F ↓", "intent T ↑", "intent T0 ↑", "intent FP ↑",
+        "slots F ↓", "slots T ↑", "slots T0 ↑", "slots FP ↑",
+    )  # fmt: skip
+    row = frame.query("strategy == 'er' and order == 'mean' and task == 'slots' and measure == 'T0' and language == ''")
+    shown = cells(table)["er",]["slots T0 ↑"]
+    assert shown == f"{100 * row['value'].item():.2f} ± {100 * row['std'].item():.2f}"
+    assert cells(table)["naive",]["runs"] == "4"
+
+
+def test_what_is_not_available_has_a_numbered_reason_under_the_table() -> None:
+    table = summary(study(("naive", "lang_spec_ft", "multilingual"), seeds=(1,))).main(["intent"])
+    rows = cells(table)
+    assert rows["lang_spec_ft",]["F ↓"] == "n/a [1]"
+    assert rows["multilingual",]["T ↑"] == "n/a [2]"
+    assert table.notes[:2] == ("[1] trains each language alone", "[2] needs a sequence of hops")
+    assert re.fullmatch(r"-?\d\.\d\d ± \d\.\d\d", rows["naive",]["T ↑"])
+    alone = summary(study(("naive",), seeds=(1, 2))).main(["intent"])
+    assert cells(alone)["naive",]["T ↑"] == "n/a [1]"
+    assert alone.notes == ("[1] needs lang_spec_ft of seeds 1, 2 (de, en, es, fr, hi, th)",)
+
+
+def test_interim_rows_say_how_many_runs_they_have() -> None:
+    records = study(("naive", "er"))[:-1]
+    table = summary(records).main(["intent"])
+    assert [cells(table)[name,]["runs"] for name in ("naive", "er")] == ["4", "3 of 4"]
+    assert any(note.startswith("interim") for note in table.notes)
+    assert not any(note.startswith("interim") for note in summary(study()).main(["intent"]).notes)
+
+
+def test_the_table_of_orders_has_a_row_for_each_that_was_run() -> None:
+    records = [*study(("naive",), seeds=(1,)), run("er", "l2h", 1, LANGUAGES[::-1])]
+    table = summary(records).orders("intent")
+    assert [row[:2] for row in table.rows] == [("h2l", "naive"), ("l2h", "naive"), ("l2h", "er")]
+
+
+def test_one_run_has_no_spread() -> None:
+    table = summary([run("naive", "h2l", 1, LANGUAGES)]).main(["intent"])
+    assert re.fullmatch(r"\d+\.\d\d", cells(table)["naive",]["F ↓"])
+
+
+def test_languages_of_a_measure() -> None:
+    records = study(("naive", "multilingual"), ("h2l",), (1,))
+    tables = summary(records)
+    final = tables.languages("intent", "FP")
+    assert final.header == ("strategy", *LANGUAGES)
+    value = records[0].scores["intent_accuracy"][6, 5]
+    assert cells(final)["naive",]["th"] == f"{100 * value:.2f}"
+    forgotten = tables.languages("intent", "F")
+    assert list(cells(forgotten)) == [("naive",)]  # the other is no sequence
+    assert cells(forgotten)["naive",]["th"] == "n/a [1]"
+    assert forgotten.notes[0] == "[1] needs a hop after th"
+
+
+@pytest.mark.parametrize(
+    ("settings", "note"),
+    [
+        ({}, "slots: micro F1 over labelled spans"),
+        ({"slot_f1": "span_micro"}, "slots: micro F1 over labelled spans"),
+        ({"slot_f1": "tag_macro"}, "slots: macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1"),
+    ],
+)
+def test_tables_with_slots_say_how_they_were_scored(settings: dict[str, str], note: str) -> None:
+    config = {"strategy": {"name": "naive"}, "evaluate": settings}
+    tables = summary([run("naive", "h2l", 1, LANGUAGES, config=config)])
+    for table in (tables.main(["intent", "slots"]), tables.orders("slots"), tables.languages("slots", "F")):
+        assert table.notes[-1] == note
+    assert note not in tables.main(["intent"]).notes
+
+
+def test_text_fits_the_width_and_has_no_escape_codes() -> None:
+    records = study(("naive", "er", "lang_spec_ft", "lang_spec_trans"))
+    records += [run("er", "h2l", 1, LANGUAGES, settings={"memory": 6000, "every_k": 100, "interleave": "replace"})]
+    for width in (100, 80):
+        text = "".join(
+            table.text(width) for table in (summary(records).main(["slots"]), summary(records).orders("slots"))
+        )
+        assert max(map(len, text.splitlines())) <= width
+        assert "\x1b" not in text
+        assert "±" in text
+        assert "…" not in text  # no number is cut
+
+
+def test_text_shows_every_cell() -> None:
+    table = Table("Title", ("name", "x [%]"), (("a[b]", "1"), ("c", "n/a [1]")), ("[1] why",))
+    lines = table.text().splitlines()
+    assert lines[0] == "Title"
+    assert [line.split() for line in lines[1:] if "─" not in line] == [
+        ["name", "x", "[%]"],
+        ["a[b]", "1"],
+        ["c", "n/a", "[1]"],
+        ["[1]", "why"],
+    ]
+
+
+def test_markdown() -> None:
+    table = Table("Title", ("name", "n"), (("a|b", "1"),), ("note",))
+    assert table.markdown(2) == "## Title\n\n| name | n |\n| :-- | --: |\n| a\\|b | 1 |\n\n- note\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.91057, "91.06"), (-0.00001, "0.00"), (-0.1, "-10.00"), (1.0, "100.00")]
+)
+def test_percent(value: float, shown: str) -> None:
+    assert percent(value) == percent(np.float64(value)) == shown

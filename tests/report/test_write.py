@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from xclrun.analysis.aggregate import summarise
+from xclrun.errors import UsageError
+from xclrun.report import write, write_report
+
+from .study import LANGUAGES, run, study
+
+
+@pytest.fixture(scope="module")
+def records() -> list:
+    return study(("naive", "er", "lang_spec_ft"), languages=("en", "de", "th"), seeds=(1,))
+
+
+@pytest.fixture(scope="module")
+def report(records: list, tmp_path_factory: pytest.TempPathFactory) -> write.Report:
+    return write_report(records, tmp_path_factory.mktemp("reports") / "demo", "demo", "xclrun report demo")
+
+
+def test_files_written(report: write.Report) -> None:
+    files = {str(path.relative_to(report.directory)) for path in report.directory.rglob("*") if path.is_file()}
+    stems = {f"learning_curves_mini_tiny_{task}" for task in ("intent", "slots")}
+    stems |= {f"training_curves_mini_tiny_{what}" for what in ("loss", "intent", "slots")}
+    names, orders, tasks = ("naive", "er", "lang_spec_ft"), ("h2l", "l2h"), ("intent", "slots")
+    stems |= {f"heatmap_{name}-{order}-1_{task}" for name in names for order in orders for task in tasks}
+    figures = {f"figures/{stem}.{suffix}" for stem in stems for suffix in ("png", "svg")}
+    assert files == {"summary.csv", "summary.md"} | figures  # and nothing temporary
+    assert {str(path.relative_to(report.directory)) for path in report.figures} == figures
+
+
+def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, records: list) -> None:
+    read = pd.read_csv(report.summary_csv, keep_default_na=False, na_values={"value": [""]}, dtype={"language": str})
+    expected = summarise(records)
+    assert list(read.columns) == list(expected.columns)
+    pd.testing.assert_series_equal(read["value"], expected["value"], check_exact=True)
+    assert read["status"].tolist() == expected["status"].tolist()
+    line = report.summary_csv.read_text().splitlines()[1]
+    assert line.startswith("mini,tiny,naive,mean,intent,F,,0.")
+    missing = next(line for line in report.summary_csv.read_text().splitlines() if "trains each" in line)
+    assert missing == "mini,tiny,lang_spec_ft,mean,intent,F,,,,,,0,n/a: trains each language alone"
+
+
+def test_the_page_for_people(report: write.Report) -> None:
+    page = report.summary_md.read_text(encoding="utf-8")
+    assert page.startswith("# demo\n\n6 finished runs · made 2")
+    for part in (
+        "Command: `xclrun report demo`",
+        "**F ↓** forgetting",
+        "## mini · tiny",
+        "### Mean over orders and seeds",
+        "### Order l2h: th → de → en",
+        "### Intent FP ↑ by language",
+        "[png](figures/heatmap_er-h2l-1_intent.png)",
+        "![learning_curves_mini_tiny_intent](figures/learning_curves_mini_tiny_intent.png)",
+        "| naive-h2l-1 | mini | tiny | naive | h2l | 1 | – | 0.1.0+gabc123 | 1 | 0f1e2d3c4b5a | finished |",
+    ):
+        assert part in page, part
+    for link in {part.split(")")[0] for part in page.split("](")[1:]}:
+        assert (report.directory / link).is_file(), link
+
+
+def test_what_a_terminal_shows(report: write.Report) -> None:
+    text = report.render()
+    assert max(map(len, text.splitlines())) <= 100
+    for part in (
+        "mini · tiny",
+        "Intent, mean over orders and seeds",
+        "Slots, by order",
+        "[1] trains each language alone",
+    ):
+        assert part in text, part
+    assert "\x1b" not in text
+
+
+def test_facts_as_json(report: write.Report) -> None:
+    facts = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert facts["runs"] == {"finished": 6}
+    assert facts["summary_csv"] == str(report.summary_csv)
+    rows = {(r["strategy"], r["order"], r["task"], r["measure"]): r for r in facts["rows"]}
+    frame = summarise(study(("naive", "er", "lang_spec_ft"), languages=("en", "de", "th"), seeds=(1,)))
+    expected = frame.query(
+        "strategy == 'er' and order == 'mean' and task == 'intent' and measure == 'F' and language == ''"
+    )
+    assert rows["er", "mean", "intent", "F"]["value"] == expected["value"].item()
+    assert rows["lang_spec_ft", "mean", "intent", "T"]["value"] is None
+    assert rows["lang_spec_ft", "mean", "intent", "T"]["status"] == "n/a: trains each language alone"
+
+
+@pytest.mark.parametrize("statuses", [(), ("running",), ("failed", "running", "running")])
+def test_nothing_finished_is_a_usage_error_and_writes_nothing(statuses: tuple[str, ...], tmp_path: Path) -> None:
+    unfinished = [run("naive", "h2l", seed, LANGUAGES, status=status) for seed, status in enumerate(statuses)]
+    with pytest.raises(UsageError, match="no finished runs") as error:
+        write_report(unfinished, tmp_path / "demo", "demo")
+    assert ("1 failed, 2 running" in str(error.value)) == (len(statuses) == 3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError):
+        write_report(small(), tmp_path / "file", "demo")
+
+
+def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
+    write_report(small("naive"), tmp_path, "demo")
+    (tmp_path / "figures" / "my_notes.png").write_bytes(b"")
+    (tmp_path / "figures" / "heatmap_paper.tex").write_text("")
+    second = write_report(small("er"), tmp_path, "demo")
+    left = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert left == {path.name for path in second.figures} | {"my_notes.png", "heatmap_paper.tex"}
+    assert "naive" not in (tmp_path / "summary.csv").read_text()
+
+
+def test_unfinished_runs_and_other_versions_are_told(tmp_path: Path) -> None:
+    records = [*small("naive"), run("er", "en-th", 1, ("en", "th"), status="failed", tasks=("intent_accuracy",))]
+    records += [run("naive", "en-th", 2, ("en", "th"), code_version="0.2.0", tasks=("intent_accuracy",))]
+    report = write_report(records, tmp_path, "demo")
+    assert report.notes == ["not counted: 1 failed", "the runs come from 2 versions of the code: 0.1.0+gabc123, 0.2.0"]
+    assert "- not counted: 1 failed" in report.render()
+    assert "- not counted: 1 failed" in report.summary_md.read_text()
+
+
+def test_a_finished_record_wins_over_an_older_one_of_the_same_run(tmp_path: Path) -> None:
+    (finished,) = small("naive")
+    (running,) = small("naive", status="running")
+    report = write_report([finished, running], tmp_path, "demo")
+    assert [record.status for record in report.records] == ["finished"]
+
+
+def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
+    one = {"tasks": ("intent_accuracy",), "curve": ()}
+    records = [run("naive", "en-th", seed, ("en", "th"), **one) for seed in (1, 2)]
+    lr = {"strategy": {"name": "er"}, "trainer": {"lr": 0.01}}
+    records += [run("er", "en-th", 1, ("en", "th"), config=lr, **one)]
+    (section,) = write_report(records, tmp_path, "demo").sections
+    assert section.notes == [
+        "missing: er has not run en-th seed 2",
+        "T needs reference runs: xclrun dataset=mini model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m "
+        "(with the same dataset, model and trainer settings)",
+        "strategies differ in trainer.lr (0.001: naive; 0.01: er)",
+    ]
+
+
+def test_the_first_language_of_an_order_needs_no_reference_run(tmp_path: Path) -> None:
+    one = {"tasks": ("intent_accuracy",), "curve": ()}
+    naive = run("naive", "en-de-th", 1, ("en", "de", "th"), **one)
+    enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them, **one) for them in (("de", "th"), ("en", "th")))
+    notes = [write_report([naive, other], tmp_path, "demo").sections[0].notes for other in (enough, too_few)]
+    assert [any(note.startswith("T needs") for note in them) for them in notes] == [False, True]
+
+
+def test_of_many_runs_each_strategy_and_order_gets_a_heat_map_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "HEATMAPS", 2)
+    one = {"tasks": ("intent_accuracy",), "curve": ()}
+    records = [run(name, "en-th", seed, ("en", "th"), **one) for name in ("naive", "er") for seed in (1, 2)]
+    report = write_report(records, tmp_path, "demo")
+    maps = sorted(path.stem for path in report.figures if path.suffix == ".png" and path.name.startswith("heatmap"))
+    assert maps == ["heatmap_er-en-th-1_intent", "heatmap_naive-en-th-1_intent"]
+    assert report.notes == ["heat maps: 2 of 4 runs, the first of each strategy and order before others"]
+
+
+def test_several_datasets_are_sections_of_their_own(tmp_path: Path) -> None:
+    report = write_report([*small("naive"), *small("naive", dataset="mtop", run_id="other")], tmp_path, "demo")
+    assert [section.title for section in report.sections] == ["mini · tiny", "mtop · tiny"]
+    assert (tmp_path / "figures" / "learning_curves_mtop_tiny_intent.svg").is_file()
+
+
+def test_importing_the_report_costs_little() -> None:
+    code = (
+        "import sys, xclrun.report; "
+        "print(sorted({'torch', 'mlflow', 'statsmodels', 'matplotlib', 'pandas', 'scipy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def small(strategy: str = "naive", **fields: object) -> list:
+    """One small run whose report is quickly drawn."""
+    return [run(strategy, "en-th", 1, ("en", "th"), **({"tasks": ("intent_accuracy",), "curve": ()} | fields))]

@@ -1,0 +1,65 @@
+"""What the subcommands share: a parser whose mistakes are one line, and the options that several take."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from xclrun.config import TrackingConfig
+from xclrun.errors import UsageError, did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are one line and exit code 2."""
+
+    def error(self, message: str) -> Any:
+        raise UsageError(f"{self.prog.removeprefix('xclrun ')}: {message}; see `{self.prog} --help`")
+
+
+def parser(name: str, description: str, **options: Any) -> Parser:
+    """Return the parser of a subcommand, with ``--outputs``."""
+    made = Parser(prog=f"xclrun {name}", description=description, **options)
+    made.add_argument(
+        "--outputs",
+        type=Path,
+        default=Path(os.environ.get("XCLRUN_OUTPUTS") or "outputs"),
+        metavar="DIR",
+        help="what xclrun wrote (default: XCLRUN_OUTPUTS, else outputs)",
+    )
+    return made
+
+
+def add_tracking(made: argparse.ArgumentParser) -> None:
+    """Add the options that say where MLflow is."""
+    made.add_argument("--uri", metavar="URI", help="MLflow tracking server (default: the SQLite file in the outputs)")
+    made.add_argument(
+        "--experiment",
+        default=TrackingConfig.experiment,
+        metavar="NAME",
+        help="MLflow experiment (default: %(default)s)",
+    )
+
+
+def existing(outputs: Path) -> Path:
+    """Return the outputs folder.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not outputs.is_dir():
+        raise UsageError(
+            f"--outputs {outputs}: there is no such folder; run something first, or name the folder that it wrote"
+        )
+    return outputs
+
+
+def choose(what: str, name: str, known: Iterable[str], where: str) -> None:
+    """Raise a UsageError with the nearest known name where ``name`` is not known."""
+    names = list(known)
+    if name not in names:
+        raise UsageError(
+            f"no {what} is called '{name}' in {where}; " + (did_you_mean(name, names) if names else "there is none")
+        )

@@ -1,0 +1,75 @@
+"""``xclrun plan``: what a command would do."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from xclrun.command.common import Parser
+from xclrun.errors import UsageError
+from xclrun.run import Run, plan_run
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the forecast of a command; return the exit code."""
+    parser = Parser(
+        prog="xclrun plan",
+        description="Show what `xclrun OVERRIDES -m` would do: runs, which are finished, hop trainings asked for and "
+        "needed after sharing, estimated time and disk. Nothing is trained.",
+        usage="xclrun plan KEY=VALUE … [-m] [--missing] [--json] [--outputs DIR]",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun")
+    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
+    parser.add_argument("--missing", action="store_true", help="name the commands that would make what measures lack")
+    parser.add_argument("--json", action="store_true", help="print facts as JSON")
+    parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
+    given, unknown = parser.parse_known_intermixed_args(list(arguments))
+    if unknown:
+        raise UsageError(f"plan: no option is called '{unknown[0]}'; see `xclrun plan --help`")
+    overrides = [*given.overrides, *([f"paths.outputs={given.outputs}"] if given.outputs else [])]
+    runs = plan_runs(overrides)
+
+    from xclrun.forecast import forecast, missing
+
+    if given.missing:
+        found = [(what, _command(overrides, them, what)) for what, them in missing(runs)]
+        if given.json:
+            print(json.dumps([{"gives": what, "command": command} for what, command in found], indent=1))
+        elif not found:
+            print("Nothing is missing.")
+        else:
+            print("\n".join(f"{what}:\n  {command}" for what, command in found))
+        return 0
+    found_forecast = forecast(runs)
+    print(json.dumps(found_forecast.to_json(), indent=1) if given.json else found_forecast.render())
+    return 0
+
+
+def plan_runs(overrides: Sequence[str]) -> list[Run]:
+    """Return the runs of a command, each once.
+
+    Raises:
+        UsageError: a job cannot work.
+    """
+    from xclrun.compose import compose_command
+
+    runs: dict[str, Run] = {}
+    for job in compose_command(overrides):
+        run = plan_run(job.config, job.resolved)
+        runs.setdefault(run.id, run)
+    return list(runs.values())
+
+
+def _command(overrides: Sequence[str], runs: Sequence[Run], what: str) -> str:
+    """Return the command that makes the missing runs."""
+    if what != "T":
+        return shlex.join(["xclrun", *overrides, "-m"])
+    kept = [o for o in overrides if o.partition("=")[0].split(".")[0] not in ("strategy", "order", "seed")]
+    seeds = ",".join(str(seed) for seed in sorted({run.config.seed for run in runs}))
+    orders = ",".join(dict.fromkeys(_order(run) for run in runs))
+    return shlex.join(["xclrun", *kept, "strategy=lang_spec_ft", f"order={orders}", f"seed={seeds}", "-m"])
+
+
+def _order(run: Run) -> str:
+    return "[" + ",".join(run.stream.languages) + "]"

@@ -1,0 +1,34 @@
+"""``xclrun selftest``: are killed runs continued exactly, on this machine?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xclrun.command.common import Parser, choose
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Test strategies; return 1 on any difference."""
+    parser = Parser(
+        prog="xclrun selftest",
+        description="Kill a small run of each strategy at random instants, continue it, and compare its predictions "
+        "with those of a run that was left alone. Exit code 1 on any difference. At most about three minutes.",
+    )
+    parser.add_argument("strategies", nargs="*", metavar="STRATEGY", help="default: all")
+    parser.add_argument("--kills", type=int, default=10, help="kills per strategy (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the instants (default: %(default)s)")
+    given = parser.parse_args(list(arguments))
+
+    from xclrun import selftest as test
+    from xclrun.strategy import STRATEGIES
+
+    for name in given.strategies:
+        choose("strategy", name, STRATEGIES, "xclrun")
+    outcomes = test.selftest(given.strategies or list(STRATEGIES), given.kills, given.seed)
+    print(f"{'strategy':<14} {'kills':>6} {'seconds':>8}  predictions")
+    for o in outcomes:
+        print(
+            f"{o.strategy:<14} {o.kills:>6} {o.seconds:>8.1f}  "
+            + ("identical" if o.equal else f"DIFFER: {', '.join(o.differing)}")
+        )
+    return int(not all(o.equal for o in outcomes))

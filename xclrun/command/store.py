@@ -1,0 +1,70 @@
+"""``xclrun store``: what lies in the store, what can go, what is damaged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from xclrun.command.common import existing, parser
+from xclrun.store.stages import StageStore
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what is asked with the store; return the exit code."""
+    options = parser(
+        "store", "Look after the store of trained hops. Run directories, which reports are made of, are never touched."
+    )
+    options.add_argument("action", choices=("ls", "gc", "verify"), help="list; remove what can go; check all checksums")
+    options.add_argument(
+        "--weights", action="store_true", help="gc: also trained weights and states that only finished runs refer to"
+    )
+    options.add_argument("--dry-run", action="store_true", help="gc: say what would go, and keep it")
+    options.add_argument("--store", type=Path, metavar="DIR", help="where it lies apart (default: <outputs>/store)")
+    given = options.parse_args(arguments)
+    outputs = existing(given.outputs)
+    store = StageStore(given.store or outputs / "store")
+    if given.action == "verify":
+        return _verify(store, outputs)
+    if given.action == "ls":
+        return _list(store, outputs)
+    return _collect(store, outputs, given.weights, given.dry_run)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def _list(store: StageStore, outputs: Path) -> int:
+    from xclrun.store.prune import entries
+
+    totals: dict[str, list[int]] = defaultdict(list)
+    for entry in entries(store, outputs):
+        totals[entry.kind].append(entry.bytes)
+        used = f"{entry.finished} finished, {entry.unfinished} unfinished"
+        print(f"{entry.path.name[:16]}  {entry.kind:<10}  {entry.hop:<12}  {_megabytes(entry.bytes):>10}  runs: {used}")
+    for kind, sizes in sorted(totals.items()):
+        print(f"{len(sizes)} {kind}: {_megabytes(sum(sizes))}")
+    return 0
+
+
+def _collect(store: StageStore, outputs: Path, weights: bool, dry: bool) -> int:
+    from xclrun.store.prune import removable, remove
+
+    gone = size = 0
+    for entry in list(removable(store, outputs, weights)):
+        if dry or remove(store, entry):
+            gone += 1
+            size += entry.bytes
+            did = "would remove" if dry else "removed"
+            print(f"{did} {entry.kind} {entry.path.name[:16]} {entry.hop} {_megabytes(entry.bytes)}")
+    print(f"{gone} {'to remove' if dry else 'removed'}: {_megabytes(size)}")
+    return 0
+
+
+def _verify(store: StageStore, outputs: Path) -> int:
+    from xclrun.store.prune import damaged
+
+    found = list(damaged(store, outputs))
+    print("\n".join(found) if found else "Everything matches its checksums.")
+    return int(bool(found))

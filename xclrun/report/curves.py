@@ -1,0 +1,185 @@
+"""Curves over hops and over training steps: a panel for each strategy (rows) and order (columns)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xclrun.analysis.aggregate import Comparison, combinations, natural
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Strategies on one page; the rest goes on further pages.
+ROWS = 6
+
+Cells = dict[tuple[str, str], list[RunRecord]]
+
+
+def learning_curves(comparison: Comparison, task: str) -> list[Figure]:
+    """Draw the score on each language after each hop, mean over seeds and buckets; one figure per page.
+
+    Dashed before the language's own hop, solid after it; a marker at the hop itself. Strategies that are no sequence
+    of hops have no curve. Where a run lacks a value, the mean over runs has a gap.
+    """
+    languages = comparison.languages
+    cells = _cells(comparison, lambda run: run.stream == "sequence" and task in run.tasks)
+
+    def panel(axes: Axes, runs: list[RunRecord]) -> None:
+        order = runs[0].languages
+        score = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
+        for j, language in enumerate(order):
+            k, own = languages.index(language), j + 1
+            axes.plot(range(own + 1), score[: own + 1, j], "--", color=colour(k), linewidth=0.9)
+            axes.plot(range(own, len(order) + 1), score[own:, j], "-", color=colour(k), linewidth=1.6)
+            axes.plot([own], [score[own, j]], marker(k), color=colour(k), markersize=4.5)
+        axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
+        axes.set_ylim(-3, 103)
+        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+
+    handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
+    title = f"{_where(comparison)}: {METRIC_NAMES[task]} on each language after each hop (dashed: not yet learnt)"
+    return [
+        _page(
+            page,
+            title,
+            panel,
+            handles,
+            xlabel="hop: the language just learnt (0: before fine-tuning)",
+            ylabel=METRIC_NAMES[task],
+        )
+        for page in _pages(cells)
+    ]
+
+
+def training_curves(comparison: Comparison, what: str) -> list[Figure]:
+    """Draw the training loss (``what="loss"``) or a task's dev score after each epoch, over main steps, a line per
+    run.
+
+    The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
+    curve are left out; no figure where none has one.
+    """
+    cells = _cells(comparison, lambda run: any(np.isfinite(_value(run, point, what)) for point in run.curve))
+    seeds = sorted({run.seed for runs in cells.values() for run in runs})
+
+    def panel(axes: Axes, runs: list[RunRecord]) -> None:
+        lengths = _steps_of_hops(runs)
+        starts = np.cumsum([0, *lengths])
+        for run in runs:
+            k = seeds.index(run.seed)
+            points = [(starts[p["hop"] - 1] + p["step"], _value(run, p, what), p["hop"]) for p in run.curve]
+            x, y, hops = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+            breaks = np.flatnonzero(np.diff(hops)) + 1  # no line from one hop's last epoch to the next one's first
+            x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
+            axes.plot(x, y, color=colour(k), marker=marker(k), markersize=2.5, linewidth=1)
+        names = runs[0].languages if runs[0].stream != "joint" else ("all",)
+        rotated = not short(names)
+        for start, length, name in zip(starts[:-1], lengths, names, strict=True):
+            axes.axvline(start, color="#bbbbbb", linewidth=0.7, zorder=0)
+            look = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
+            middle, top = start + length / 2, axes.get_xaxis_transform()
+            axes.text(middle, 1.02, name, transform=top, va="bottom", fontsize=6, color=GREY, **look)
+        axes.set_xlim(0, 1.02 * starts[-1] or 1)
+        axes.tick_params(axis="x", labelsize=7)
+        if what != "loss":
+            axes.set_ylim(-3, 103)
+
+    ylabel = "training loss" if what == "loss" else f"dev {METRIC_NAMES[what]}"
+    handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
+    title = (
+        f"{_where(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
+    )
+    return [
+        _page(page, title, panel, handles, xlabel="main steps (above: the language being learnt)", ylabel=ylabel)
+        for page in _pages(cells)
+    ]
+
+
+def _cells(comparison: Comparison, has: Callable[[RunRecord], bool]) -> Cells:
+    """Return (strategy label, order) → the runs that ``has`` a curve, each (seed, bucket) once."""
+    cells: Cells = {}
+    for label, runs in comparison.strategies.items():
+        for order in comparison.orders:
+            found = [run for run in combinations(runs, order).values() if has(run)]
+            if found:
+                cells[label, order] = found
+    return cells
+
+
+def _pages(cells: Cells) -> Iterator[Cells]:
+    labels = list(dict.fromkeys(label for label, _ in cells))
+    for k in range(0, len(labels), ROWS):
+        page = labels[k : k + ROWS]
+        yield {key: runs for key, runs in cells.items() if key[0] in page}
+
+
+def _page(
+    cells: Cells,
+    title: str,
+    panel: Callable[[Axes, list[RunRecord]], None],
+    handles: Sequence[tuple[str, dict[str, Any]]],
+    xlabel: str,
+    ylabel: str,
+) -> Figure:
+    """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    labels = list(dict.fromkeys(label for label, _ in cells))
+    orders = sorted({order for _, order in cells}, key=natural)
+    width, height = max(2.1, min(5.2, 11 / len(orders))), 1.75 if len(labels) > 1 else 3.0
+    runs = next(iter(cells.values()))
+    size = (max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(labels), len(orders), squeeze=False, sharey=True)
+    for i, label in enumerate(labels):
+        for j, order in enumerate(orders):
+            axes = grid[i, j]
+            axes.tick_params(axis="y", labelsize=7)
+            axes.spines[["top", "right"]].set_visible(False)
+            if (label, order) in cells:
+                panel(axes, cells[label, order])
+            else:
+                axes.text(0.5, 0.5, "not run", ha="center", va="center", color=GREY, transform=axes.transAxes)
+                axes.set_xticks([])
+            if i == 0:
+                axes.set_title(
+                    textwrap.fill(order, int(13 * width)), fontsize=9, pad=14 if short(runs[0].languages) else 28
+                )
+        name = textwrap.fill(label, 22, break_on_hyphens=False, break_long_words=False)
+        grid[i, 0].set_ylabel(name, fontsize=8, fontweight="bold")
+    lines = [Line2D([], [], label=name, linewidth=1.6, markersize=4.5, **look) for name, look in handles]
+    figure.legend(handles=lines, loc="outside right center", fontsize=8, frameon=False)
+    figure.suptitle(textwrap.fill(title, int(size[0] * 13)), fontsize=10)
+    figure.supxlabel(xlabel, fontsize=8)
+    figure.supylabel(ylabel, fontsize=8)
+    return figure
+
+
+def _steps_of_hops(runs: Sequence[RunRecord]) -> list[float]:
+    """Return the main steps of each hop: the most that any of the runs took."""
+    longest = np.zeros(runs[0].hops)
+    for run in runs:
+        for point in run.curve:
+            longest[point["hop"] - 1] = max(longest[point["hop"] - 1], point["step"])
+    return longest.tolist()
+
+
+def _value(run: RunRecord, point: dict[str, Any], what: str) -> float:
+    """Return what a curve shows at one point; NaN where it was not measured."""
+    if what == "loss":
+        loss = point.get("loss")
+        return float("nan") if loss is None else float(loss)
+    learnt = run.languages if run.stream == "joint" else (run.languages[point["hop"] - 1],)
+    scores = [(point.get("dev") or {}).get(language, {}).get(TASKS[what]) for language in learnt]
+    return float("nan") if any(score is None for score in scores) else 100 * float(np.mean(scores))
+
+
+def _where(comparison: Comparison) -> str:
+    return f"{comparison.dataset}, {comparison.model}"

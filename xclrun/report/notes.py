@@ -1,0 +1,77 @@
+"""What a reader must know beside the numbers: runs that are missing, and where strategies were not treated alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from xclrun.analysis.aggregate import Comparison, missing_combinations
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.reference import REFERENCE, References
+from xclrun.analysis.settings import differing_settings
+
+
+def comparison_notes(comparison: Comparison) -> list[str]:
+    """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike."""
+    return [*_missing(comparison), *_reference_notes(comparison), *_differing(comparison)]
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    """Name the runs that other strategies have and one has not."""
+    names = {run.languages: run.order for run in comparison.runs}
+    for label, keys in missing_combinations(comparison).items():
+        lacking: dict[str, list[str]] = {}
+        for seed, bucket, languages in keys:
+            which = f"{seed}" if bucket is None else f"{seed} bucket {bucket}"
+            lacking.setdefault(names.get(languages, ""), []).append(which)
+        if lacking:
+            parts = (f"{order} seed {', '.join(seeds)}".strip() for order, seeds in sorted(lacking.items()))
+            yield f"missing: {label} has not run {'; '.join(parts)}"
+
+
+def _differing(comparison: Comparison) -> Iterator[str]:
+    """Name the settings in which strategies were not treated alike."""
+    for key, values in differing_settings(comparison.strategies).items():
+        by_value: dict[str, list[str]] = {}
+        for label, value in values.items():
+            by_value.setdefault(value, []).append(label)
+        told = "; ".join(f"{value[:40]}: {', '.join(labels)}" for value, labels in by_value.items())
+        yield f"strategies differ in {key} ({told})"
+
+
+def _reference_notes(comparison: Comparison) -> list[str]:
+    """Say which command makes the reference runs that T lacks; the first language of an order needs none."""
+    references, metric = References(comparison.runs), TASKS[comparison.tasks[0]]
+    sequences = [run for run in comparison.runs if run.stream == "sequence"]
+    lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
+    if not lacking:
+        return []
+    first, seeds = lacking[0], ",".join(map(str, sorted({run.seed for run in lacking})))
+    is_list = first.order == "-".join(first.languages)
+    order = f"'order=[{','.join(first.languages)}]'" if is_list else f"order={first.order}"
+    settings = f"dataset={comparison.dataset} model={comparison.model} strategy={REFERENCE} {order} seed={seeds}"
+    return [f"T needs reference runs: xclrun {settings} -m (with the same dataset, model and trainer settings)"]
+
+
+def report_notes(records: Sequence[RunRecord], heatmaps: int) -> list[str]:
+    """Say what concerns all tables: runs that do not count, versions of the code, figures left out."""
+    finished = [record for record in records if record.status == "finished"]
+    notes = []
+    if len(finished) < len(records):
+        notes.append(f"not counted{unfinished(records)}")
+    versions = sorted({record.code_version for record in finished})
+    if len(versions) > 1:
+        notes.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")
+    if len(finished) > heatmaps:
+        notes.append(
+            f"heat maps: {heatmaps} of {len(finished)} runs, the first of each strategy and order before others"
+        )
+    return notes
+
+
+def unfinished(records: Sequence[RunRecord]) -> str:
+    """Count what has not finished: ``: 1 failed, 2 running``; empty where everything has."""
+    counts = Counter(record.status for record in records if record.status != "finished")
+    return f": {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}" if counts else ""

@@ -1,0 +1,66 @@
+"""What all figures share: colours that colour-blind readers can tell apart, sizes, and how a figure becomes files."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xclrun.store.files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe & Ito 2008, their yellow darkened to show on white; beyond the eighth they come again with another marker.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C00")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
+GREY = "#767676"
+FORMATS = ("png", "svg")
+DPI = 150
+
+METRIC_NAMES = {"intent": "intent accuracy (%)", "slots": "slot F1 (%)"}
+
+
+def colour(k: int) -> str:
+    """Return the colour of the k-th line."""
+    return COLOURS[k % len(COLOURS)]
+
+
+def marker(k: int) -> str:
+    """Return the marker of the k-th line: no two of the first 64 lines share both colour and marker."""
+    return MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
+
+
+def short(names: Sequence[str]) -> bool:
+    """Say whether labels are short enough to stand upright side by side: language keys are, names of tasks are not."""
+    return max(map(len, names)) <= 3
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure under ``folder`` in all `FORMATS`, the same bytes for the same figure; return the paths.
+
+    Raises:
+        UsageError, RunError: the place cannot be written.
+    """
+    from matplotlib import rc_context
+
+    # Laid out once, not once for each format: that is half of the time of a large figure.
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    paths = []
+    for suffix in FORMATS:
+        path = folder / f"{slug(name)}.{suffix}"
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if suffix == "svg" else {}
+        with rc_context({"svg.hashsalt": "xclrun"}):
+            figure.savefig(buffer, format=suffix, dpi=DPI, metadata=metadata)
+        atomic_write(path, buffer.getvalue())
+        paths.append(path)
+    return paths
+
+
+def slug(name: str) -> str:
+    """Return a name that every file system takes."""
+    return re.sub(r"[^\w.+=-]+", "_", name).strip("_")

@@ -1,0 +1,127 @@
+"""Looking after the store: what lies there, what can go, what is damaged.
+
+Reports need run directories alone, which are never touched here. Trained weights and strategy states are needed by
+runs that are not finished, and save work for runs that are still to come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from xclrun.store.files import TEMPORARY, read_json, sha256
+from xclrun.store.lease import Lease
+from xclrun.store.rundir import RunDirectory
+from xclrun.store.stages import FACTS, StageStore
+
+# Leftovers of a crash younger than this may belong to a process that is alive on another machine.
+AGE = 3600.0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing in the store.
+
+    Attributes:
+        path: where.
+        kind: ``train``, ``state``, ``evaluation``; ``checkpoint``; ``leftover`` of a crash.
+        bytes: on disk.
+        hop: what was learnt.
+        runs: unfinished and finished runs that refer to it.
+    """
+
+    path: Path
+    kind: str
+    bytes: int
+    hop: str
+    unfinished: int
+    finished: int
+
+
+def _size(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _references(outputs: Path) -> dict[str, list[bool]]:
+    """Return key → for each run that refers to it, whether it is finished."""
+    found: dict[str, list[bool]] = {}
+    for manifest in sorted((outputs / "runs").glob("*/manifest.json")):
+        directory = RunDirectory(manifest.parent)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            for key in directory.read_manifest()["keys"]:
+                found.setdefault(key, []).append(directory.finished)
+    return found
+
+
+def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
+    """Yield everything in the store."""
+    references = _references(outputs)
+    for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
+        with contextlib.suppress(OSError):
+            if path.name.startswith(TEMPORARY):
+                yield Entry(path, "leftover", _size(path), "", 0, 0)
+            elif path.name.endswith(".checkpoints"):
+                key = path.name.removesuffix(".checkpoints")
+                users = references.get(key, [])
+                yield Entry(path, "checkpoint", _size(path), "", users.count(False), users.count(True))
+            elif (path / FACTS).is_file():
+                facts = read_json(path / FACTS)
+                users = references.get(path.name, [])
+                hop = str(facts.get("hop", ""))
+                yield Entry(path, facts["kind"], _size(path), hop, users.count(False), users.count(True))
+
+
+def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry]:
+    """Yield what can go without changing any result.
+
+    Leftovers of crashes; checkpoints of trainings that are done; with ``weights`` also trained weights and states
+    that no unfinished run refers to: a later run that would share them then trains them again.
+    """
+    for entry in entries(store, outputs):
+        if entry.kind == "leftover":
+            if time.time() - entry.path.stat().st_mtime > AGE:
+                yield entry
+        elif entry.kind == "checkpoint":
+            if store.has(entry.path.name.removesuffix(".checkpoints")):
+                yield entry
+        elif weights and entry.kind in ("train", "state") and not entry.unfinished:
+            yield entry
+
+
+def remove(store: StageStore, entry: Entry) -> bool:
+    """Remove an entry, unless another process is working on it; return whether it is gone."""
+    lease = Lease(entry.path)
+    if (mine := lease.try_acquire()) is None:
+        return False
+    with lease.held(mine):
+        # Renamed first, so that no reader sees half of it.
+        aside = entry.path.with_name(f"{TEMPORARY}removed-{entry.path.name}")
+        with contextlib.suppress(OSError):
+            entry.path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+    return not entry.path.exists()
+
+
+def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
+    """Yield a line for each stage and each finished run whose files do not match their checksums."""
+    for key in store.all_keys():
+        folder = store.path(key)
+        try:
+            for name, checksum in store.facts(key)["files"].items():
+                if sha256(folder / name) != checksum:
+                    yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
+        except (OSError, ValueError, KeyError) as error:
+            yield f"{folder}: cannot be read ({error}); the next run that needs it makes it again"
+    for done in sorted((outputs / "runs").glob("*/DONE")):
+        try:
+            for name, checksum in read_json(done).items():
+                if sha256(done.parent / name) != checksum:
+                    yield f"{done.parent / name}: changed since the run finished; remove {done} and run it again"
+        except (OSError, ValueError) as error:
+            yield f"{done.parent}: cannot be read ({error}); remove {done} and run it again"
