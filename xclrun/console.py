@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.errors import XclrunError
@@ -44,42 +44,62 @@ class Console(Listener):
 
     On a terminal a bar shows hop, epoch, step, examples per second and time left; elsewhere there is one line per hop.
 
+    Of several workers each tells a run as a whole when it has ended, so that their lines do not mix.
+
     Args:
-        total: number of runs of the sweep.
+        runs: ids of the runs of the sweep, in order.
+        held: keep lines until a run has ended.
     """
 
-    def __init__(self, total: int) -> None:
-        self.total, self.number = total, 0
-        self.terminal = sys.stderr.isatty()
+    def __init__(self, runs: Sequence[str], held: bool = False) -> None:
+        self.runs, self.held = list(runs), held
+        self.lines: list[str] = []
+        self.terminal = sys.stderr.isatty() and not held
         self.bar: Bar | None = None
         self.drawn = 0.0
         self.hop_began = time.monotonic()
-        self.started: Run | None = None
         self.told: set[str] = set()
 
+    def of_worker(self) -> Console:
+        """Return the console of a worker process."""
+        return Console(self.runs, held=True)
+
+    def say(self, text: str, last: bool = False) -> None:
+        """Print a line now, or with the others of its run when it has ended."""
+        if not self.held:
+            line(text)
+            return
+        self.lines.append(text)
+        if last:
+            line("\n".join(self.lines))
+            self.lines.clear()
+
+    def _number(self, run: Run) -> str:
+        return f"[{self.runs.index(run.id) + 1}/{len(self.runs)}]"
+
     def run_started(self, run: Run) -> None:
-        self.number += 1
-        self.started = run
         self.hops = len(run.stream.hops) - 1
-        line(f"\n[{self.number}/{self.total}] {run.label}   {run.id}")
+        if self.held:
+            line(f"{self._number(run)} {run.label}: started")
+        self.say(f"\n{self._number(run)} {run.label}   {run.id}")
         tags = " | slot F1" if run.dataset.tags else ""
         columns = "".join(f"{language:>12}" for language in run.stream.languages)
-        line(f"  {'hop':>3}  {'learnt':<10}{columns}     test: intent accuracy{tags}, %")
+        self.say(f"  {'hop':>3}  {'learnt':<10}{columns}     test: intent accuracy{tags}, %")
 
     def skipped(self, run: Run) -> None:
         """Say that a run is finished already."""
-        self.number += 1
-        line(f"[{self.number}/{self.total}] {run.label}   {run.id}: finished before, skipped")
+        if not self.held:
+            line(f"{self._number(run)} {run.label}   {run.id}: finished before, skipped")
 
     def deferred(self, run: Run, owner: str) -> None:
         """Say that a run comes later, since another process works on it or on a stage of it."""
-        self.number -= self.started is run
-        if run.id not in self.told:
+        self.lines.clear()
+        if run.id not in self.told and not self.held:
             self.told.add(run.id)
             line(f"  {run.label}: {owner} is working on it or on a stage that it shares; it comes later")
 
     def noted(self, text: str) -> None:
-        line(f"  note: {text}")
+        self.say(f"  note: {text}")
 
     def hop_started(self, run: Run, hop: Hop) -> None:
         self.hop_began = time.monotonic()
@@ -119,7 +139,7 @@ class Console(Listener):
             "shared" if shared else (duration(time.monotonic() - self.hop_began) if hop.index else "before fine-tuning")
         )
         learnt = "–" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} languages"
-        line(f"  {hop.index:>3}  {learnt:<10}{row}     {note}")
+        self.say(f"  {hop.index:>3}  {learnt:<10}{row}     {note}")
         self.hop_began = time.monotonic()
 
     def run_ended(self, run: Run, seconds: float) -> None:
@@ -129,7 +149,7 @@ class Console(Listener):
         from xclrun.records import read_records, record
 
         mine = record(run.directory)
-        references = References(read_records(run.outputs)) if self.number == self.total else References([])
+        references = References(read_records(run.outputs)) if run.id == self.runs[-1] else References([])
         told = []
         for task in mine.tasks:
             metric = TASKS[task]
@@ -137,12 +157,12 @@ class Console(Listener):
             values = [(name, measured[name, ""]) for name in ("F", "T", "T0", "FP")]
             known = [f"{name} {100 * value:.2f}" for name, value in values if isinstance(value, float)]
             told.append(f"{task}: {'  '.join(known)}")
-        line(f"  {' · '.join(told)}   ({duration(seconds)})")
+        self.say(f"  {' · '.join(told)}   ({duration(seconds)})", last=True)
 
     def run_failed(self, run: Run, error: BaseException) -> None:
         self._close()
         told = str(error) if isinstance(error, XclrunError) else f"{type(error).__name__}: {error}"
-        line(f"  {told}")
+        self.say(f"  {told}", last=True)
 
     def _close(self) -> None:
         if self.bar is not None:

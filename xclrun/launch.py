@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from xclrun.plan import digest
 from xclrun.run import Run, plan_run
 from xclrun.store.files import atomic_write, read_json, write_json
 from xclrun.track import LOG, BackgroundMirror
-from xclrun.train.listen import Listener, Progress
+from xclrun.work import work, work_in_processes
 
 if TYPE_CHECKING:
     from xclrun.compose import Composed
@@ -81,108 +79,42 @@ def command() -> str:
     return shlex.join(["xclrun", *given, *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
 
 
-class MirrorListener(Listener):
-    """Tells the mirror when a run has ended."""
-
-    def __init__(self, mirror: BackgroundMirror) -> None:
-        self.mirror = mirror
-
-    def run_ended(self, run: Run, seconds: float) -> None:
-        self.mirror.changed(run.id)
-
-    def run_failed(self, run: Run, error: BaseException) -> None:
-        self.mirror.changed(run.id)
-
-
-class ProgressListener(Listener):
-    """Writes how far a run is, now and then, for `xclrun status`."""
-
-    def __init__(self, run: Run, every: float = 2.0) -> None:
-        self.run, self.every, self.written = run, every, 0.0
-
-    def stepped(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if now - self.written >= self.every:
-            self.written = now
-            p = progress
-            facts = {"hop": p.hop.index, "hops": len(self.run.stream.hops) - 1, "name": p.hop.name}
-            self.run.directory.write_progress({**facts, "step": p.step, "steps": p.steps, "seconds": p.seconds})
-
-
-def launch_local(composed: Sequence[Composed]) -> None:
-    """Run the jobs of a command one after another in this process.
+def launch_local(composed: Sequence[Composed], workers: int = 1) -> None:
+    """Run the jobs of a command on this machine.
 
     A run that fails does not stop the others. Runs that are finished already are skipped.
+
+    Args:
+        composed: the jobs.
+        workers: processes that share the jobs; 1: this process does them one after another.
 
     Raises:
         UsageError: a job cannot work; nothing has been computed.
         SweepFailed: some runs failed.
         Stopped: a signal ended the sweep; the same command goes on.
     """
+    if workers < 1:
+        raise UsageError(f"hydra.launcher.n={workers}: must be a number of processes of at least 1")
     sweep = make_sweep(composed)
     waiting = [run for run in sweep.runs if not run.directory.finished]
     _check_devices(waiting)
     check_writable(sweep.outputs)
     _announce(sweep, len(waiting))
     sweep.write()
-    console, started = Console(len(sweep.runs)), time.monotonic()
+    console, started = Console([run.id for run in sweep.runs]), time.monotonic()
     mirror = BackgroundMirror(sweep.outputs, sweep.runs[0].config.tracking)
     mirror.start()
-    failed: list[Run] = []
     try:
-        _run_queue(sweep.runs, console, mirror, failed)
-    finally:
-        sent = mirror.close()
-    _conclude(sweep, failed, sent, time.monotonic() - started)
-
-
-def _run_queue(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, failed: list[Run]) -> None:
-    """Do the runs; those of which another process is making a part come last, and are waited for only then."""
-    queue, deferred = deque(runs), 0
-    while queue:
-        run = queue.popleft()
-        if run.directory.finished:
-            console.skipped(run)
-            mirror.changed(run.id)
+        if min(workers, len(waiting)) > 1:
+            work_in_processes(sweep.runs, console, mirror, min(workers, len(waiting)))
         else:
-            done = _one(run, console, mirror, patient=deferred > len(queue))
-            if done is None:
-                queue.append(run)
-                deferred += 1
-                continue
-            if not done:
-                failed.append(run)
-        deferred = 0
-
-
-def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool | None:
-    """Do one run; return whether it finished, or None where it has to wait for another process."""
-    from xclrun.train.execute import Busy, execute
-    from xclrun.train.listen import Listeners
-    from xclrun.train.stop import stop_on_signals
-
-    try:
-        with stop_on_signals() as stop:
-            execute(run, Listeners([console, ProgressListener(run), MirrorListener(mirror)]), stop, patient)
-    except Busy as busy:
-        console.deferred(run, str(busy))
-        return None
-    except XclrunError:
-        _debug()
-        return False
-    except Exception:
-        # Not foreseen, so the whole story is kept where it can be sent to the authors.
-        log = run.directory.path / "error.log"
-        atomic_write(log, traceback.format_exc())
-        line(f"  the traceback is in {log}")
-        _debug()
-        return False
-    return True
-
-
-def _debug() -> None:
-    if os.environ.get("XCLRUN_DEBUG"):
-        traceback.print_exc()
+            work(sweep.runs, console, mirror)
+    except BaseException:
+        mirror.close(timeout=0.0)  # It goes on by itself.
+        raise
+    sent = mirror.close()
+    failed = [run for run in sweep.runs if not run.directory.finished]
+    _conclude(sweep, failed, sent, time.monotonic() - started)
 
 
 def _check_devices(runs: Sequence[Run]) -> None:

@@ -12,7 +12,10 @@ from omegaconf import DictConfig
 
 
 class LocalLauncher(Launcher):
-    """Runs the jobs of a sweep one after another in this process."""
+    """Runs the jobs of a sweep on this machine, in ``n`` processes."""
+
+    def __init__(self, n: int = 1) -> None:
+        self.n = n
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
@@ -22,7 +25,7 @@ class LocalLauncher(Launcher):
         from xclrun.launch import launch_local
 
         composed = compose_jobs(job_overrides, self.hydra_context.config_loader, self._hydra_overrides())
-        launch_local(composed)
+        launch_local(composed, self.n)
         return []
 
     def _hydra_overrides(self) -> list[Any]:
