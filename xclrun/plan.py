@@ -142,7 +142,8 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
 
     Args:
         languages: an explicit list, or None.
-        by_size: ``descending`` or ``ascending`` number of training sentences; equal sizes keep the dataset's order.
+        by_size: ``descending`` or ``ascending`` number of training sentences; of equal sizes the one that the
+            dataset has first counts as the larger.
         sizes: language → number of training sentences, in the dataset's order.
 
     Raises:
@@ -151,8 +152,8 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     if languages is None:
         if by_size is None:
             raise UsageError("order.languages is needed: a list of languages, for example order=[en,de,th]")
-        sign = -1 if by_size == "descending" else 1
-        return tuple(sorted(sizes, key=lambda language: sign * sizes[language]))
+        descending = sorted(sizes, key=lambda language: -sizes[language])
+        return tuple(descending if by_size == "descending" else reversed(descending))
     if not languages:
         raise UsageError(f"order.languages is empty; the dataset has {', '.join(sizes)}")
     for language in languages:

@@ -34,7 +34,7 @@ def test_a_dataset_keeps_the_order_of_the_config(config: Config, mtop_root: Root
     mtop_root("de", "en", "th")
     assert load_dataset(config(languages=["th", "de"])).languages == ("th", "de")
     everything = load_dataset(config())
-    assert everything.languages == ("de", "en", "th")
+    assert everything.languages == ("en", "de", "th")  # from high to low resource, as on all of MTOP
     assert (everything.name, everything.task, everything.labels) == ("mtop", "intent_slots", ("CREATE_CALL",))
     assert everything.tags == ("O", "B-CONTACT")
 

@@ -75,5 +75,5 @@ def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
     shape is in the config, its initial weights follow from the seed).
     """
     if from_scratch(model):
-        return digest([dataset.fingerprints[language, "train"] for language in dataset.languages])
+        return digest([dataset.fingerprints[language, "train"] for language in sorted(dataset.languages)])
     return _folder_identity(locate(model).resolve())

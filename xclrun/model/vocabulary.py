@@ -70,7 +70,9 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
         path = cache / f"vocabulary-{key[:16]}.txt"
         if not path.is_file():
             assert model.vocab_size is not None
-            sentences = (" ".join(e.tokens) for language in dataset.languages for e in dataset.split(language, "train"))
+            sentences = (
+                " ".join(e.tokens) for language in sorted(dataset.languages) for e in dataset.split(language, "train")
+            )
             atomic_write(path, "\n".join(learn_wordpieces(sentences, model.vocab_size)) + "\n")
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
     folder = locate(model)
