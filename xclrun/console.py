@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.errors import XclrunError
 from xclrun.plan import Hop
 from xclrun.train.listen import Listener, Progress
+from xclrun.train.stop import Stopped
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -161,6 +162,9 @@ class Console(Listener):
 
     def run_failed(self, run: Run, error: BaseException) -> None:
         self._close()
+        if isinstance(error, Stopped):
+            self.say("  stopped", last=True)
+            return
         told = str(error) if isinstance(error, XclrunError) else f"{type(error).__name__}: {error}"
         self.say(f"  {told}", last=True)
 

@@ -112,7 +112,9 @@ def launch_local(composed: Sequence[Composed], workers: int = 1) -> None:
     except BaseException:
         mirror.close(timeout=0.0)  # It goes on by itself.
         raise
-    sent = mirror.close()
+    if not (sent := mirror.close(timeout=1.0)):
+        line("sending to MLflow …")
+        sent = mirror.close()
     failed = [run for run in sweep.runs if not run.directory.finished]
     _conclude(sweep, failed, sent, time.monotonic() - started)
 

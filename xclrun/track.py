@@ -12,6 +12,7 @@ import fcntl
 import json
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,16 +69,24 @@ class Mirror:
 
     def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
 
         self.outputs, self.tracking = outputs, tracking
         self.uri = tracking_uri(outputs, tracking.uri)
         outputs.mkdir(parents=True, exist_ok=True)
+        with self._talking():
+            self.client: MlflowClient = MlflowClient(self.uri)
+            self.experiment = self._experiment()
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Let MLflow say nothing itself, and turn its errors into one line."""
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
         try:
             with _quiet(), self._locked():
-                self.client: MlflowClient = MlflowClient(self.uri)
-                self.experiment = self._experiment()
-        except (MlflowException, OSError) as error:
+                yield
+        except (MlflowException, SQLAlchemyError, OSError) as error:
             raise RunError(f"MLflow at {self.uri} cannot be used: {str(error).splitlines()[0]}") from error
 
     @contextlib.contextmanager
@@ -91,12 +100,23 @@ class Mirror:
             yield
 
     def _experiment(self) -> str:
-        found = self.client.get_experiment_by_name(self.tracking.experiment)
-        if found is not None:
-            return found.experiment_id
         # A server chooses where artifacts lie; beside a SQLite file they lie among the outputs.
         place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
-        return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+        found = self.client.get_experiment_by_name(self.tracking.experiment)
+        if found is None:
+            return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+        if place is not None and found.artifact_location != place:
+            self._move(found.artifact_location, place)
+        return found.experiment_id
+
+    def _move(self, before: str, now: str) -> None:
+        """Correct the places in the SQLite file after the outputs were moved: MLflow keeps them as absolute paths."""
+        with contextlib.closing(sqlite3.connect(self.outputs / "mlflow.db")) as database, database:
+            for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+                database.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                    (now, len(before) + 1, len(before), before),
+                )
 
     def _find(self, tag: str, value: str) -> MlflowRun | None:
         found = self.client.search_runs([self.experiment], f"tags.`{TAG}.{tag}` = '{value}'", max_results=1)
@@ -106,7 +126,7 @@ class Mirror:
 
     def send_sweep(self, sweep: Mapping[str, Any]) -> str:
         """Make the parent run of a sweep, or bring it up to date; return its MLflow run id."""
-        with _quiet(), self._locked():
+        with self._talking():
             found = self._find("sweep", sweep["name"])
             if found is None:
                 tags = {f"{TAG}.sweep": sweep["name"], f"{TAG}.kind": "sweep", "mlflow.runName": sweep["name"]}
@@ -123,7 +143,7 @@ class Mirror:
         mine = record(directory)
         metrics = _metrics(mine, references)
         version = _version(directory, metrics)
-        with _quiet(), self._locked():
+        with self._talking():
             found = self._find("run_id", mine.run_id)
             if found is not None and found.data.tags.get(f"{TAG}.version") == version and not rebuild:
                 return False
@@ -179,6 +199,8 @@ class Mirror:
             return
         for path in sorted((directory.path / "predictions").glob("hop-*.parquet")):
             self.client.log_artifact(run, str(path), "predictions")
+        tables = [{"path": f"{task}_scores.json", "type": "table"} for task in mine.tasks]
+        self.client.set_tag(run, "mlflow.loggedArtifacts", json.dumps(tables))
         for task in mine.tasks:
             matrix = mine.scores[TASKS[task]]
             rows: dict[str, list[Any]] = {"hop": list(range(len(matrix)))}
@@ -205,7 +227,7 @@ class Mirror:
                 parent = self.send_sweep(sweep)
                 parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
                 if all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"]):
-                    with _quiet(), self._locked():
+                    with self._talking():
                         self.client.set_terminated(parent)
         chosen = [d for d in run_directories(self.outputs) if only is None or d.run_id in only]
         return sum(self.send_run(d, references, parents.get(d.run_id), rebuild) for d in chosen)
@@ -217,7 +239,7 @@ class Mirror:
         from urllib.parse import unquote, urlparse
 
         found, token = [], None
-        with _quiet():
+        with self._talking():
             while True:
                 page = self.client.search_runs(
                     [self.experiment], f"tags.`{TAG}.kind` = 'run'", max_results=1000, page_token=token

@@ -9,18 +9,20 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from xclrun import __version__
+from xclrun.config import PACKAGE, Selection
 from xclrun.data.encode import Encoded, encode
 from xclrun.model.network import Model, build
 from xclrun.model.vocabulary import load_tokenizer
-from xclrun.plan import Hop, Stage
+from xclrun.plan import Hop, Stage, digest
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
@@ -37,7 +39,7 @@ from xclrun.train.stop import StopFlag
 POLL = 0.5
 
 # What an untrained model has done.
-UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds": 0.0, "best_step": 0, "epochs": []}
+UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds": 0.0, "epochs": []}
 
 
 class Busy(Exception):
@@ -72,12 +74,32 @@ def encodings(run: Run) -> Encodings:
             for name, examples in dataset.splits.items()
         }
         _encodings[key] = Encodings(tokenizer, splits)
+        write_json(_truncated(run), _encodings[key].truncated)
     return _encodings[key]
+
+
+def _truncated(run: Run) -> Path:
+    """Return where the counts of cut sentences are kept, for runs that need encode nothing."""
+    return run.cache / f"truncated-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the code: the release, and in a checkout the commit, with ``.dirty`` for changes to it."""
+    checkout = PACKAGE.parent
+    if not (checkout / ".git").exists():
+        return __version__
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=.dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return f"{__version__}+g{found}"
 
 
 def made_here() -> dict[str, Any]:
     """Return who is making something: host, process, version of the code."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": __version__}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": code_version()}
 
 
 class Maker:
@@ -116,10 +138,13 @@ class Maker:
         size, precision = config.evaluate.batch_size, config.trainer.precision.value
         return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1)
 
-    @property
-    def truncated(self) -> dict[str, int] | None:
-        """Sentences cut at the length limit; None where nothing was encoded."""
-        return self.encodings.truncated if "encodings" in self.__dict__ else None
+    @cached_property
+    def truncated(self) -> dict[str, int]:
+        """``language/split`` → sentences cut at the length limit, where there are any."""
+        if "encodings" not in self.__dict__ and (kept := _truncated(self.run)).is_file():
+            found: dict[str, int] = read_json(kept)
+            return found
+        return self.encodings.truncated
 
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
@@ -269,7 +294,8 @@ class Maker:
         return folder, self.store.facts(stage.evaluation)
 
     def _evaluate(self, stage: Stage) -> None:
-        hop, languages = stage.hop, self.run.stream.languages
+        # Sorted: the rows that runs share are the same whichever run's order made them.
+        hop, languages = stage.hop, sorted(self.run.stream.languages)
         self.weights(hop.index)
         self.state(hop.index)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
@@ -285,7 +311,15 @@ class Maker:
                 columns.setdefault(name, []).extend(values)
         n = len(columns["split"])
         # The hop is the run's, not the stage's: it is set when a run takes the rows over.
-        columns |= {"hop": [-1] * n, "step": [training["best_step"]] * n, "examples_seen": [training["examples"]] * n}
+        point = self._selected(training)
+        columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
         table = predictions.table(columns)
         facts = {"kind": "evaluation", "run": self.run.id, **made_here(), "scores": scores, "training": training}
         self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
+
+    def _selected(self, training: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts of the epoch whose weights a hop's training gave."""
+        if not training["epochs"]:
+            return {"step": 0, "examples": 0}
+        best = self.run.config.trainer.selection is Selection.best
+        return training["epochs"][training["best_epoch"] - 1 if best else -1]
