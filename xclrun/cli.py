@@ -132,10 +132,14 @@ def _completion(arguments: list[str]) -> int:
     if not arguments[0].startswith("query="):
         _hydra_main(["--shell-completion", *arguments])
         return 0
-    typed = os.environ.setdefault("COMP_LINE", "xclrun ").split(" ")[1:]
-    if typed and typed[0] in commands.COMMANDS and len(typed) > 1:
-        print(" ".join(commands.options(typed[0])))
-        return 0
+    program, *typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")
+    if len(typed) > 1 and typed[0] in commands.COMMANDS:
+        if typed[0] != "plan" or typed[-1].startswith("-"):
+            print(" ".join(commands.options(typed[0])))
+            return 0
+        # What follows `plan` is completed as if the word were not there.
+        typed = ["", *typed[1:]]
+    os.environ["COMP_LINE"] = " ".join([program, *typed])
     with contextlib.redirect_stdout(io.StringIO()) as told:
         _hydra_main(["--shell-completion", *arguments])
     words = [word for word in told.getvalue().split() if not word.startswith("schema")]

@@ -8,6 +8,8 @@ bucket) are set on it one job after another. The result equals Hydra's own, job 
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -59,7 +61,10 @@ def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -
 
 
 def lists_of_languages(overrides: Sequence[str]) -> list[str]:
-    """Rewrite ``order=[en,de]``, which is no choice of a group to Hydra, as ``order=list order.languages=[en,de]``."""
+    """Rewrite ``order=[en,de]``, which is no choice of a group to Hydra, as ``order=list order.languages=[en,de]``.
+
+    Languages that are given without an order are a list too: a list must not pass under the name of another order.
+    """
     result = []
     for text in overrides:
         key, _, value = text.partition("=")
@@ -67,7 +72,8 @@ def lists_of_languages(overrides: Sequence[str]) -> list[str]:
             result += ["order=list", f"order.languages={value}"]
         else:
             result.append(text)
-    return result
+    keys = {text.partition("=")[0].strip() for text in result}
+    return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
 
 
 def checked(arguments: Sequence[str]) -> list[str]:
@@ -78,13 +84,16 @@ def checked(arguments: Sequence[str]) -> list[str]:
             or sweeper is chosen.
         hydra.errors.HydraException: an override that cannot be parsed.
     """
-    overrides, groups = lists_of_languages(arguments), {**choices(), "hydra/sweeper": {}}
+    overrides = lists_of_languages([_at_home(argument) for argument in arguments])
+    groups = {**choices(), "hydra/sweeper": {}}
     for override in parse(overrides):
         key, text = override.key_or_group, override.input_line
         if not key:
             raise UsageError(f"'{text}' has no key; values are set as key=value")
         if override.type is OverrideType.DEL:
             raise UsageError(f"{text}: nothing can be removed; what may be without a value is set to null")
+        if key == "order" and text != "order=list" and any(o.startswith("order.languages=") for o in overrides):
+            raise UsageError(f"{text} has its own languages; give a list as order=[en,de], without order.languages")
         if key not in groups or override.value_type is ValueType.GLOB_CHOICE_SWEEP:
             continue
         if override.type is not OverrideType.CHANGE:
@@ -96,6 +105,12 @@ def checked(arguments: Sequence[str]) -> list[str]:
             if not (isinstance(name, str) and name) and not (isinstance(name, list) and key == "order"):
                 raise UsageError(f"{text}: needs a name; {did_you_mean(str(name), groups[key])}")
     return overrides
+
+
+def _at_home(text: str) -> str:
+    """Return ``key=~/folder`` with the home folder's path, which neither the shell nor Hydra puts there."""
+    key, _, value = text.partition("=")
+    return f"{key}='{os.path.expanduser(value)}'" if value.startswith("~") and "," not in value else text
 
 
 def expand(
@@ -163,13 +178,14 @@ def compose_jobs(
     """
     parsed = {text: parse([text])[0] for text in dict.fromkeys(text for job in jobs for text in job)}
     free_values = {text: _checked(override) for text, override in parsed.items() if _is_free(override)}
-    bases: dict[tuple[str, ...], tuple[Config, dict[str, Any]]] = {}
+    bases: dict[tuple[str, ...], tuple[Config, dict[str, Any]] | None] = {}
     result = []
     for job in jobs:
         rest = tuple(text for text in job if text not in free_values)
         if rest not in bases:
-            bases[rest] = _compose([*hydra_overrides, *rest], config_loader)
-        config, resolved = bases[rest]
+            cfg = _load([*hydra_overrides, *rest], config_loader)
+            bases[rest] = None if _refers_to_free(cfg) else typed(cfg)
+        config, resolved = bases[rest] or typed(_load([*hydra_overrides, *job], config_loader))
         values = {parsed[text].key_or_group: free_values[text] for text in job if text in free_values}
         changed = dataclasses.replace(config, **values) if values else config
         result.append(Composed(changed, {**resolved, **values}, tuple(job)))
@@ -177,7 +193,16 @@ def compose_jobs(
 
 
 def _is_free(override: Override) -> bool:
-    return override.type is OverrideType.CHANGE and override.key_or_group in FREE
+    if override.type is not OverrideType.CHANGE or override.key_or_group not in FREE:
+        return False
+    return "${" not in str(override.value())
+
+
+def _refers_to_free(cfg: DictConfig) -> bool:
+    """Whether a value refers to the seed or the bucket, as in ``dataset.subset_seed=${seed}``."""
+    plain = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    text = OmegaConf.to_yaml(plain)
+    return bool(re.search(rf"\$\{{[^}}]*\b({'|'.join(FREE)})\b", text))
 
 
 def _checked(override: Override) -> Any:
@@ -188,9 +213,8 @@ def _checked(override: Override) -> Any:
     return schema[key]
 
 
-def _compose(overrides: Sequence[str], config_loader: ConfigLoader) -> tuple[Config, dict[str, Any]]:
-    cfg = config_loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
-    return typed(cfg)
+def _load(overrides: Sequence[str], config_loader: ConfigLoader) -> DictConfig:
+    return config_loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
 
 
 def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:

@@ -300,5 +300,5 @@ def check(cfg: Config) -> None:
         cfg.order.by_size in (None, "descending", "ascending"),
         "order.by_size",
         cfg.order.by_size,
-        did_you_mean(str(cfg.order.by_size), ["descending", "ascending"]),
+        "unknown; " + did_you_mean(str(cfg.order.by_size), ["descending", "ascending"]),
     )

@@ -36,6 +36,6 @@ def did_you_mean(name: str, known: Iterable[str], limit: int = 12) -> str:
     "did you mean 'mtop'? Known: mini, mtop"
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     shown = ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
     return (f"did you mean '{near[0]}'? " if near else "") + f"Known: {shown}"

@@ -41,9 +41,8 @@ def _grammar(chain: list[BaseException]) -> str | None:
             reason = re.sub(r" expecting \{.*", "", reason)
             # The lexer gives the whole override, and points below the place.
             reason = re.sub(r"^LexerNoViableAltException: .*", "a blank or sign that needs quotes", reason)
-            return (
-                f"'{override}' cannot be read ({reason}); values are set as key=value, in quotes where they hold = or ,"
-            )
+            how = """values are set as key=value, or "key='a value'" where they hold blanks or signs"""
+            return f"'{override}' cannot be read ({reason}); {how}"
     return None
 
 

@@ -98,7 +98,8 @@ def launch_local(composed: Sequence[Composed], workers: int = 1) -> None:
     sweep = make_sweep(composed)
     waiting = [run for run in sweep.runs if not run.directory.finished]
     _check_devices(waiting)
-    check_writable(sweep.outputs)
+    for place in dict.fromkeys([*(run.store.root for run in sweep.runs), sweep.outputs]):
+        check_writable(place)
     _announce(sweep, len(waiting))
     sweep.write()
     console, started = Console([run.id for run in sweep.runs]), time.monotonic()
@@ -129,9 +130,9 @@ def _check_devices(runs: Sequence[Run]) -> None:
             choose_device(device, precision)
 
 
-def check_writable(outputs: Path) -> None:
-    """Raise a UsageError where the outputs folder cannot be made or written."""
-    probe = outputs / f".probe-{os.getpid()}"
+def check_writable(folder: Path) -> None:
+    """Raise a UsageError where a folder cannot be made or written."""
+    probe = folder / f".probe-{os.getpid()}"
     atomic_write(probe, "")
     probe.unlink()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,12 +29,14 @@ ALGORITHMS = 1
 
 # Config keys that cannot change a result, and so are no part of a run's identity. Everything else is.
 # The content behind a path is: the data's and the encoder's fingerprints stand in for dataset.root and model.path.
+# Budgets of replay are part of it where a strategy takes them over as its own settings.
 NOT_IDENTITY = frozenset(
     {
         "dataset.root",
         "dataset.hub",
         "dataset.hub_config",
         "dataset.on_bad_line",
+        "dataset.replay",
         "model.path",
         "model.hub",
         "model.revision",
@@ -277,4 +280,6 @@ def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy
     words = [config["dataset"]["name"], config["strategy"]["name"], config["order"]["name"], f"s{config['seed']}"]
     if config.get("bucket") is not None:
         words.append(f"b{config['bucket']}")
-    return "-".join(words).replace("/", "_") + "-" + digest(content)[:12]
+    # An id is the name of a folder, for which file systems have 255 bytes.
+    name = re.sub(r"[^\w.+-]", "_", "-".join(words)).encode()[:160].decode(errors="ignore")
+    return f"{name}-{digest(content)[:12]}"

@@ -75,6 +75,16 @@ def do(run: Run) -> None:
     execute(run, Listener(), StopFlag())
 
 
+def import_everything() -> None:
+    """Import what a run imports on its way, so that children that are forked from here start with the work itself."""
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    from transformers import BertModel, BertTokenizerFast, PreTrainedTokenizerFast  # noqa: F401
+
+    import xclrun.train.execute  # noqa: F401
+
+
 def in_child(work: Callable[[], None], seconds: float | None = None) -> int:
     """Do work in a forked child; kill it by SIGKILL after ``seconds``. Return its wait status."""
     sys.stdout.flush()
@@ -120,8 +130,9 @@ def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float 
         folder: where both runs write.
         budget: seconds after which no more kills are made.
     """
-    began, draw = time.monotonic(), random.Random(seed)
-    calm = job(strategy, folder / "calm")
+    import_everything()
+    calm, draw = job(strategy, folder / "calm"), random.Random(seed)
+    began = time.monotonic()
     if in_child(lambda: do(calm)) != 0:
         raise RunError(f"selftest: the undisturbed run of {strategy} failed")
     length = time.monotonic() - began
@@ -144,8 +155,6 @@ def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float 
 
 def selftest(strategies: Sequence[str], kills: int, seed: int, budget: float = 150.0) -> list[Outcome]:
     """Test every strategy within ``budget`` seconds in all; the folder that is used is removed."""
-    import xclrun.train.execute  # noqa: F401  before forking, so that children start at once
-
     with tempfile.TemporaryDirectory(prefix="xclrun-selftest-") as folder:
         share = budget / len(strategies)
         return [kill_test(strategy, kills, seed, Path(folder) / strategy, share) for strategy in strategies]

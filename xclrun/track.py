@@ -48,6 +48,8 @@ def _quiet() -> Iterator[None]:
     """Keep MLflow's notes about its database out of a person's sight; errors pass."""
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    # A server that is away is asked three times within seconds, not for minutes: `xclrun sync` asks again.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -56,6 +56,7 @@ def overview() -> str:
         "",
         "values (KEY=VALUE), for example: trainer.epochs=3 trainer.lr=1e-4 dataset.max_train=500 order=[en,de,th]",
         "  xclrun --cfg job                   every value, with strategy=… and the like as they would be run",
+        "  xclrun --config-dir DIR …          your own YAML files too: DIR/strategy/mine.yaml is strategy=mine",
         '  xclrun -sc install=bash            shell completion: eval "$(xclrun -sc install=bash)"',
         "  XCLRUN_OUTPUTS=DIR, paths.outputs=DIR   where everything is written (default: outputs)",
         "  XCLRUN_DEBUG=1                     full tracebacks",

@@ -25,9 +25,10 @@ def explain(error: OSError, path: Path | str) -> XclrunError:
         return RunError(
             f"no space left to write {where}; free some, then give the same command again: nothing of record is lost"
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
         return UsageError(
-            f"cannot write {where} ({error.strerror}); choose another place with paths.outputs=DIR or XCLRUN_OUTPUTS"
+            f"cannot write {where} ({error.strerror}); choose another place with paths.outputs=DIR (or XCLRUN_OUTPUTS) "
+            "and paths.store=DIR"
         )
     return RunError(f"cannot write {where}: {error.strerror or error}")
 

@@ -9,6 +9,7 @@ atomic rename, so an owner that was taken for dead and is not does no harm.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -20,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from xclrun.store.files import writing
+from xclrun.store.files import TEMPORARY, writing
 
 HEARTBEAT = 10.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without one after which an owner counts as dead
@@ -36,23 +37,28 @@ def _machine() -> str:
     return "/".join(parts)
 
 
-def _birth(pid: int) -> str:
-    """Return when a process began, so that a reused number is not taken for it; empty where that is not to be had."""
+def _birth(pid: int) -> str | None:
+    """Return when a process began, so that a reused number is not taken for it; empty where that is not to be had.
+
+    None: it is dead, though its parent has not asked how it ended.
+    """
     try:
         # The name, in parentheses, may hold spaces.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in ("Z", "X") else fields[19]
     except (OSError, IndexError):
         return ""
 
 
-def _alive(pid: int) -> bool:
+def _alive(pid: int, birth: Any) -> bool:
+    """Whether the process of this machine that has this number is alive, and is the one that began at ``birth``."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    return _birth(pid) == birth
 
 
 @dataclass(frozen=True)
@@ -110,11 +116,14 @@ class Lease:
         with writing(mine):
             mine.parent.mkdir(parents=True, exist_ok=True)
             try:
-                descriptor = os.open(mine, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                _create(mine, json.dumps(facts))
             except FileExistsError:
                 return None
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(facts, file)
+        # Who listed the files before another took the lease and gave it back may have made a second one.
+        for _, other in self._files():
+            if other != mine and (owner := _read(other)) is not None and owner.alive:
+                mine.unlink(missing_ok=True)
+                return None
         return mine
 
     @contextlib.contextmanager
@@ -138,10 +147,33 @@ class Lease:
 
     def release(self, mine: Path) -> None:
         """Give a lease back: its file, and those of dead owners before it, are removed, the newest last."""
-        for _, path in self._files():
-            if path != mine and path.name < mine.name:
+        number = int(mine.name.rpartition("-")[2])
+        for n, path in self._files():
+            if n < number:
                 path.unlink(missing_ok=True)
         mine.unlink(missing_ok=True)
+
+
+def _create(path: Path, content: str) -> None:
+    """Create a file with its content at once, so that its owner is known from the first instant on.
+
+    Raises:
+        FileExistsError: it is there already.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
+    try:
+        temporary.write_text(content)
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        # A file system without hard links.
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644), "w") as file:
+            file.write(content)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Owner | None:
@@ -154,11 +186,11 @@ def _read(path: Path) -> Owner | None:
         facts = json.loads(text)
         host, pid = str(facts["host"]), int(facts["pid"])
     except (ValueError, KeyError, TypeError):
-        # Its owner died, or is, between making the file and writing it.
+        # Its owner died, or is, between making the file and writing it: there are no hard links here.
         return Owner("unknown", 0, {}, silent < SILENCE)
     alive = silent < SILENCE
     if alive and facts.get("machine") == _machine():
-        alive = _alive(pid) and facts.get("birth") == _birth(pid)
+        alive = _alive(pid, facts.get("birth"))
     return Owner(host, pid, facts, alive)
 
 

@@ -3,8 +3,8 @@
 | column | meaning |
 |---|---|
 | run_id | the run (absent in the store, where runs share the rows) |
-| hop, step | evaluation point: hop 0 is before fine-tuning; optimiser steps taken in the hop |
-| examples_seen | training examples seen in this hop |
+| hop, step | evaluation point: hop 0 is before fine-tuning; main steps taken in the hop when the weights were taken |
+| examples_seen | training examples seen in the hop by then, replayed ones included |
 | split, language, example_id | what was predicted |
 | gold, predicted | class ids; gold −1: training never had the class |
 | log2_gold | log2 p(gold class); null where gold is −1 |

@@ -111,13 +111,8 @@ def remove(store: StageStore, entry: Entry) -> bool:
 def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
     """Yield a line for each stage and each finished run whose files do not match their checksums."""
     for key in store.all_keys():
-        folder = store.path(key)
-        try:
-            for name, checksum in store.facts(key)["files"].items():
-                if sha256(folder / name) != checksum:
-                    yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
-        except (OSError, ValueError, KeyError) as error:
-            yield f"{folder}: cannot be read ({error}); the next run that needs it makes it again"
+        if (name := store.damaged(key)) is not None:
+            yield f"{store.path(key) / name}: changed since it was written; the next run that needs it makes it again"
     for done in sorted((outputs / "runs").glob("*/DONE")):
         try:
             for name, checksum in read_json(done).items():

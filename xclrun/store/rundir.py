@@ -79,6 +79,12 @@ class RunDirectory:
         atomic_write(self.config, config_yaml)
         self.write_manifest(manifest)
 
+    def tidy(self) -> None:
+        """Remove what a crash left half-written; only for the holder of the lease."""
+        for path in self.path.rglob(f"{TEMPORARY}*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest."""
         write_json(self.manifest, manifest)
@@ -100,7 +106,8 @@ class RunDirectory:
     def read_events(self) -> Iterator[dict[str, Any]]:
         """Yield the events that can be read, in order."""
         if self.events.is_file():
-            for line in self.events.read_text(encoding="utf-8").splitlines():
+            # As bytes: a torn line may end inside a character, and other line separators may stand inside a line.
+            for line in self.events.read_bytes().split(b"\n"):
                 try:
                     yield json.loads(line)
                 except ValueError:

@@ -2,7 +2,8 @@
 
 A directory holds the files of one training (``weights.safetensors``), one strategy state (``state.safetensors``,
 ``facts.json``) or one evaluation (``predictions.parquet``), and ``stage.json``: what it is, how it was made, and the
-SHA-256 of the other files. A directory that fails its checksums is put aside and counts as absent, so it is made again.
+SHA-256 of the other files and of itself. A directory that fails its checksums is put aside and counts as absent, so it
+is made again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xclrun.plan import digest
 from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, writing
 from xclrun.store.lease import Lease
 
@@ -58,21 +60,30 @@ class StageStore:
     def get(self, key: str) -> Path | None:
         """Return the directory of a stage that is there and whole, else None; a damaged one is put aside."""
         folder = self.path(key)
-        if not self.has(key):
+        if not folder.is_dir():
             return None
-        try:
-            files = self.facts(key)["files"]
-            whole = all(sha256(folder / name) == checksum for name, checksum in files.items())
-        except (OSError, ValueError, KeyError):
-            whole = False
-        if whole:
+        if (name := self.damaged(key)) is None:
             return folder
-        self.tell(f"{folder} is damaged (its checksums do not match): it is made again")
+        self.tell(f"{folder / name} is damaged (its checksum does not match): the stage is made again")
         with contextlib.suppress(OSError):
             aside = folder.with_name(f"{TEMPORARY}damaged-{key}")
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
+        return None
+
+    def damaged(self, key: str) -> str | None:
+        """Return the name of the first file of a stage that is missing or does not match its checksum, or None."""
+        name = FACTS
+        try:
+            facts = self.facts(key)
+            if facts.pop("checksum") != digest(facts):
+                return name
+            for name, checksum in facts["files"].items():
+                if sha256(self.path(key) / name) != checksum:
+                    return name
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return name
         return None
 
     def facts(self, key: str) -> dict[str, Any]:
@@ -91,6 +102,7 @@ class StageStore:
             fill(temporary)
             files = {file.name: sha256(file) for file in sorted(temporary.iterdir())}
             with writing(folder):
-                text = json.dumps({"key": key, **facts, "files": files}, indent=1, ensure_ascii=False)
+                content = {"key": key, **facts, "files": files}
+                text = json.dumps({**content, "checksum": digest(content)}, indent=1, ensure_ascii=False)
                 (temporary / FACTS).write_text(text + "\n", encoding="utf-8")
         return folder

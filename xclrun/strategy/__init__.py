@@ -38,5 +38,14 @@ def strategy_class(name: str) -> type[Strategy[Any]]:
 
 
 def make(settings: StrategyConfig) -> Strategy[Any]:
-    """Return a fresh strategy with these settings."""
-    return strategy_class(settings.name)(settings)
+    """Return a fresh strategy with these settings.
+
+    Raises:
+        UsageError: a setting cannot work, or is that of another strategy.
+    """
+    found = strategy_class(settings.name)
+    if not isinstance(settings, found.settings_type):
+        raise UsageError(
+            f"strategy.name={settings.name}: has settings of its own; choose it as strategy={settings.name}"
+        )
+    return found(settings)

@@ -152,7 +152,7 @@ class Strategy(Generic[Settings]):
         """Choose the parts of the model that serve ``language`` in evaluation, given the languages seen so far."""
 
     def state_dict(self) -> State:
-        """Return everything that the next hop needs."""
+        """Return everything that the next hop needs; in a hop without a `signature`, only `end_hop` may change it."""
         return State()
 
     def load_state_dict(self, state: State) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import platform
 import time
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
 
     Raises:
         XclrunError: what a person should know about why it failed; the manifest says so too.
-        Stopped: a signal asked for it; a checkpoint was saved.
+        Stopped: a signal asked for it; a checkpoint was saved, or the run was at its end.
         Busy: another process does the run or makes a stage of it, and this one is not patient.
     """
     if run.config.runtime.threads is not None:
@@ -52,6 +53,8 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
     with lease.held(mine):
         if not run.directory.finished:
             _Execution(run, listener, stop, patient).run_all()
+    # A signal that came after the last step has not been heard yet: no other run may begin.
+    stop.check()
 
 
 class _Execution:
@@ -64,6 +67,7 @@ class _Execution:
 
     def run_all(self) -> None:
         directory, started = self.directory, time.monotonic()
+        directory.tidy()
         directory.open(OmegaConf.to_yaml(OmegaConf.create(self.run.resolved)), self.manifest)
         directory.event("started", host=self.manifest["host"], pid=self.manifest["pid"])
         self.listener.run_started(self.run)
@@ -115,8 +119,7 @@ class _Execution:
                 "training": facts["training"],
             }
         )
-        if (truncated := self.maker.truncated) is not None:
-            self.manifest["data"]["truncated"] = truncated
+        self.manifest["data"]["truncated"] = self.maker.truncated
         self.directory.write_manifest(self.manifest)
         self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=facts["scores"])
         self.listener.hop_ended(self.run, hop, facts["scores"], shared)
@@ -183,7 +186,6 @@ def _now() -> str:
 
 
 def _environment() -> dict[str, str]:
-    import transformers
-
-    found = {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
+    # From the metadata, since a run whose stages are all in the store need not import the library.
+    found = {"python": platform.python_version(), "torch": torch.__version__, "transformers": version("transformers")}
     return found | {"platform": platform.platform(), "threads": str(torch.get_num_threads())}

@@ -100,9 +100,14 @@ class HopTraining:
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
+        # A hop that other strategies share may go on from another one's checkpoint, whose state is not this one's; its
+        # training does not depend on it.
+        self.own = bool(strategy.signature(context.hop))
         self.best: dict[str, Tensor] = {}
-        # Looking at the loss waits for a GPU, so there it is looked at now and then.
+        # A look at the loss waits for the GPU, so there it is taken now and then.
         self.look_every = 1 if context.device.type == "cpu" else 25
+        # Sums of losses and of word pieces since the last look, on the device.
+        self._seen: Tensor | None = None
 
     def run(self) -> dict[str, Any]:
         """Train, and leave the selected weights in the model.
@@ -161,20 +166,19 @@ class HopTraining:
         position.updates += 1
         position.loss_count += 1
         if position.updates % self.look_every == 0:
-            self._check_loss()
+            self._look()
 
     def _count(self, part: Batch, loss: Tensor) -> None:
         self.position.examples += part.size
-        self.position.tokens += part.pieces
-        self._loss = loss if self._loss is None else self._loss + loss
+        seen = torch.stack((loss.double(), part.attention_mask.sum().double()))
+        self._seen = seen if self._seen is None else self._seen + seen
 
-    _loss: Tensor | None = None
-
-    def _check_loss(self) -> None:
-        """Add the losses since the last look to the sum; fail where one is not finite."""
-        if self._loss is None:
+    def _look(self) -> None:
+        """Add what was seen since the last look to the counters; fail where the loss is not finite."""
+        if self._seen is None:
             return
-        value, self._loss = float(self._loss), None
+        value, tokens = self._seen.tolist()
+        self._seen = None
         self.position.loss_sum += value
         if not math.isfinite(value):
             hop, position = self.context.hop, self.position
@@ -182,10 +186,11 @@ class HopTraining:
                 f"hop {hop.index} ({hop.name}), epoch {position.epoch + 1}, step {position.step}: the loss is {value}; "
                 f"try a lower trainer.lr (now {self.trainer.lr}), trainer.clip_norm=1.0 or trainer.precision=fp32"
             )
+        self.position.tokens += int(tokens)
 
     def _end_epoch(self) -> None:
         """Score the dev splits, keep a true copy of the best weights, and note the epoch."""
-        self._check_loss()
+        self._look()
         position = self.position
         scores = {}
         for language, encoded in self.dev.items():
@@ -223,8 +228,8 @@ class HopTraining:
 
     def _save(self) -> None:
         """Write a checkpoint of everything that the rest of the hop depends on."""
-        self._check_loss()
-        state = self.strategy.state_dict()
+        self._look()
+        state = self.strategy.state_dict() if self.own else State()
         facts = {**asdict(self.position), "scaler": self.scaler.state_dict(), "strategy": state.facts}
         groups: dict[str, Iterable[tuple[str, Tensor]]] = {
             "model": self.context.model.state_dict().items(),
@@ -248,5 +253,7 @@ class HopTraining:
         self.best = groups["best"]
         load_optimizer_tensors(self.optimizer, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))
-        self.strategy.load_state_dict(State(facts.pop("strategy"), groups["strategy"]))
+        state = State(facts.pop("strategy"), groups["strategy"])
+        if self.own:
+            self.strategy.load_state_dict(state)
         self.position = Position(**facts)

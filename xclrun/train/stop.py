@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+# Seconds within which a second SIGINT is the first one's echo: a terminal's Ctrl-C reaches workers themselves, and once
+# more through the launcher.
+ECHO = 1.0
 
 
 class Stopped(BaseException):
@@ -24,9 +29,13 @@ class StopFlag:
     """Set by a signal; the second SIGINT stops at once."""
 
     number: int | None = None
+    since: float = 0.0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.number is not None and number == signal.SIGINT:
+        now = time.monotonic()
+        if self.number is None:
+            self.since = now
+        elif number == signal.SIGINT and (self.number != number or now - self.since > ECHO):
             raise KeyboardInterrupt
         self.number = number
 

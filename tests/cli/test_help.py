@@ -1,0 +1,196 @@
+"""What is shown without running: help, versions, configs, completions; and that showing is quick."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from xclrun import __version__
+from xclrun.command import COMMANDS
+from xclrun.config import choices
+
+from .conftest import SMALL, Told
+
+HEAVY = ("torch", "transformers", "mlflow", "datasets", "pandas", "matplotlib")
+
+
+def test_help_lists_commands_groups_and_choices(xclrun: Callable[..., Told]) -> None:
+    told = xclrun("--help")
+    assert told.code == 0
+    assert told.err == ""
+    lines = told.out.splitlines()
+    for name, what in COMMANDS.items():
+        assert f"  {name:<10} {what}" in lines
+    for group, by_choice in choices().items():
+        assert f"  {group}" in lines
+        for choice in by_choice:
+            assert any(line.startswith(f"    {choice} ") for line in lines), f"{group}={choice}"
+    assert max(map(len, lines)) <= 160
+
+
+@pytest.mark.parametrize("arguments", [[], ["-h"], ["help"], ["strategy=er", "--help"], ["-m", "-h"], ["--hydra-help"]])
+def test_other_ways_to_ask_for_help(arguments: list[str], xclrun: Callable[..., Told]) -> None:
+    assert xclrun(*arguments) == xclrun("--help")
+
+
+def test_version(xclrun: Callable[..., Told]) -> None:
+    for arguments in (["--version"], ["-V"], ["strategy=er", "--version"]):
+        assert xclrun(*arguments) == Told(0, f"xclrun {__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(command: str, xclrun: Callable[..., Told]) -> None:
+    told = xclrun(command, "--help")
+    assert told.code == 0
+    assert told.err == ""
+    assert told.out.startswith(f"usage: xclrun {command} ")
+
+
+def test_the_options_that_scripts_rely_on(xclrun: Callable[..., Told]) -> None:
+    for command in ("report", "plan", "status", "ui", "sync", "store"):
+        assert "--outputs DIR" in xclrun(command, "--help").out
+    for command in ("report", "plan", "status"):
+        assert "--json" in xclrun(command, "--help").out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([command, "--help"] for command in COMMANDS), ["plan", "trainer.lr=abc"]], ids=" ".join
+)
+def test_help_imports_nothing_heavy(arguments: list[str], run_python: Callable[..., str]) -> None:
+    code = (
+        f"import sys\nfrom xclrun.cli import main\nmain({arguments})\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    assert run_python(code).splitlines()[-1] == "[]"
+
+
+def test_plans_and_reports_do_not_import_torch(
+    xclrun: Callable[..., Told], here: Path, run_python: Callable[..., str]
+) -> None:
+    assert xclrun(*SMALL).code == 0
+    commands = [["plan", *SMALL], ["status"], ["report", "--from-runs"], ["store", "ls"], [*SMALL]]
+    code = f"import sys\nfrom xclrun.cli import main\nfor a in {commands}: print(a, main(a), 'torch' in sys.modules)"
+    told = run_python(code).splitlines()
+    for arguments in commands:
+        assert f"{arguments} 0 False" in told
+
+
+def test_help_is_quick(here: Path) -> None:
+    program = shutil.which("xclrun", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("xclrun is not installed beside this Python")
+    for arguments in (["--help"], ["report", "--help"]):
+        started = time.monotonic()
+        subprocess.run([program, *arguments], check=True, capture_output=True)
+        # The aim is 0.7 s on a machine that does nothing else.
+        assert time.monotonic() - started < 3
+
+
+def test_the_config_of_a_job_is_shown(xclrun: Callable[..., Told], here: Path) -> None:
+    told = xclrun("--cfg", "job", "strategy=er", "order=[en,de]", "trainer.lr=2e-3")
+    assert told.code == 0
+    assert told.err == ""
+    shown = yaml.safe_load(told.out)
+    assert shown["strategy"] == {
+        "name": "er",
+        "memory": "${dataset.replay.memory}",
+        "every_k": "${dataset.replay.every_k}",
+    }
+    assert shown["order"]["languages"] == ["en", "de"]
+    assert float(shown["trainer"]["lr"]) == 2e-3
+    assert "hydra" not in shown
+    assert list(here.iterdir()) == []
+
+
+def test_the_config_of_a_job_is_shown_resolved_and_in_part(xclrun: Callable[..., Told]) -> None:
+    resolved = yaml.safe_load(xclrun("strategy=er", "dataset=mtop", "--cfg", "job", "--resolve").out)
+    assert resolved["strategy"] == {"name": "er", "memory": 6000, "every_k": 100}
+    part = xclrun("--cfg", "job", "--package", "strategy", "strategy=er").out
+    assert yaml.safe_load(part)["name"] == "er"
+    assert "trainer" not in part
+
+
+def test_hydras_info_is_shown(run_python: Callable[..., str]) -> None:
+    told = run_python("from xclrun.cli import main\nprint(main(['--info', 'config', 'strategy=er']))")
+    assert "strategy: er" in told
+    assert told.splitlines()[-1] == "0"
+
+
+def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) -> None:
+    path = here / "mine" / "strategy" / "er_small.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("# Experience replay with my memory.\ndefaults:\n  - er\n\nmemory: 7\n")
+    told = xclrun("--config-dir", "mine", "--cfg", "job", "strategy=er_small", "-p", "strategy")
+    assert yaml.safe_load(told.out)["memory"] == 7
+    told = xclrun("--config-dir=mine", *SMALL, "strategy=er_small,naive", "-m")
+    assert told.code == 0
+    assert told.err.startswith("xclrun: 2 runs (2 strategies ")
+
+
+# Completion.
+
+
+@pytest.fixture
+def complete(xclrun: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Ask for completions as the shell's script does."""
+
+    def ask(line: str) -> list[str]:
+        monkeypatch.setenv("COMP_LINE", line)
+        monkeypatch.setenv("COMP_POINT", str(len(line)))
+        told = xclrun("-sc", "query=bash")
+        assert told.code == 0
+        assert told.err == ""
+        return told.out.split()
+
+    return ask
+
+
+def test_choices_are_completed(complete: Callable[[str], list[str]]) -> None:
+    assert set(complete("xclrun strategy=")) == {f"strategy={name}" for name in choices()["strategy"]}
+    assert complete("xclrun seed=1 strategy=n") == ["strategy=naive"]
+    assert set(complete("xclrun sweep=")) == {f"sweep={name}" for name in choices()["sweep"]}
+
+
+def test_keys_are_completed(complete: Callable[[str], list[str]]) -> None:
+    assert {"trainer.lr=", "trainer.epochs="} <= set(complete("xclrun trainer."))
+    assert complete("xclrun strategy=er strategy.m") == ["strategy.memory="]
+
+
+def test_commands_and_their_options_are_completed(complete: Callable[[str], list[str]]) -> None:
+    first = complete("xclrun ")
+    assert {*COMMANDS, "strategy=", "trainer.", "seed="} <= set(first)
+    assert not [word for word in first if word.startswith("schema")]
+    assert complete("xclrun rep") == ["report"]
+    assert {"--outputs", "--json", "--help"} <= set(complete("xclrun report --"))
+    assert not set(COMMANDS) & set(complete("xclrun seed=1 "))
+    assert set(complete("xclrun plan strategy=")) == set(complete("xclrun strategy="))
+    assert "--missing" in complete("xclrun plan strategy=er --")
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_the_script_that_sets_completion_up(shell: str, xclrun: Callable[..., Told]) -> None:
+    told = xclrun("-sc", f"install={shell}")
+    assert told.code == 0
+    assert told.err == ""
+    assert "-sc query=" in told.out
+    assert "xclrun" in told.out
+
+
+def test_completion_in_a_shell(here: Path) -> None:
+    bash = shutil.which("bash")
+    program = shutil.which("xclrun", path=str(Path(sys.executable).parent))
+    if bash is None or program is None:
+        pytest.skip("needs bash, and xclrun beside this Python")
+    script = (
+        f'PATH={Path(program).parent}:$PATH; eval "$(xclrun -sc install=bash)"; COMP_LINE="xclrun strategy=n"; '
+        "COMP_POINT=17; COMP_CWORD=1; hydra_bash_completion; echo ${COMPREPLY[@]}"
+    )
+    told = subprocess.run([bash, "-c", script], check=True, capture_output=True, text=True)
+    assert told.stdout.strip() == "strategy=naive"

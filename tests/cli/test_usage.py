@@ -1,0 +1,170 @@
+"""Wrong commands: one line that says what is possible, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import SMALL, Told
+
+UNKNOWN = [
+    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: er, inc_joint, "),
+    ("order=h2", "did you mean 'h2l'? Known: h2l, l2h, "),
+    ("order=en", "or a list of languages, as in order=[en,de]"),
+    ("sweep=dema", "sweep=dema: unknown; did you mean 'demo'?"),
+    ("hydra/launcher=locl", "hydra/launcher=locl: unknown; did you mean 'local'?"),
+    ("strategyy=er", "no key is called 'strategyy'; did you mean 'strategy'? Known: bucket, "),
+    ("sed=1", "no key is called 'sed'; did you mean 'seed'?"),
+    ("trainr.lr=1", "no key is called 'trainr.lr'; did you mean 'trainer'?"),
+    ("trainer.lrr=1", "no key is called 'trainer.lrr'; did you mean 'trainer.lr'? Known: trainer.batch_size, "),
+    ("dataset.replay.memori=1", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
+    ("strategy.memory=5", "no key is called 'strategy.memory'; strategy=er has it, the strategy chosen has not"),
+    ("hydra.foo=1", "no key is called 'hydra.foo'"),
+    ("+foo=1", "no key is called 'foo'; Known: bucket, "),
+    ("++trainer.foo=1", "no key is called 'trainer.foo'; did you mean 'trainer.lr'?"),
+    ("schema=config", "no group is called 'schema'; Known: dataset, "),
+    ("trainer@other=quick", "'trainer@other'; did you mean 'trainer'?"),
+]
+WRONG_VALUES = [
+    ("trainer.lr=abc", "trainer.lr: 'abc' is no number"),
+    ("trainer.lr=[1,2]", "trainer.lr: '[1, 2]' is no number"),
+    ("trainer.lr=inf", "trainer.lr=inf: must be a finite number"),
+    ("trainer.lr=0", "trainer.lr=0.0: must be above 0, for example 3e-5"),
+    ("trainer.lr=${nothing}", "trainer.lr: Interpolation key 'nothing' not found"),
+    ("trainer.lr=???", "trainer.lr must be given"),
+    ("seed=x", "seed: 'x' is no whole number"),
+    ("seed=1.5", "seed: '1.5' is no whole number"),
+    ("seed=-1", "seed=-1: must be a whole number of at least 0"),
+    ("seed=null", "seed: cannot be null"),
+    ("seed=", "seed: '' is no whole number"),
+    ("seed=1,x", "seed: 'x' is no whole number"),
+    ("bucket=-1", "bucket=-1: must be a whole number of at least 0"),
+    ("trainer.precision=fp7", "trainer.precision: 'fp7' is none of fp32, bf16, fp16"),
+    ("trainer.epochs=0", "trainer.epochs=0: must be a whole number of at least 1"),
+    ("trainer.epochs=1,0", "trainer.epochs=0: must be a whole number of at least 1"),
+    ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
+    ("trainer.betas=[0.9]", "trainer.betas=[0.9]: two numbers"),
+    ("dataset.languages=en", "dataset.languages: must be a list, as in [a,b]"),
+    ("dataset.replay=3", "dataset.replay: '3' is one value; set the keys below it"),
+    ("tracking.enabled=perhaps", "tracking.enabled: 'perhaps' is neither true nor false"),
+    ("paths.outputs=", "paths.outputs=: is empty; name a folder"),
+    ("paths.outputs=a,b", "paths.outputs=a,b: the runs of one sweep share one folder"),
+    ("model.hidden_size=15", "model.hidden_size=15: must be a multiple of model.attention_heads=2"),
+    ("model.hidden_size=null", "model.hidden_size=null: must be given where neither model.path nor model.hub is"),
+    ("dataset.reader=mtpo", "dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: jsonl, mini, mtop"),
+    ("dataset.task=pos", "dataset.task=pos: unknown; Known: intent_slots"),
+    ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
+    ("strategy.name=none", "no strategy is called 'none'; "),
+]
+GRAMMAR = [
+    ("trainer.lr=[1", "'trainer.lr=[1' cannot be read ("),
+    ("trainer.lr=1=2", "'trainer.lr=1=2' cannot be read (mismatched input '=' "),
+    ("seed=1,", "'seed=1,' cannot be read ("),
+    ("trainer.lr", "'trainer.lr' cannot be read (missing EQUAL at '<EOF>'); values are set as key=value"),
+    ("a b=1", "'a b=1' cannot be read (a blank or sign that needs quotes)"),
+    ("seed=range(1,x)", "'seed=range(1,x)' cannot be read ("),
+    ("seed=interval(1,3)", "seed=interval(1,3): a sweep needs values to choose from"),
+    ("=3", "'=3' has no key"),
+    ("strategy=null", "strategy=null: needs a name; Known: er, "),
+    ("strategy=[er,naive]", "strategy=[er,naive]: needs a name; "),
+    ("order=1", "order=1: needs a name; Known: h2l, "),
+    ("order={a:1}", "order={a:1}: needs a name; "),
+    ("~trainer", "~trainer: nothing can be removed"),
+    ("~seed", "~seed: nothing can be removed"),
+    ("+dataset=mtop", "+dataset=mtop: a choice replaces the one before it; leave out the +"),
+    ("+seed=2", "seed is there already; leave out the +"),
+    ("hydra/launcher=basic", "hydra/launcher=basic: Hydra's own cannot run xclrun's jobs"),
+    ("hydra/sweeper=basic", "hydra/sweeper=basic: Hydra's own cannot run xclrun's jobs"),
+]
+FLAGS = [
+    ("--foo", "unrecognized arguments: --foo"),
+    ("--cfg=jobs", "argument --cfg/-c: invalid choice: 'jobs'"),
+    ("--config-dir=nowhere", "not found"),
+    ("--config-name=other", "--config-dir=DIR adds to them"),
+    ("--experimental-rerun=config.pickle", "reads a pickle, which is never done here"),
+]
+ORDERS = [
+    ("order=[en,xx]", "order: the dataset has no language 'xx'; Known: de, en"),
+    ("order=[en,eng]", "did you mean 'en'?"),
+    ("order=[en,en]", "order: the language 'en' is repeated in [en, en]"),
+    ("order=[]", "order.languages is empty; the dataset has "),
+    ("order=[en,[de]]", "order.languages=['en', ['de']]: must be a list of names"),
+    ("order=[en,de],[de,xx]", "order: the dataset has no language 'xx'"),
+    ("order=order1", "order: the dataset has no language 'fr'; Known: de, en"),
+    ("order.languages=[en,en]", "order: the language 'en' is repeated"),
+    ("order.by_size=up", "order.by_size=up: unknown; Known: ascending, descending"),
+]
+
+
+@pytest.mark.parametrize(("override", "told"), UNKNOWN + WRONG_VALUES + GRAMMAR + FLAGS)
+def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable[..., str]) -> None:
+    assert told in refused(*SMALL, override)
+
+
+def test_the_settings_of_the_strategy_chosen_are_named(refused: Callable[..., str]) -> None:
+    line = refused(*SMALL, "strategy=er", "strategy.memori=5")
+    assert line.startswith("no key is called 'strategy.memori'; did you mean 'strategy.memory'? Known: ")
+    assert "strategy.memory=-1: must be" in refused(*SMALL, "strategy=er", "strategy.memory=-1")
+
+
+def test_a_path_at_home(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    assert refused(*SMALL, "dataset=mtop", "dataset.root=~/data") == (
+        f"dataset.root={here}/data: no such folder ({here}/data)"
+    )
+
+
+@pytest.mark.parametrize(("override", "told"), ORDERS)
+def test_a_wrong_order_is_refused(override: str, told: str, refused: Callable[..., str], corpus: Path) -> None:
+    assert told in refused(*SMALL, "dataset=jsonl", f"dataset.root={corpus}", override, "-m")
+
+
+def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str], corpus: Path) -> None:
+    line = refused("dataset=jsonl", f"dataset.root={corpus}", "order=order1", "tracking=none")
+    assert line == "order: the dataset has no language 'fr'; Known: de, en, es"
+    assert "order.languages is needed" in refused("order=list")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: plan, "),
+        (["reprot", "seed=1"], "values are set as key=value"),
+        (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
+        (["report"], "--outputs outputs: there is no such folder"),
+        (["report", "--outputs", "x"], "--outputs x: there is no such folder"),
+        (["ui"], "there is no such folder"),
+        (["ui", "--port", "x"], "argument --port: invalid int value: 'x'"),
+        (["sync"], "there is no such folder"),
+        (["status"], "no sweep was started here"),
+        (["store"], "the following arguments are required: action"),
+        (["store", "ls"], "there is no such folder"),
+        (["selftest", "ner"], "no strategy is called 'ner' in xclrun; did you mean 'er'?"),
+        (["plan", "--foo"], "plan: no option is called '--foo'"),
+        (["plan", "strategy=eer"], "strategy=eer: unknown; did you mean 'er'?"),
+        (["plan", "~seed"], "~seed: nothing can be removed"),
+        (["-sc", "install=tcsh"], "-sc install=tcsh: needs one of install=bash, "),
+        (["-sc"], "needs one of install=bash, "),
+        (["--cfg", "job", "seed=1,2"], "seed=1,2: one job is shown at a time; give one value"),
+        (["--cfg", "job", "strategy=eer"], "did you mean 'er'?"),
+        (["--cfg"], "argument --cfg/-c: expected one argument"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_is_refused(command: list[str], told: str, refused: Callable[..., str]) -> None:
+    assert told in refused(*command)
+
+
+def test_a_traceback_is_shown_to_those_who_ask(xclrun: Callable[..., Told], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XCLRUN_DEBUG", "1")
+    told = xclrun("trainer.lr=abc")
+    assert told.code == 2
+    assert told.err.startswith("Traceback (most recent call last):")
+    assert told.err.endswith("\nxclrun: trainer.lr: 'abc' is no number\n")
+
+
+def test_an_empty_place_for_outputs_is_refused(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XCLRUN_OUTPUTS", "")
+    assert "paths.outputs=: is empty" in refused(*SMALL)

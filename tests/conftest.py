@@ -1,0 +1,174 @@
+"""Shared by all tests: a small corpus in three languages, and runs on it that take a fraction of a second."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xclrun.compose import Composed
+    from xclrun.run import Run
+
+TEMPLATES = {
+    "en": {"alarm": "wake me at {time}", "weather": "will it rain in {city} at {time}", "call": "please call {name}"},
+    "de": {"alarm": "weck mich um {time}", "weather": "regnet es in {city} um {time}", "call": "ruf bitte {name} an"},
+    "es": {"alarm": "despiértame a las {time}", "weather": "lloverá en {city} a las {time}", "call": "llama a {name}"},
+}
+VALUES = {
+    "time": ["six", "seven", "half past nine", "ten thirty"],
+    "city": ["Rome", "New York", "Paris", "São Paulo"],
+    "name": ["Anna", "Uncle Bob", "Tom", "Mr Lee"],
+}
+# Sizes that neither the batch size of `make_run` nor a replay memory divides.
+SIZES = {"en": {"train": 22, "dev": 7, "test": 9}, "de": {"train": 18, "dev": 6, "test": 8}, "es": {"train": 13}}
+
+# A model of a few thousand weights, trained for 2 epochs with batches of 4; the replay memory is small and used often.
+SMALL = (
+    "dataset=jsonl",
+    "dataset.replay.memory=10",
+    "dataset.replay.every_k=2",
+    "model.hidden_size=16",
+    "model.hidden_layers=1",
+    "model.attention_heads=2",
+    "model.intermediate_size=32",
+    "model.vocab_size=200",
+    "model.lr=3e-3",
+    "trainer.epochs=2",
+    "trainer.batch_size=4",
+    "tracking=none",
+    "runtime.device=cpu",
+    "runtime.threads=1",
+)
+
+
+def sentences(language: str, split: str, size: int) -> list[dict[str, Any]]:
+    """Return rows of the corpus, the same each time."""
+    generator = random.Random(f"{language}/{split}")
+    rows = []
+    for i in range(size):
+        label = generator.choice(sorted(TEMPLATES[language]))
+        tokens, tags = [], []
+        for word in TEMPLATES[language][label].split():
+            if word.startswith("{"):
+                words = generator.choice(VALUES[word[1:-1]]).split()
+                tags += [f"B-{word[1:-1]}"] + [f"I-{word[1:-1]}"] * (len(words) - 1)
+            else:
+                words = [word]
+                tags.append("O")
+            tokens += words
+        rows.append({"id": f"{language}-{split}-{i}", "tokens": tokens, "tags": tags, "label": label})
+    return rows
+
+
+def write_corpus(folder: Path, change: Mapping[tuple[str, str], Callable[[list[dict[str, Any]]], Any]]) -> Path:
+    """Write the corpus as JSON Lines; ``change`` edits the rows of a (language, split) in place."""
+    for language in TEMPLATES:
+        for split, size in {"train": 13, "dev": 6, "test": 8, **SIZES[language]}.items():
+            rows = sentences(language, split, size)
+            if edit := change.get((language, split)):
+                edit(rows)
+            path = folder / language / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+@cache
+def composed(overrides: tuple[str, ...]) -> Composed:
+    """Compose one job as the command line does; Hydra takes a tenth of a second, so each is composed once."""
+    from xclrun.compose import compose_jobs, lists_of_languages, loader
+
+    with loader() as config_loader:
+        [job] = compose_jobs([lists_of_languages(overrides)], config_loader)
+    return job
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the corpus."""
+    return write_corpus(tmp_path_factory.mktemp("corpus"), {})
+
+
+@pytest.fixture
+def changed_corpus(tmp_path: Path) -> Callable[..., Path]:
+    """Write a corpus that differs: ``changed_corpus({("de", "test"): edit})``, where ``edit`` changes the rows."""
+    folders = iter(range(1000))
+    return lambda change: write_corpus(tmp_path / f"corpus-{next(folders)}", change)
+
+
+@pytest.fixture(scope="session")
+def compose() -> Callable[..., Composed]:
+    """Compose the config of one job from overrides."""
+    return lambda *overrides: composed(overrides)
+
+
+@pytest.fixture
+def make_run(corpus: Path, tmp_path: Path) -> Callable[..., Run]:
+    """Plan a small run: ``make_run("strategy=er", "seed=2", outputs="a")``; outputs lie under tmp_path."""
+    from xclrun.run import plan_run
+
+    def make(*overrides: str, outputs: str | Path = "outputs", data: Path = corpus) -> Run:
+        order = () if any(text.startswith("order=") for text in overrides) else ("order=[en,de,es]",)
+        job = composed((*SMALL, *order, *overrides))
+        root, folder = str(data), str(tmp_path / outputs)
+        config = dataclasses.replace(
+            job.config,
+            dataset=dataclasses.replace(job.config.dataset, root=root),
+            paths=dataclasses.replace(job.config.paths, outputs=folder),
+        )
+        resolved = {
+            **job.resolved,
+            "dataset": {**job.resolved["dataset"], "root": root},
+            "paths": {**job.resolved["paths"], "outputs": folder},
+        }
+        return plan_run(config, resolved)
+
+    return make
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Compute with one thread, which is fastest for small models, and put the number back after the test."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def do(threads: None) -> Callable[..., Run]:
+    """Train and evaluate a run to its end, and return it: ``do(run, listener, stop)``."""
+    from xclrun.train.execute import execute
+    from xclrun.train.listen import Listener
+    from xclrun.train.stop import StopFlag
+
+    def run(run: Run, listener: Any = None, stop: Any = None) -> Run:
+        execute(run, listener or Listener(), stop or StopFlag())
+        return run
+
+    return run
+
+
+@pytest.fixture
+def run_python() -> Callable[..., str]:
+    """Run Python code in a process of its own and return what it prints: ``run_python(code, PYTHONHASHSEED="1")``."""
+
+    def run(code: str, **environment: str) -> str:
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run

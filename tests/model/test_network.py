@@ -1,0 +1,206 @@
+"""Building: the same seed gives the same weights, heads and encoder draw apart, and nothing else moves."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaModel
+
+from xclrun.config import ModelConfig
+from xclrun.errors import UsageError
+from xclrun.model.network import Model, build
+
+from .conftest import batch
+
+PIECES = 50
+
+
+class Tokenizer(SimpleNamespace):
+    """What `build` needs of a tokenizer."""
+
+    def __len__(self) -> int:
+        return PIECES
+
+
+TOKENIZER = Tokenizer(pad_token_id=0)
+
+
+def small(**changes: Any) -> ModelConfig:
+    shape: dict[str, Any] = {"hidden_size": 16, "hidden_layers": 1, "attention_heads": 2, "intermediate_size": 32}
+    return ModelConfig(**{"name": "small", "vocab_size": PIECES, "max_length": 20, **shape, **changes})
+
+
+def weights(seed: int = 1, classes: int = 5, tags: int = 7, **changes: Any) -> dict[str, Tensor]:
+    return build(small(**changes), TOKENIZER, classes, tags, seed).state_dict()
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor], part: str = "") -> bool:
+    keys = [key for key in a if key.startswith(part)]
+    assert keys
+    return all(key in b and torch.equal(a[key], b[key]) for key in keys)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A pretrained encoder on disk, without a pooler, as many are saved."""
+    torch.manual_seed(11)
+    shape = BertConfig(
+        vocab_size=PIECES,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+        hidden_dropout_prob=0.3,
+    )
+    BertModel(shape, add_pooling_layer=False).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_same_seed_same_weights() -> None:
+    first = weights(seed=3)
+    torch.manual_seed(99)
+    random.seed(99)
+    np.random.seed(99)  # noqa: NPY002 - the global state must not matter
+    assert same(first, weights(seed=3))
+
+
+@pytest.mark.parametrize("part", ["encoder.", "intent.weight", "tagger.linear.weight", "tagger.crf."])
+def test_another_seed_changes_every_part(part: str) -> None:
+    assert not same(weights(seed=3), weights(seed=4), part)
+
+
+def test_the_encoder_does_not_depend_on_the_heads() -> None:
+    assert same(weights(classes=5, tags=7), weights(classes=9, tags=0), "encoder.")
+
+
+def test_the_heads_do_not_depend_on_the_encoder(folder: Path) -> None:
+    first = weights()
+    for other in (weights(hidden_layers=2), weights(path=str(folder))):
+        assert same(first, other, "intent.")
+        assert same(first, other, "tagger.")
+
+
+def test_global_random_states_stay(folder: Path) -> None:
+    before = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
+    weights()
+    weights(path=str(folder))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (random.getstate(), repr(np.random.get_state())) == before[1:]  # noqa: NPY002
+
+
+def test_pretrained_weights_are_taken_over(folder: Path) -> None:
+    model = build(small(path=str(folder), dropout=0.25), TOKENIZER, 5, 7, seed=1)
+    stored = load_file(folder / "model.safetensors")
+    assert len(stored) > 20
+    found = model.encoder.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in stored.items())
+    # The config's dropout holds, in the encoder and before the heads.
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
+
+
+def test_pretrained_weights_do_not_depend_on_the_seed(folder: Path) -> None:
+    first, second = (weights(seed=seed, path=str(folder)) for seed in (1, 2))
+    assert same(
+        {key: value for key, value in first.items() if key.startswith("encoder.") and "pooler" not in key}, second
+    )
+    assert not same(first, second, "intent.")
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape"])
+def test_pretrained_weights_that_do_not_fit_are_refused(folder: Path, damage: str) -> None:
+    path = folder / "model.safetensors"
+    stored = load_file(path)
+    name = "encoder.layer.0.intermediate.dense.weight"
+    if damage == "missing":
+        del stored[name]
+    else:
+        stored[name] = stored[name][:5].clone()
+    save_file(stored, path, metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"do not fit config.json.*encoder\.layer\.0\.intermediate\.dense\.weight"):
+        weights(path=str(folder))
+
+
+def test_pretrained_weights_that_cannot_be_read_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UsageError, match="cannot be read"):
+        weights(path=str(folder))
+
+
+def test_sentences_longer_than_the_encoder_s_positions_are_refused(folder: Path) -> None:
+    weights(path=str(folder), max_length=40)
+    with pytest.raises(UsageError, match=r"max_length=41.*has 40 positions"):
+        weights(path=str(folder), max_length=41)
+
+
+def test_positions_of_xlmr_start_behind_the_padding_s(tmp_path: Path) -> None:
+    shape = XLMRobertaConfig(
+        vocab_size=PIECES,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=22,
+    )
+    XLMRobertaModel(shape).save_pretrained(tmp_path)
+    model = build(small(path=str(tmp_path), max_length=20), TOKENIZER, 5, 7, seed=1)
+    longest = batch([9], labels=[0], tags=[[0] * 9], extra=1)
+    assert longest.input_ids.shape == (1, 20)
+    assert model.loss(longest).isfinite()
+    with pytest.raises(UsageError, match=r"max_length=21.*has 20 positions"):
+        weights(path=str(tmp_path), max_length=21)
+
+
+def test_an_unknown_architecture_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "bret"}))
+    with pytest.raises(UsageError, match=r"the encoder cannot be read .*bret"):
+        weights(path=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": None, "attention_heads": None}, "lacks hidden_size, attention_heads"),
+        ({"vocab_size": None}, "lacks vocab_size"),
+        ({"hidden_size": 15}, "hidden_size=15 must be a multiple of attention_heads=2"),
+    ],
+)
+def test_shapes_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        weights(**changes)
+
+
+def test_parameters_of_the_paper_s_model() -> None:
+    """CCL, Table 7: mBERT with 114 intents and 152 tags; nothing is allocated."""
+    with torch.device("meta"):
+        encoder = BertModel(BertConfig(vocab_size=119_547))
+        model = Model(encoder, classes=114, tags=152, dropout=0.1)
+    body, total = (sum(p.numel() for p in part.parameters()) for part in (encoder, model))
+    assert body == 177_853_440
+    assert total - body == 769 * 114 + 769 * 152 + 152**2 + 2 * 152
+    assert total == 178_081_402
+
+
+def test_output_depends_on_no_padding() -> None:
+    """A sentence has the same output alone and beside a longer one."""
+    model = build(small(), TOKENIZER, 5, 7, seed=1).eval()
+    together = batch([2, 5], labels=[1, 2], tags=[[0, 1], [0, 1, 2, 3, 4]])
+    alone = batch([2], labels=[1], tags=[[0, 1]])
+    together.input_ids[0, :4] = alone.input_ids[0]
+    with torch.no_grad():
+        a, b = model(together), model(alone)
+    assert torch.allclose(a.logits[0], b.logits[0], atol=1e-6)
+    assert torch.allclose(a.emissions[0, :2], b.emissions[0], atol=1e-6)
+
+
+def test_package_does_not_import_torch(run_python: Callable[[str], str]) -> None:
+    assert run_python("import sys, xclrun.model, xclrun.strategy.er; print('torch' in sys.modules)") == "False"

@@ -1,0 +1,125 @@
+"""Where an encoder comes from: local folders, the hub, and what identifies it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+from xclrun.config import ModelConfig
+from xclrun.errors import UsageError
+from xclrun.model import source
+from xclrun.model.source import encoder_identity, from_scratch, locate
+
+from .test_vocabulary import corpus
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What looks like an encoder."""
+    path = tmp_path / "encoder"
+    path.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (path / name).write_text(f"the {name} of an encoder")
+    return path
+
+
+def at(path: Path) -> ModelConfig:
+    return ModelConfig(name="mine", path=str(path))
+
+
+def test_from_scratch_where_neither_path_nor_hub_is_given() -> None:
+    assert from_scratch(ModelConfig(name="tiny"))
+    assert not from_scratch(ModelConfig(name="mine", path="somewhere"))
+    assert not from_scratch(ModelConfig(name="mbert", hub="some/name"))
+
+
+def test_a_local_folder_goes_before_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert locate(ModelConfig(name="mbert", hub="some/name", path=str(folder))) == folder
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert locate(ModelConfig(name="mine", path="~/encoder")) == folder
+
+
+def test_folders_that_hold_no_encoder_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"model\.path=.*nowhere: is no folder"):
+        locate(at(folder / "nowhere"))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UsageError, match=r"has no model\.safetensors.*pickles, never read"):
+        locate(at(folder))
+    (folder / "config.json").unlink()
+    with pytest.raises(UsageError, match=r"has no config\.json"):
+        locate(at(folder))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            LocalEntryNotFoundError("offline"),
+            "the hub cannot be reached for 'some/name'; give a local folder",
+        ),
+        (OSError("no route"), "the hub cannot be reached for 'some/name'; give a local folder"),
+        (None, "the hub has no 'some/name'; give a local folder"),
+    ],
+)
+def test_a_hub_that_does_not_serve(error: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if error is None:
+        request = httpx.Request("GET", "https://example.org")
+        error = RepositoryNotFoundError("gone", response=httpx.Response(404, request=request))
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fails)
+    source._from_hub.cache_clear()
+    with pytest.raises(UsageError) as raised:
+        locate(ModelConfig(name="mbert", hub="some/name"))
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_pickle_is_fetched_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **given: asked.update(given) or str(folder))
+    source._from_hub.cache_clear()
+    assert locate(ModelConfig(name="mbert", hub="some/name", revision="abc")) == folder
+    assert asked["revision"] == "abc"
+    assert not any("bin" in pattern or pattern.startswith("*") for pattern in asked["allow_patterns"])
+    source._from_hub.cache_clear()
+
+
+@pytest.fixture
+def identity(folder: Path) -> Callable[[], str]:
+    def compute() -> str:
+        source._folder_identity.cache_clear()
+        return encoder_identity(at(folder), corpus())
+
+    return compute
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_one_byte_of_a_pretrained_encoder_changes_its_identity(
+    name: str, folder: Path, identity: Callable[[], str]
+) -> None:
+    before = identity()
+    path = folder / name
+    path.write_text(path.read_text() + ".")
+    assert identity() != before
+
+
+def test_where_a_pretrained_encoder_lies_does_not_matter(folder: Path, identity: Callable[[], str]) -> None:
+    before = identity()
+    (folder / "README.md").write_text("not read")
+    assert identity() == before
+    copy = shutil.copytree(folder, folder.parent / "copy")
+    assert encoder_identity(at(copy), corpus(train=["other sentences"])) == before
+
+
+def test_an_encoder_from_scratch_is_its_training_sentences() -> None:
+    model = ModelConfig(name="tiny", vocab_size=100)
+    before = encoder_identity(model, corpus(train=["one two"]))
+    assert encoder_identity(model, corpus(train=["one two"], dev=["x"], test=["y"])) == before
+    assert encoder_identity(model, corpus(train=["one three"])) != before

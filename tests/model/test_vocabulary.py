@@ -1,0 +1,153 @@
+"""The learnt vocabulary: the same wherever it is learnt, without unknown characters, in its bounds."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.config import ModelConfig
+from xclrun.data.example import Dataset, Example
+from xclrun.errors import UsageError
+from xclrun.model.vocabulary import SPECIAL, learn_wordpieces, load_tokenizer
+
+SENTENCES = [
+    "remind me to water the plants on Monday",
+    "Erinnere mich am Montag daran , die Blumen zu gießen !",
+    "rappelle-moi d' arroser les plantes à 7:30",
+    "सोमवार को पौधों को पानी देना याद दिलाना",
+    "เตือนฉันให้รดน้ำต้นไม้วันจันทร์",
+    "明天早上 叫醒 我",
+]
+CHARACTERS = sorted({c for s in SENTENCES for c in s if not c.isspace()})
+# The special pieces, each character first in a word and inside one, and the marker.
+LEAST = len(SPECIAL) + 2 * len(CHARACTERS) + 1
+
+
+def corpus(**splits: list[str]) -> Dataset:
+    """Return a dataset of one language; splits that are not given hold one sentence."""
+    return Dataset(
+        "made",
+        "intent_slots",
+        ("xx",),
+        {
+            ("xx", split): tuple(
+                Example(str(i), "xx", tuple(s.split()), "a") for i, s in enumerate(splits.get(split, ["a b"]))
+            )
+            for split in ("train", "dev", "test")
+        },
+    )
+
+
+def tiny(size: int = 400, **changes: Any) -> ModelConfig:
+    return ModelConfig(**{"name": "tiny", "vocab_size": size, **changes})
+
+
+def test_the_same_in_every_process(run_python: Callable[..., str]) -> None:
+    """Hash seeds and threads differ; many words of like frequency make ties."""
+    code = (
+        "import json, random\n"
+        "from xclrun.model.vocabulary import learn_wordpieces\n"
+        "r = random.Random(1)\n"
+        "words = [''.join(r.choice('abcdeéहकन') for _ in range(r.randint(1, 6))) for _ in range(900)]\n"
+        "sentences = [' '.join(words[i : i + 6]) for i in range(0, 900, 6)]\n"
+        "print(json.dumps(learn_wordpieces(sentences, 400)))"
+    )
+    first, second = (
+        run_python(code, PYTHONHASHSEED=seed, RAYON_NUM_THREADS=threads, TOKENIZERS_PARALLELISM=parallel)
+        for seed, threads, parallel in (("1", "1", "false"), ("2", "4", "true"))
+    )
+    assert json.loads(first) == json.loads(second)
+    assert len(json.loads(first)) > 300
+
+
+@pytest.mark.parametrize("size", [LEAST, 200, 3000])
+def test_the_bound_holds_and_nothing_is_there_twice(size: int) -> None:
+    pieces = learn_wordpieces(SENTENCES, size)
+    assert len(pieces) <= size
+    assert len(set(pieces)) == len(pieces)
+    assert tuple(pieces[:5]) == SPECIAL
+
+
+def test_a_larger_bound_gives_longer_pieces() -> None:
+    small, large = (learn_wordpieces(SENTENCES * 3, size) for size in (200, 400))
+    assert len(large) > len(small)
+    # Every word is a piece of its own once there is room.
+    assert "plants" in large
+    assert "plants" not in small
+
+
+def test_a_bound_that_cannot_hold_the_characters_is_refused() -> None:
+    with pytest.raises(UsageError, match=f"vocab_size={LEAST - 1}: .* need at least {LEAST}"):
+        learn_wordpieces(SENTENCES, LEAST - 1)
+
+
+@pytest.mark.parametrize("size", [LEAST, 400])
+def test_no_seen_character_is_unknown(size: int, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny(size), corpus(train=SENTENCES), tmp_path)
+    # As a word of its own, first in a word, and inside one, also in words that were never seen.
+    for text in (" ".join(CHARACTERS[::-1]), *(f"{c}a a{c}a" for c in CHARACTERS)):
+        assert tokenizer.unk_token not in tokenizer.tokenize(text), text
+    assert tokenizer.tokenize("Ω") == [tokenizer.unk_token]
+
+
+def test_words_are_put_together_from_their_pieces(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path)
+    for word in ("plants", "Monday", "gießen", "सोमवार"):
+        pieces = tokenizer.tokenize(word)
+        assert "".join(piece.removeprefix("##") for piece in pieces) == word
+        assert [piece.startswith("##") for piece in pieces] == [False] + [True] * (len(pieces) - 1)
+
+
+def test_case_and_accents_are_kept(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny(), corpus(train=["É e E é"] * 4), tmp_path)
+    assert tokenizer.tokenize("É e E é") == ["É", "e", "E", "é"]
+
+
+def test_learnt_once_from_the_training_split_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load_tokenizer(tiny(), corpus(train=SENTENCES, test=["Ωmega"]), tmp_path).get_vocab()
+    assert not any("Ω" in piece for piece in first)
+    assert len(list(tmp_path.iterdir())) == 1
+
+    def never(*_: Any) -> None:
+        raise AssertionError("the kept vocabulary was not used")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("xclrun.model.vocabulary.learn_wordpieces", never)
+        assert load_tokenizer(tiny(), corpus(train=SENTENCES, test=["other"]), tmp_path).get_vocab() == first
+    # Another training split, or another size, is another vocabulary, in a file of its own.
+    other = load_tokenizer(tiny(), corpus(train=[*SENTENCES, "Ωmega"]), tmp_path).get_vocab()
+    smaller = load_tokenizer(tiny(200), corpus(train=SENTENCES), tmp_path).get_vocab()
+    assert "Ω" in other
+    assert len(smaller) < len(first)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_ids_are_the_lines_of_the_file(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path)
+    [path] = tmp_path.iterdir()
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == lines
+    assert tokenizer.pad_token_id == 0
+
+
+def test_a_pretrained_tokenizer_is_read_from_its_folder(tmp_path: Path) -> None:
+    source = load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path / "cache")
+    folder = tmp_path / "encoder"
+    source.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    (folder / "model.safetensors").touch()
+    found = load_tokenizer(tiny(path=str(folder)), corpus(), tmp_path / "other")
+    assert found.get_vocab() == source.get_vocab()
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "has no tokenizer.json"), ("{", "tokenizer cannot be read")])
+def test_a_folder_without_a_tokenizer_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    (tmp_path / "model.safetensors").touch()
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        load_tokenizer(tiny(path=str(tmp_path)), corpus(), tmp_path / "cache")

@@ -1,0 +1,190 @@
+"""Runs that are killed in chosen places, in children forked from a process that has imported everything.
+
+A script, so that no process of the test runner is forked: ``python faults.py NAME ARGUMENT…`` prints one JSON value.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from xclrun import selftest
+
+# Two hops of two steps, with a checkpoint at each.
+TINY = (
+    "dataset.languages=[en,de]",
+    "dataset.max_train=8",
+    "dataset.max_eval=4",
+    "order=[en,de]",
+    "model.hidden_size=16",
+    "model.vocab_size=200",
+    "trainer.batch_size=4",
+    "trainer.epochs=1",
+)
+
+
+class Faults:
+    """Counts the places in which a process changes files, and kills it in the ``at``-th."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.count = at, 0
+        self.kinds: Counter[str] = Counter()
+
+    def place(self, kind: str) -> None:
+        self.count += 1
+        self.kinds[kind] += 1
+        if self.count == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self) -> None:
+        """Come before every call that changes a file, and into the middle of every write."""
+        for name in ("replace", "rename", "fsync", "unlink", "rmdir", "mkdir", "chmod", "utime"):
+            setattr(os, name, self._before(name, getattr(os, name)))
+        create, open_file = os.open, io.open
+
+        def exclusive(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+            if flags & os.O_EXCL:
+                self.place("create")
+            return create(path, flags, *rest, **named)
+
+        def opened(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
+            made = open_file(file, mode, *rest, **named)
+            return Torn(made, self) if set(mode) & set("wax+") else made
+
+        os.open, io.open = exclusive, opened  # type: ignore[assignment]
+
+    def _before(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            self.place(name)
+            return real(*given, **named)
+
+        return call
+
+
+class Torn:
+    """A file whose every write has a middle."""
+
+    def __init__(self, file: Any, faults: Faults) -> None:
+        self.file, self.faults = file, faults
+
+    def write(self, data: Any) -> int:
+        half = len(data) // 2
+        self.file.write(data[:half])
+        self.file.flush()
+        self.faults.place("write")
+        return half + int(self.file.write(data[half:]))
+
+    def __enter__(self) -> Torn:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:
+    """Kill a run in every ``every``-th place in which it changes a file, go on with it, and compare."""
+    from xclrun.store.prune import damaged
+
+    selftest.import_everything()
+    calm = selftest.job(strategy, Path(folder) / "calm", TINY)
+    assert selftest.in_child(lambda: selftest.do(calm)) == 0
+    expected = selftest.predictions(calm)
+    run = selftest.job(strategy, Path(folder) / "killed", TINY)
+    counts = Path(folder) / "counts.json"
+    problems: list[str] = []
+
+    def failing(faults: Faults) -> None:
+        faults.install()
+        selftest.do(run)
+        counts.write_text(json.dumps(faults.kinds))
+
+    killed, at = 0, 1
+    while True:
+        status = selftest.in_child(lambda: failing(Faults(at)))  # noqa: B023  done before the next turn
+        if status == 0:
+            break
+        if not os.WIFSIGNALED(status):
+            problems.append(f"place {at}: ended with {status}")
+        killed += 1
+        problems += [f"place {at}, killed: {line}" for line in damaged(run.store, run.outputs)]
+        if selftest.in_child(lambda: selftest.do(run)) != 0:
+            problems.append(f"place {at}: cannot go on")
+        elif selftest.predictions(run) != expected:
+            problems.append(f"place {at}: the predictions differ")
+        problems += [f"place {at}, continued: {line}" for line in damaged(run.store, run.outputs)]
+        left = [str(path) for path in (run.directory.path).rglob(".tmp-*")]
+        problems += [f"place {at}: left {path}" for path in left]
+        shutil.rmtree(run.outputs)
+        at += int(every)
+    return {"killed": killed, "places": json.loads(counts.read_text()), "problems": problems}
+
+
+def broken(folder: str) -> bool:
+    """Whether the selftest calls a run equal that forgets its optimiser when it is continued."""
+    from xclrun.train import loop
+
+    loop.load_optimizer_tensors = lambda optimizer, tensors: None
+    return selftest.kill_test("naive", kills=6, seed=1, folder=Path(folder)).equal
+
+
+def together(folder: str, count: str, victim: str, *overrides: str) -> dict[str, Any]:
+    """Give one command to several processes at once; the ``victim``-th (from 1; 0: none) dies in its first training."""
+    selftest.import_everything()
+    began = time.monotonic()
+    children = [_start(i + 1 == int(victim), Path(folder) / "trained", overrides) for i in range(int(count))]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    trained = (Path(folder) / "trained").read_text().split()
+    return {"codes": codes, "trained": trained, "seconds": time.monotonic() - began}
+
+
+def _start(dies: bool, log: Path, overrides: Sequence[str]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = command(dies, log, overrides)
+        finally:
+            os._exit(code)
+    return child
+
+
+def command(dies: bool, log: Path, overrides: Sequence[str]) -> int:
+    """Run a command, and note the key of every training that is done to its end."""
+    from xclrun.cli import main
+    from xclrun.train.loop import HopTraining
+
+    train = HopTraining.run
+
+    def noted(self: HopTraining) -> dict[str, Any]:
+        time.sleep(0.1)  # long enough that the others come to need it
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        counted = train(self)
+        with log.open("a") as file:
+            file.write(self.checkpoints.folder.name.removesuffix(".checkpoints") + "\n")
+        return counted
+
+    HopTraining.run = noted  # type: ignore[method-assign]
+    return main(overrides)
+
+
+def alone(log: str, dies: str, *overrides: str) -> int:
+    """Run a command in this very process."""
+    return command(dies == "dies", Path(log), overrides)
+
+
+if __name__ == "__main__":
+    found = {f.__name__: f for f in (writes, broken, together, alone)}[sys.argv[1]](*sys.argv[2:])
+    print(json.dumps(found))

@@ -1,0 +1,61 @@
+"""Killed anywhere, between and inside writes, and continued: the predictions are the same, bit for bit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.strategy import STRATEGIES
+
+from .commands import XCLRUN
+
+
+def _selftest(*arguments: str) -> dict[str, tuple[int, str]]:
+    """Return strategy → (kills, predictions) as `xclrun selftest` tells."""
+    done = subprocess.run([*XCLRUN, "selftest", *arguments], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = re.findall(r"^(\w+) +(\d+) +[\d.]+  (.+)$", done.stdout, re.MULTILINE)
+    return {name: (int(kills), found) for name, kills, found in rows}
+
+
+def test_selftest_kills_and_compares() -> None:
+    [(kills, found)] = _selftest("er", "--kills", "4").values()
+    assert kills >= 4
+    assert found == "identical"
+
+
+@pytest.mark.full
+def test_every_strategy_killed_at_random_instants() -> None:
+    found = _selftest("--kills", "20", "--seed", "7")
+    assert set(found) == set(STRATEGIES)
+    for strategy, (kills, predictions) in found.items():
+        assert kills >= 20, strategy
+        assert predictions == "identical", strategy
+
+
+@pytest.mark.full
+def test_selftest_finds_what_is_forgotten(faults: Callable[..., Any], tmp_path: Path) -> None:
+    assert faults("broken", tmp_path) is False
+
+
+# How many of the places in which a run changes files are tried: each, or every n-th.
+@pytest.mark.parametrize(
+    ("strategy", "every"),
+    [
+        ("naive", 40),
+        pytest.param("er", 2, marks=pytest.mark.full),
+        *[pytest.param(name, 19, marks=pytest.mark.full) for name in STRATEGIES if name not in ("naive", "er")],
+    ],
+)
+def test_killed_inside_writes(faults: Callable[..., Any], tmp_path: Path, strategy: str, every: int) -> None:
+    found = faults("writes", strategy, tmp_path, every)
+    assert found["problems"] == []
+    assert {"write", "create", "fsync", "replace", "rename", "unlink"} <= set(found["places"])
+    places = sum(found["places"].values())
+    assert places > 100
+    assert found["killed"] == -(-places // every)

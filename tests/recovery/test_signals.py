@@ -1,0 +1,84 @@
+"""Asked to stop by a signal in the middle of a hop: a checkpoint, the right exit code, and the same command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .commands import events, predictions, small, wait_for, whole
+
+# Hops of some seconds, of which nothing is saved but at a signal.
+LONG = small("strategy=er", "dataset.max_train=48", "trainer.epochs=30", "trainer.checkpoint_minutes=1000")
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.full),
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.full),
+        pytest.param(signal.SIGUSR2, marks=pytest.mark.full),
+    ],
+)
+def test_signal_in_a_hop(
+    number: signal.Signals,
+    start: Callable[..., Any],
+    xclrun: Callable[..., tuple[int, str]],
+    undisturbed: Callable[..., dict[str, str]],
+    tmp_path: Path,
+) -> None:
+    given = (*LONG, f"paths.outputs={tmp_path}", "-m")
+    process = start(*given)
+    wait_for(lambda: list(tmp_path.glob("runs/*/progress.json")))
+    assert list(tmp_path.glob("store/*/*.checkpoints/*")) == []
+    process.send_signal(number)
+    sent = time.monotonic()
+    told = process.communicate(timeout=30)[0]
+    assert time.monotonic() - sent < 10
+    assert process.returncode == 128 + number
+    assert f"stopped by {number.name}" in told
+    assert "Traceback" not in told
+    assert len(list(tmp_path.glob("store/*/*.checkpoints/*.safetensors"))) == 1
+
+    code, told = xclrun("status", "--outputs", str(tmp_path))
+    assert code == 0
+    assert "1 interrupted" in told
+
+    code, told = xclrun(*given)
+    assert code == 0, told
+    assert predictions(tmp_path) == undisturbed(LONG)
+    assert len(events(tmp_path, "started")) == 2
+    assert list(tmp_path.glob("store/*/*.checkpoints")) == []
+    assert whole(tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("to_all", [False, True], ids=["launcher", "terminal"])
+def test_signal_with_workers(
+    to_all: bool, start: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """A terminal's Ctrl-C goes to the launcher and to its workers, and the launcher passes it on: still one request."""
+    sweep = (*LONG, "seed=1,2")
+    given = (*sweep, "hydra.launcher.n=2", f"paths.outputs={tmp_path}", "-m")
+    process = start(*given, start_new_session=True)
+    wait_for(lambda: len(list(tmp_path.glob("runs/*/progress.json"))) == 2)
+    if to_all:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=30)[0]
+    assert process.returncode == 130, told
+    assert "Traceback" not in told
+    assert [event["error"] for event in events(tmp_path, "interrupted")] == ["SIGINT", "SIGINT"]
+    assert len(list(tmp_path.glob("store/*/*.checkpoints/*.safetensors"))) == 2
+    again = start(*given)
+    told = again.communicate(timeout=120)[0]
+    assert again.returncode == 0, told
+    assert predictions(tmp_path) == undisturbed(sweep)
+    assert whole(tmp_path)

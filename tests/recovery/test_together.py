@@ -1,0 +1,155 @@
+"""Several processes on one sweep and one store: nothing is trained twice, and a dead owner is not waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.store import lease
+from xclrun.strategy import STRATEGIES
+
+from .commands import SMALL, XCLRUN, events, predictions, small, trainings, wait_for, whole
+
+SWEEP = small("strategy=naive,er,lang_spec_ft", "order=[en,de,th],[th,en,de]")
+# naive and er train hops 2 and 3 apart, in both orders; lang_spec_ft's three are the first hops of these and de's.
+NEEDED = 2 * 2 * 2 + 3
+
+
+def test_started_at_once(
+    faults: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    found = faults("together", tmp_path, 4, 0, *SWEEP, f"paths.outputs={tmp_path}", "-m")
+    assert found["codes"] == [0, 0, 0, 0]
+    assert sorted(found["trained"]) == trainings(tmp_path)
+    assert len(found["trained"]) == NEEDED
+    # More than one process took part, or the test shows nothing.
+    assert len({event["pid"] for event in events(tmp_path, "started")}) > 1
+    assert len(events(tmp_path, "finished")) == 6
+    assert predictions(tmp_path) == undisturbed(SWEEP)
+    assert whole(tmp_path)
+
+
+def test_one_dies_in_a_training(
+    faults: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """A dead process of the same machine is noticed at once, not after the silence that others are granted."""
+    found = faults("together", tmp_path, 4, 2, *SWEEP, f"paths.outputs={tmp_path}", "-m")
+    assert sorted(found["codes"]) == [-signal.SIGKILL, 0, 0, 0]
+    assert sorted(found["trained"]) == trainings(tmp_path)
+    assert len(found["trained"]) == NEEDED
+    assert found["seconds"] < lease.SILENCE
+    assert predictions(tmp_path) == undisturbed(SWEEP)
+    assert whole(tmp_path)
+
+
+@pytest.mark.full
+def test_commands_of_four_shells(
+    start: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """Processes that share nothing but the folder; one is killed while it holds leases."""
+    log, script = tmp_path / "trained", str(Path(__file__).with_name("faults.py"))
+    given = (*SWEEP, f"paths.outputs={tmp_path}", "-m")
+
+    def shell(dies: str) -> subprocess.Popen[str]:
+        command = [sys.executable, script, "alone", str(log), dies, *given]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    shells = [shell(dies) for dies in ("no", "dies", "no", "no")]
+    told = [process.communicate(timeout=300)[0] for process in shells]
+    assert sorted(process.returncode for process in shells) == [-signal.SIGKILL, 0, 0, 0], told
+    assert sorted(log.read_text().split()) == trainings(tmp_path)
+    assert len(trainings(tmp_path)) == NEEDED
+    assert predictions(tmp_path) == undisturbed(SWEEP)
+    assert whole(tmp_path)
+
+
+def test_silent_owner_on_another_machine(
+    xclrun: Callable[..., tuple[int, str]],
+    undisturbed: Callable[..., dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(lease, "SILENCE", 2.0)
+    given = (*SMALL, f"paths.outputs={tmp_path}", "-m")
+    from xclrun.command.plan import plan_runs
+
+    [run] = plan_runs(given[:-1])
+    held = run.store.path(run.stages[1].train).with_name(f"{run.stages[1].train}.lease-1")
+    held.parent.mkdir(parents=True)
+    held.write_text(json.dumps({"host": "elsewhere", "machine": "another", "pid": os.getpid(), "birth": "1"}))
+    began = time.monotonic()
+    code, told = xclrun(*given)
+    assert code == 0, told
+    assert time.monotonic() - began > 2.0 - 0.1
+    assert "waiting for a stage that elsewhere" in told
+    assert predictions(tmp_path) == undisturbed(SMALL)
+    assert whole(tmp_path)
+
+
+def test_owner_on_another_machine_that_gives_signs_of_life_is_waited_for(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    given = (*SMALL, f"paths.outputs={tmp_path}", "-m")
+    from xclrun.command.plan import plan_runs
+
+    [run] = plan_runs(given[:-1])
+    held = run.store.path(run.stages[1].train).with_name(f"{run.stages[1].train}.lease-1")
+    held.parent.mkdir(parents=True)
+    held.write_text(json.dumps({"host": "elsewhere", "machine": "another", "pid": 1, "birth": "1"}))
+    process = start(*given)
+    wait_for(lambda: list(tmp_path.glob("runs/*/predictions/hop-0.parquet")))
+    time.sleep(1.5)
+    assert process.poll() is None
+    assert trainings(tmp_path) == []
+    held.unlink()
+    told = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, told
+    assert len(trainings(tmp_path)) == 3
+
+
+def test_two_workers_give_what_one_gives(undisturbed: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    command = [*XCLRUN, *SWEEP, "hydra.launcher.n=2", f"paths.outputs={tmp_path}", "-m"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert predictions(tmp_path) == undisturbed(SWEEP)
+    assert whole(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("extra", "orders"),
+    [
+        (["dataset.languages=[en,de,th]"], "[en,de,th],[th,en,de]"),
+        pytest.param(["dataset.languages=null"], ",".join(f"order{i}" for i in range(1, 7)), marks=pytest.mark.full),
+    ],
+    ids=["2 orders", "6 orders"],
+)
+def test_trained_is_what_was_planned(
+    xclrun: Callable[..., tuple[int, str]], tmp_path: Path, extra: list[str], orders: str
+) -> None:
+    strategies = ",".join(STRATEGIES)
+    given = small(*extra, f"order={orders}", f"strategy={strategies}", f"paths.outputs={tmp_path}")
+
+    def planned() -> dict[str, Any]:
+        return json.loads(xclrun("plan", *given, "--json")[1])
+
+    before = planned()
+    assert before["total"]["finished"] == 0
+    assert before["total"]["needed"] < before["total"]["asked"]
+    code, told = xclrun(*given, "-m")
+    assert code == 0, told
+    assert len(trainings(tmp_path)) == before["total"]["needed"]
+    # A training that is done again leaves one stage, but is told as a hop that is not shared.
+    done_here = [event for event in events(tmp_path, "hop") if event["hop"] and not event["shared"]]
+    assert len(done_here) == before["total"]["needed"]
+    after = planned()
+    assert after["total"]["needed"] == 0
+    assert after["total"]["finished"] == after["total"]["runs"] == before["total"]["runs"]

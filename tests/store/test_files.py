@@ -1,0 +1,146 @@
+"""Atomic writing: the old content or the new, never a part, and nothing left behind."""
+
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.errors import RunError, UsageError
+from xclrun.store import files
+from xclrun.store.files import atomic_directory, atomic_write, explain, read_json, sha256, write_json, writing
+
+
+class Interrupted(BaseException):
+    """What no except clause expects."""
+
+
+def fail(error: BaseException) -> Any:
+    def raises(*_: Any, **__: Any) -> None:
+        raise error
+
+    return raises
+
+
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file"
+    atomic_write(path, "é\n")
+    assert path.read_bytes() == "é\n".encode()
+    atomic_write(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(path.parent) == ["file"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), Interrupted()], ids=["OSError", "interrupt"])
+def test_a_failed_write_leaves_the_old_content(
+    step: str, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    atomic_write(path, "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, step, fail(error))
+        with pytest.raises((RunError, Interrupted)):
+            atomic_write(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_content_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+        monkeypatch.setattr(files.os, name, lambda *a, o=original, n=name: (calls.append(n), o(*a))[1])
+    atomic_write(tmp_path / "file", "content")
+    assert calls == ["fsync", "replace", "fsync"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.ENOSPC, RunError, "no space left to write /some/place; free some, then give the same command again"),
+        (errno.EDQUOT, RunError, "no space left"),
+        (errno.EACCES, UsageError, "cannot write /some/place .*; choose another place with paths.outputs=DIR"),
+        (errno.EROFS, UsageError, "choose another place"),
+        (errno.EIO, RunError, "cannot write /some/place: "),
+    ],
+)
+def test_errors_for_people(number: int, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message), writing("/some/place"):
+        raise OSError(number, os.strerror(number))
+    assert "\n" not in str(explain(OSError(number, os.strerror(number)), "/some/place"))
+
+
+def test_a_full_disk_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.os, "fsync", fail(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(RunError, match="no space left"):
+        atomic_write(tmp_path / "file", "content")
+    with pytest.raises(RunError, match="no space left"), atomic_directory(tmp_path / "folder") as folder:
+        (folder / "file").write_text("content")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_stands_where_a_folder_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UsageError, match="cannot write"):
+        atomic_write(tmp_path / "taken" / "file", "content")
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    target = tmp_path / "ab" / "key"
+    with atomic_directory(target) as folder:
+        (folder / "one").write_text("1")
+        (folder / "deep").mkdir()
+        (folder / "deep" / "two").write_text("2")
+        assert not target.exists()
+        assert folder.parent == target.parent
+    assert (target / "one").read_text() == "1"
+    assert (target / "deep" / "two").read_text() == "2"
+    assert os.listdir(target.parent) == ["key"]
+    assert target.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), Interrupted()], ids=["error", "interrupt"])
+def test_a_folder_that_fails_never_appears(error: BaseException, tmp_path: Path) -> None:
+    def half() -> None:
+        with atomic_directory(tmp_path / "key") as folder:
+            (folder / "one").write_text("1")
+            raise error
+
+    with pytest.raises(type(error)):
+        half()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_there_stays(tmp_path: Path) -> None:
+    """Another process was faster: its folder holds the same, and readers may be in it."""
+    target = tmp_path / "key"
+    with atomic_directory(target) as folder:
+        (folder / "file").write_text("mine")
+        target.mkdir()
+        (target / "file").write_text("theirs")
+    assert (target / "file").read_text() == "theirs"
+    assert os.listdir(tmp_path) == ["key"]
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    content = {"a": [1, 2.5, None, True], "é": {"x": 1e-300}}
+    write_json(tmp_path / "file.json", content)
+    assert read_json(tmp_path / "file.json") == content
+    assert json.loads((tmp_path / "file.json").read_text(encoding="utf-8")) == content
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "file.json", {"a": float("nan")})
+    assert read_json(tmp_path / "file.json") == content
+
+
+def test_sha256_of_known_content(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    # More than one block.
+    content = bytes(range(256)) * 10_000
+    (tmp_path / "file").write_bytes(content)
+    assert sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()

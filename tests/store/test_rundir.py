@@ -1,0 +1,95 @@
+"""The directory of a run: events survive a torn line, and DONE holds the checksums of the files of record."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from xclrun.errors import UsageError
+from xclrun.store.files import atomic_write
+from xclrun.store.rundir import RunDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    directory = RunDirectory(tmp_path / "runs" / "mini-naive-h2l-s1-0123")
+    directory.open("seed: 1\n", {"run_id": directory.run_id, "status": "running"})
+    return directory
+
+
+def kinds(directory: RunDirectory) -> list[str]:
+    return [event["event"] for event in directory.read_events()]
+
+
+def test_opening_freezes_the_config(directory: RunDirectory) -> None:
+    assert directory.run_id == "mini-naive-h2l-s1-0123"
+    assert directory.config.read_text() == "seed: 1\n"
+    assert directory.read_manifest() == {"run_id": directory.run_id, "status": "running"}
+    assert not directory.finished
+    directory.write_manifest({"status": "failed"})
+    assert directory.read_manifest() == {"status": "failed"}
+
+
+def test_events_are_appended(directory: RunDirectory) -> None:
+    assert list(directory.read_events()) == []
+    directory.event("started", pid=1)
+    directory.event("hop", scores={"en": {"intent_accuracy": 0.5}}, name="é")
+    first, second = directory.read_events()
+    assert (first["event"], first["pid"]) == ("started", 1)
+    assert (second["scores"], second["name"]) == ({"en": {"intent_accuracy": 0.5}}, "é")
+    assert first["time"] <= second["time"]
+    assert len(directory.events.read_bytes().splitlines()) == 2
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_a_torn_last_line_costs_that_line_alone(cut: int, directory: RunDirectory) -> None:
+    """Also where it ends inside a character of several bytes."""
+    directory.event("started")
+    directory.event("failed", error="คำ")
+    content = directory.events.read_bytes()
+    directory.events.write_bytes(content[:-cut])
+    # The newline alone is no loss.
+    whole = ["started", "failed"] if cut == 1 else ["started"]
+    assert kinds(directory) == whole
+    directory.event("started again")
+    assert kinds(directory) == [*whole, "started again"]
+
+
+@pytest.mark.parametrize("separator", ["\n", "\u2028", "\u0085", "\x0c", "\r"])
+def test_an_event_is_one_line_whatever_it_says(separator: str, directory: RunDirectory) -> None:
+    directory.event("failed", error=f"one{separator}two")
+    assert [event["error"] for event in directory.read_events()] == [f"one{separator}two"]
+
+
+def test_done_holds_the_checksums_of_the_files_of_record(directory: RunDirectory) -> None:
+    for hop in (0, 1, 10):
+        atomic_write(directory.predictions(hop), f"rows of hop {hop}")
+    atomic_write(directory.scores, "scores")
+    directory.event("started")
+    assert not directory.finished
+    directory.finish()
+    assert directory.finished
+    checksums = json.loads(directory.done.read_text())
+    assert sorted(checksums) == [
+        "config.yaml",
+        "manifest.json",
+        "predictions/hop-0.parquet",
+        "predictions/hop-1.parquet",
+        "predictions/hop-10.parquet",
+        "scores.parquet",
+    ]
+    for name, checksum in checksums.items():
+        assert checksum == hashlib.sha256((directory.path / name).read_bytes()).hexdigest()
+
+
+def test_a_run_without_its_scores_is_not_done(directory: RunDirectory) -> None:
+    with pytest.raises(FileNotFoundError):
+        directory.finish()
+    assert not directory.finished
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(UsageError, match="cannot write"):
+        RunDirectory(tmp_path / "runs" / "id").open("", {})

@@ -1,0 +1,158 @@
+"""Experience replay: which extra steps it takes, on what, and what it remembers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xclrun.compose import Composed
+from xclrun.errors import UsageError
+from xclrun.plan import sequence
+from xclrun.run import Run
+from xclrun.strategy import State
+from xclrun.strategy.er import ExperienceReplay, ReplaySettings
+
+SIZES = {"en": 40, "de": 30, "es": 3}
+
+
+def er(memory: int = 10, every_k: int = 3) -> ExperienceReplay:
+    return ExperienceReplay(ReplaySettings("er", memory, every_k))
+
+
+def replayed(strategy: ExperienceReplay, context: Any, steps: int) -> dict[int, list[tuple[str, list[int]]]]:
+    """Return step → (language, indices) of its extra batches; the main one comes first in every step."""
+    result = {}
+    for step in range(1, steps + 1):
+        main: Any = f"main {step}"
+        first, *extra = strategy.replay(step, main, context)
+        assert first == main
+        result[step] = [(language, indices.tolist()) for language, indices in extra]
+    return result
+
+
+def test_the_stream_is_one_language_after_another() -> None:
+    assert er().stream(("en", "de")) == sequence(("en", "de"))
+
+
+def test_one_extra_step_per_seen_language_after_every_kth_batch(context: Any, learn: Any) -> None:
+    strategy = learn(er(), SIZES, hops=[1, 2])
+    steps = replayed(strategy, context(3, SIZES), 10)
+    assert {step: [language for language, _ in extra] for step, extra in steps.items() if extra} == {
+        3: ["en", "de"],
+        6: ["en", "de"],
+        9: ["en", "de"],
+    }
+
+
+def test_nothing_is_replayed_in_the_first_hop(context: Any) -> None:
+    assert not any(replayed(er(), context(1, SIZES), 12).values())
+
+
+def test_batches_come_from_the_memory(context: Any, learn: Any) -> None:
+    strategy = learn(er(memory=10), SIZES, hops=[1, 2])
+    kept = {language: set(indices.tolist()) for language, indices in strategy.memory.kept.items()}
+    for extra in replayed(strategy, context(3, SIZES, batch_size=4), 12).values():
+        for language, indices in extra:
+            assert len(indices) == len(set(indices)) == 4
+            assert set(indices) <= kept[language]
+
+
+def test_a_share_smaller_than_a_batch_is_replayed_whole(context: Any, learn: Any) -> None:
+    strategy = learn(er(memory=5), SIZES, hops=[1, 2])
+    [(_, en), (_, de)] = replayed(strategy, context(3, SIZES, batch_size=4), 3)[3]
+    assert (len(en), len(de)) == (3, 2)
+
+
+def test_draws_differ_between_steps_languages_hops_and_seeds_and_depend_on_nothing_else(
+    context: Any, learn: Any
+) -> None:
+    strategy = learn(er(memory=60, every_k=1), {"en": 60, "de": 60, "es": 60}, hops=[1, 2])
+    sizes = dict.fromkeys(("en", "de", "es"), 60)
+    first = replayed(strategy, context(3, sizes), 3)
+    assert first == replayed(strategy, context(3, sizes), 3)
+    drawn = [tuple(indices) for extra in first.values() for _, indices in extra]
+    drawn += [tuple(indices) for _, indices in replayed(strategy, context(2, sizes), 1)[1]]
+    drawn += [tuple(indices) for _, indices in replayed(strategy, context(3, sizes, seed=2), 1)[1]]
+    assert len(set(drawn)) == len(drawn)
+    # A step's draw is the same when the steps before it were taken in another process.
+    assert [
+        (language, indices.tolist()) for language, indices in list(strategy.replay(3, None, context(3, sizes)))[1:]
+    ] == (first[3])
+
+
+def test_memory_after_each_hop(context: Any) -> None:
+    strategy, found = er(memory=10), []
+    for hop in (1, 2, 3):
+        strategy.end_hop(context(hop, SIZES))
+        found.append({language: len(indices) for language, indices in strategy.memory.kept.items()})
+    assert found == [{"en": 10}, {"en": 5, "de": 5}, {"en": 4, "de": 3, "es": 3}]
+
+
+def test_memory_holds_training_sentences_of_seen_languages_alone(learn: Any) -> None:
+    strategy = learn(er(memory=1000), SIZES, hops=[1, 2])
+    assert set(strategy.memory.kept) == {"en", "de"}
+    for language, indices in strategy.memory.kept.items():
+        assert sorted(indices) == list(range(SIZES[language]))
+
+
+def test_memory_depends_on_the_seed(learn: Any) -> None:
+    first, again, other = (learn(er(), SIZES, seed=seed).memory.to_facts() for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_no_memory_no_extra_steps(context: Any, learn: Any) -> None:
+    strategy = learn(er(memory=0, every_k=1), SIZES, hops=[1, 2])
+    assert not any(replayed(strategy, context(3, SIZES), 5).values())
+
+
+def test_state_round_trip(context: Any, learn: Any) -> None:
+    strategy = learn(er(), SIZES, hops=[1, 2])
+    state = strategy.state_dict()
+    assert not state.tensors
+    again = er()
+    again.load_state_dict(State(json.loads(json.dumps(state.facts))))
+    assert again.state_dict() == strategy.state_dict()
+    assert replayed(again, context(3, SIZES), 6) == replayed(strategy, context(3, SIZES), 6)
+    for one in (strategy, again):
+        one.end_hop(context(3, SIZES))
+    assert again.state_dict() == strategy.state_dict()
+
+
+def test_a_state_that_was_taken_does_not_change(context: Any, learn: Any) -> None:
+    strategy = er()
+    untouched = strategy.state_dict()
+    learn(strategy, SIZES)
+    strategy.load_state_dict(untouched)
+    assert strategy.state_dict() == er().state_dict()
+
+
+@pytest.mark.parametrize(
+    ("memory", "every_k", "key"), [(-1, 1, "memory=-1"), (5, 0, "every_k=0"), (5, -2, "every_k=-2")]
+)
+def test_settings_that_cannot_be(memory: int, every_k: int, key: str) -> None:
+    with pytest.raises(UsageError, match=f"strategy.{key}: must be .* at least"):
+        er(memory, every_k)
+
+
+def test_settings_follow_the_dataset(compose: Callable[..., Composed]) -> None:
+    mtop = compose("strategy=er", "dataset=mtop", "dataset.root=x").config.strategy
+    assert (mtop.memory, mtop.every_k) == (6000, 100)
+    asked = compose("strategy=er", "strategy.memory=750", "strategy.every_k=7").config.strategy
+    assert (asked.memory, asked.every_k) == (750, 7)
+
+
+def test_extra_steps_of_a_whole_run(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    """Every k = 2 main batches, one optimiser step per seen language; steps count over the epochs of a hop."""
+    manifest = do(make_run("strategy=er")).directory.read_manifest()
+    main = [2 * int(np.ceil(size / 4)) for size in (22, 18, 13)]
+    for seen, (steps, stage) in enumerate(zip(main, manifest["stages"][1:], strict=True)):
+        assert stage["training"]["step"] == steps
+        assert stage["training"]["updates"] == steps + seen * (steps // 2)
+    # Batches of 4 from a memory of 10: shares of 10, then of 5 + 5.
+    sentences = [22 * 2, 18 * 2 + 4 * (main[1] // 2), 13 * 2 + 2 * 4 * (main[2] // 2)]
+    assert [stage["training"]["examples"] for stage in manifest["stages"][1:]] == sentences

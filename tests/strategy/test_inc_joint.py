@@ -1,0 +1,27 @@
+"""Incremental joint training: the data of all languages so far, from the model of the hop before."""
+
+from collections.abc import Callable
+
+from xclrun.config import StrategyConfig
+from xclrun.plan import sequence
+from xclrun.run import Run
+from xclrun.strategy.inc_joint import IncJoint
+
+
+def test_the_stream_accumulates() -> None:
+    stream = IncJoint(StrategyConfig("inc_joint")).stream(("de", "en", "es"))
+    assert stream == sequence(("de", "en", "es"), cumulative=True)
+    assert [(hop.train, hop.select, hop.parent) for hop in stream.hops[2:]] == [
+        (("de", "en"), ("de", "en"), 1),
+        (("de", "en", "es"), ("de", "en", "es"), 2),
+    ]
+
+
+def test_every_sentence_so_far_is_seen_in_every_epoch(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    stages = do(make_run("strategy=inc_joint")).directory.read_manifest()["stages"][1:]
+    assert [stage["training"]["examples"] for stage in stages] == [2 * 22, 2 * (22 + 18), 2 * (22 + 18 + 13)]
+    assert [sorted(stage["training"]["epochs"][0]["dev"]) for stage in stages] == [
+        ["en"],
+        ["de", "en"],
+        ["de", "en", "es"],
+    ]

@@ -1,0 +1,144 @@
+"""Composing: equal to Hydra's own result, for every YAML and for sweeps of all kinds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+import yaml
+from hydra.core.config_loader import ConfigLoader
+from omegaconf import OmegaConf
+
+from xclrun import compose
+from xclrun.compose import checked, compose_command, compose_jobs, expand, lists_of_languages, loader
+from xclrun.config import Config, choices, packaged
+from xclrun.errors import UsageError
+
+CHOICES = [(group, choice) for group, found in choices().items() for choice in found if "/" not in group]
+
+
+@pytest.fixture
+def config_loader() -> Iterator[ConfigLoader]:
+    with loader() as found:
+        yield found
+
+
+def hydras_own(overrides: list[str]) -> dict[str, Any]:
+    """Return what Hydra composes for one job, resolved, without Hydra's node."""
+    cfg = hydra.compose("config", overrides, return_hydra_config=False)
+    resolved = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES, ids=lambda value: value)
+def test_every_yaml_composes(group: str, choice: str, config_loader: ConfigLoader) -> None:
+    given = [f"{group}={choice}", *(["order.languages=[en,de]"] if (group, choice) == ("order", "list") else [])]
+    [job] = compose_jobs([given], config_loader)
+    assert isinstance(job.config, Config)
+    assert job.resolved == hydras_own(given)
+
+
+@pytest.mark.parametrize("path", sorted(packaged("sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_sweep_composes(path: Path) -> None:
+    params = yaml.safe_load(path.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
+    jobs = compose_command([f"sweep={path.stem}", "-m"])
+    values = [str(value).split(",") for value in params.values()]
+    expected = [
+        {f"{key}={value}" for key, value in zip(params, combination, strict=True)}
+        for combination in itertools.product(*values)
+    ]
+    assert len(jobs) == len(expected) > 1
+    for job in jobs:
+        assert set(job.overrides) - {f"sweep={path.stem}"} in expected
+
+
+MIXED = [
+    ["strategy=naive,er", "seed=1,2", "bucket=null,1", "trainer=quick"],
+    ["order=[en,de],h2l", "trainer.lr=1e-3,2e-3", "seed=range(1,3)"],
+    ["strategy=er", "strategy.memory=5,50", "dataset.replay.every_k=7", "trainer.betas=[0.9,0.95],[0.8,0.9]"],
+    ["dataset=mini,mtop", "dataset.root=x", "model=tiny,mbert", "trainer.precision=bf16", "seed=4"],
+    ["experiment=smoke", "order=l2h,[de]", "dataset.max_train=5,6", "tracking=none"],
+    # Values that refer to the seed cannot be shared between seeds.
+    ["seed=1,2", "dataset.subset_seed=${seed}", "order.name=o${seed}"],
+    ["seed=1,2", "trainer.batch_size=1${seed}", "bucket=${seed}"],
+]
+
+
+@pytest.mark.parametrize("overrides", MIXED, ids=lambda overrides: overrides[0])
+def test_a_sweep_equals_hydras_own_composition(overrides: list[str], config_loader: ConfigLoader) -> None:
+    jobs = expand(checked(overrides), config_loader)
+    composed = compose_jobs(jobs, config_loader)
+    assert len(composed) == len(jobs) > 1
+    assert [job.overrides for job in composed] == [tuple(job) for job in jobs]
+    for job in composed:
+        assert job.resolved == hydras_own(list(job.overrides))
+        assert job.config.seed == job.resolved["seed"]
+        assert job.config.bucket == job.resolved["bucket"]
+        assert job.config.trainer.lr == job.resolved["trainer"]["lr"]
+        assert job.config.order.languages == job.resolved["order"]["languages"]
+
+
+def test_seeds_and_buckets_need_no_composition_of_their_own(
+    config_loader: ConfigLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = []
+    load = compose._load
+    monkeypatch.setattr(compose, "_load", lambda *arguments: loads.append(arguments) or load(*arguments))
+    jobs = expand(["strategy=naive,er", "order=h2l,l2h", "seed=range(1,11)", "bucket=range(0,10)"], config_loader)
+    composed = compose_jobs(jobs, config_loader)
+    assert len(composed) == 400
+    assert len(loads) == 4
+    assert len({(j.config.strategy.name, j.config.order.name, j.config.seed, j.config.bucket) for j in composed}) == 400
+
+
+def test_the_composition_of_a_command_is_that_of_its_jobs() -> None:
+    command = ["strategy=naive,er", "order=[en,de],[de,en]", "seed=1,2"]
+    composed = compose_command([*command, "-m"])
+    with loader() as config_loader:
+        expected = compose_jobs(expand(command, config_loader), config_loader)
+    assert [job.resolved for job in composed] == [job.resolved for job in expected]
+    assert len(composed) == 8
+
+
+def test_values_of_the_command_count_before_those_of_a_sweep() -> None:
+    composed = compose_command(["sweep=demo", "seed=7", "order=[en,de]", "-m"])
+    assert {job.config.seed for job in composed} == {7}
+    assert {tuple(job.config.order.languages or ()) for job in composed} == {("en", "de")}
+    assert {job.config.strategy.name for job in composed} == {"naive", "er", "lang_spec_ft"}
+
+
+def test_a_list_of_languages_is_the_choice_list() -> None:
+    assert lists_of_languages(["seed=1", "order=[en,de]"]) == ["seed=1", "order=list", "order.languages=[en,de]"]
+    assert lists_of_languages(["order=list", "order.languages=[en]"]) == ["order=list", "order.languages=[en]"]
+    assert lists_of_languages(["seed=1", "order.languages=[en]"]) == ["order=list", "seed=1", "order.languages=[en]"]
+    assert lists_of_languages(["order=[en,de],[de,en]"]) == ["order=[en,de],[de,en]"]
+
+
+def test_a_list_does_not_pass_under_the_name_of_another_order() -> None:
+    for order in ("h2l", "order1", "list,h2l"):
+        with pytest.raises(UsageError, match=f"^order={order} has its own languages; give a list as order="):
+            checked([f"order={order}", "order.languages=[en,de]"])
+    assert {job.config.order.name for job in compose_command(["order.languages=[en,de]"])} == {None}
+
+
+def test_keys_that_are_not_in_the_schema_are_refused_though_added(config_loader: ConfigLoader) -> None:
+    for override, key in (("+foo=1", "foo"), ("++trainer.foo=1", "trainer.foo"), ("+dataset.replay.x=1", "replay.x")):
+        with pytest.raises(Exception, match=rf"{key}"):
+            compose_jobs([[override]], config_loader)
+    with pytest.raises(UsageError, match=r"^no key is called 'trainer\.foo'; did you mean"):
+        compose_jobs([["+trainer.foo=1"]], config_loader)
+
+
+def test_a_value_that_must_be_given(config_loader: ConfigLoader) -> None:
+    with pytest.raises(UsageError, match=r"^trainer\.lr must be given$"):
+        compose_jobs([["trainer.lr=???"]], config_loader)
+
+
+def test_a_continuous_range_is_no_sweep(config_loader: ConfigLoader) -> None:
+    with pytest.raises(UsageError, match=r"trainer\.lr=interval\(0,1\): a sweep needs values to choose from"):
+        expand(["trainer.lr=interval(0,1)"], config_loader)

@@ -1,0 +1,566 @@
+"""Identity and sharing: what changes a run id or a stage key, what does not, and which strategies share which hops."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun import plan
+from xclrun.compose import Composed, known_keys
+from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError
+from xclrun.plan import DataIdentity, Stage, Stream, derive, digest, independent, joint, resolve_order, sequence
+from xclrun.run import Run
+from xclrun.strategy import STRATEGIES, make, strategy_class
+
+ORDER = ("en", "de", "es")
+LISTED = ("order=list", "order.languages=[en,de,es]", "order.name=mine")
+# MTOP's training sizes.
+MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 10759}
+
+# Every key of the config, and what changes with it:
+#   nothing     it cannot change a result
+#   id          the run id alone: a name, or what the fingerprints of data and encoder stand for in the stage keys
+#   all         every stage: the model, the seed
+#   trained     every hop that was trained, that is all but hop 0
+#   evaluated   as trained, and how hop 0 is evaluated
+#   replayed    what a memory can reach: hops that replay, and the memory itself
+EXPECTED = {
+    "dataset.name": "id",
+    "dataset.reader": "id",
+    "dataset.task": "id",
+    "dataset.root": "nothing",
+    "dataset.hub": "nothing",
+    "dataset.hub_config": "nothing",
+    "dataset.languages": "id",
+    "dataset.max_train": "id",
+    "dataset.max_eval": "id",
+    "dataset.subset_seed": "id",
+    "dataset.on_bad_line": "nothing",
+    "dataset.replay.memory": "nothing",
+    "dataset.replay.every_k": "nothing",
+    "order.name": "id",
+    "order.languages": "id",
+    "order.by_size": "id",
+    "strategy.name": "id",
+    "strategy.memory": "replayed",
+    "strategy.every_k": "replayed",
+    "model.name": "id",
+    "model.hub": "nothing",
+    "model.revision": "nothing",
+    "model.path": "nothing",
+    "model.vocab_size": "all",
+    "model.hidden_size": "all",
+    "model.hidden_layers": "all",
+    "model.attention_heads": "all",
+    "model.intermediate_size": "all",
+    "model.max_length": "all",
+    "model.dropout": "all",
+    "model.label_on": "all",
+    "model.lr": "id",
+    "trainer.epochs": "trained",
+    "trainer.batch_size": "trained",
+    "trainer.gradient_accumulation": "trained",
+    "trainer.optimizer": "trained",
+    "trainer.lr": "trained",
+    "trainer.betas": "trained",
+    "trainer.eps": "trained",
+    "trainer.weight_decay": "trained",
+    "trainer.clip_norm": "trained",
+    "trainer.schedule": "trained",
+    "trainer.warmup": "trained",
+    "trainer.precision": "evaluated",
+    "trainer.selection": "trained",
+    "trainer.patience": "trained",
+    "trainer.checkpoint_minutes": "nothing",
+    "evaluate.batch_size": "evaluated",
+    "evaluate.slot_f1": "evaluated",
+    "tracking.enabled": "nothing",
+    "tracking.uri": "nothing",
+    "tracking.experiment": "nothing",
+    "seed": "all",
+    "bucket": "id",
+    "paths.outputs": "nothing",
+    "paths.store": "nothing",
+    "runtime.device": "nothing",
+    "runtime.threads": "nothing",
+}
+
+
+def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a resolved config."""
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def changed(resolved: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the config with another value of one key."""
+    result = copy.deepcopy(resolved)
+    *parents, last = key.split(".")
+    node = result
+    for parent in parents:
+        node = node[parent]
+    value = node[last]
+    # Numbers stay numbers, since strategies check their settings, and names stay words of the id.
+    if type(value) in (int, float):
+        node[last] = value + 1
+    else:
+        node[last] = f"{value}x" if isinstance(value, str) else ["another", value]
+    return result
+
+
+def data_identity(**changes: str) -> DataIdentity:
+    """Return made-up fingerprints; ``de_test="new"`` changes that of a split."""
+    content = {(language, split): f"{language} {split}" for language in ORDER for split in ("train", "dev", "test")}
+    for key, value in changes.items():
+        language, split = key.split("_")
+        content[language, split] = value
+    return DataIdentity(content, labels="labels")
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """Hash of the run id, and stages, of a config on made-up data."""
+
+    id: str
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def of(cls, resolved: dict[str, Any], data: DataIdentity | None = None, encoder: str = "encoder") -> Planned:
+        name = resolved["strategy"]["name"]
+        # A changed name is that of no strategy; what stands behind it here is naive.
+        kind = strategy_class(name if name in STRATEGIES else "naive")
+        strategy = kind(kind.settings_type(**resolved["strategy"]))
+        data = data or data_identity()
+        stages = plan.stages(resolved, strategy.stream(ORDER), data, encoder, strategy)
+        # The words before the hash are for people.
+        return cls(plan.run_id(resolved, data, encoder, strategy.version).rpartition("-")[2], stages)
+
+    def keys(self, part: str) -> list[str | None]:
+        return [getattr(stage, part) for stage in self.stages]
+
+
+def differs(a: Planned, b: Planned, part: str) -> list[bool]:
+    """Return for each hop whether a key changed."""
+    return [x != y for x, y in zip(a.keys(part), b.keys(part), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def resolved(compose: Callable[..., Composed]) -> Callable[..., dict[str, Any]]:
+    """Compose the resolved config of a strategy; a memory, so that er is not naive."""
+
+    def make(name: str = "naive", *overrides: str) -> dict[str, Any]:
+        return compose(f"strategy={name}", *LISTED, *overrides).resolved
+
+    return make
+
+
+# --- Every key of the config.
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict[str, Any]]) -> None:
+    config = resolved(strategy)
+    before = Planned.of(config)
+    hops = range(len(before.stages))
+    for key in leaves(config):
+        if key == "strategy.name" and strategy != "naive":
+            continue  # Another name is another stream: what that changes, the sharing tests say.
+        assert key in EXPECTED, f"{key} is new: write down in EXPECTED what changes with it"
+        kind = EXPECTED[key]
+        after = Planned.of(changed(config, key))
+        assert (after.id != before.id) == (kind != "nothing"), key
+        trained = {"all": [True for _ in hops], "replayed": [hop > 1 for hop in hops]}
+        trained["trained"] = trained["evaluated"] = [hop > 0 for hop in hops]
+        evaluated = {**trained, "evaluated": [True for _ in hops]}
+        nothing = [False for _ in hops]
+        assert differs(before, after, "train") == trained.get(kind, nothing), key
+        assert differs(before, after, "evaluation") == evaluated.get(kind, nothing), key
+        if strategy == "er":
+            stateful = trained | {"replayed": [hop > 0 for hop in hops], "all": [hop > 0 for hop in hops]}
+            assert differs(before, after, "state") == stateful.get(kind, nothing), key
+
+
+def test_every_key_is_there(resolved: Callable[..., dict[str, Any]]) -> None:
+    """The walk sees what the schema has: no more, no less."""
+    walked = {key for name in STRATEGIES for key in leaves(resolved(name))}
+    assert walked == set(EXPECTED) == set(known_keys())
+
+
+def test_hydra_s_own_node_is_no_part(resolved: Callable[..., dict[str, Any]]) -> None:
+    assert "hydra" not in resolved()
+    assert resolved("naive", "hydra/launcher=local") == resolved()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_order_of_keys_does_not_matter(strategy: str, resolved: Callable[..., dict[str, Any]]) -> None:
+    config = resolved(strategy)
+    turned = {key: config[key] for key in reversed(config)}
+    turned["trainer"] = {key: config["trainer"][key] for key in reversed(config["trainer"])}
+    assert Planned.of(turned) == Planned.of(config)
+
+
+# --- Data, encoder, versions.
+
+CHANGED_DATA = [
+    # change, hops whose training changes, hops whose evaluation changes
+    ({"en_train": "new"}, [1, 2, 3], [1, 2, 3]),
+    ({"de_train": "new"}, [2, 3], [2, 3]),
+    ({"es_train": "new"}, [3], [3]),
+    ({"en_dev": "new"}, [1, 2, 3], [1, 2, 3]),
+    ({"de_dev": "new"}, [2, 3], [2, 3]),
+    ({"es_dev": "new"}, [3], [3]),
+    ({"en_test": "new"}, [], [0, 1, 2, 3]),
+    ({"es_test": "new"}, [], [0, 1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("strategy", ["naive", "er", "inc_joint"])
+@pytest.mark.parametrize(("change", "trained", "evaluated"), CHANGED_DATA, ids=lambda value: str(value))
+def test_changed_data(
+    strategy: str, change: dict[str, str], trained: list[int], evaluated: list[int], resolved: Callable[..., Any]
+) -> None:
+    config = resolved(strategy)
+    before, after = Planned.of(config), Planned.of(config, data_identity(**change))
+    assert before.id != after.id
+    assert differs(before, after, "train") == [hop in trained for hop in range(4)]
+    assert differs(before, after, "evaluation") == [hop in evaluated for hop in range(4)]
+    if strategy == "er":
+        assert differs(before, after, "state") == [hop in trained for hop in range(4)]
+
+
+@pytest.mark.parametrize(("language", "own"), [("en", 1), ("de", 2), ("es", 3)])
+def test_changed_data_of_one_language_alone(language: str, own: int, resolved: Callable[..., Any]) -> None:
+    config = resolved("lang_spec_ft")
+    for split in ("train", "dev"):
+        before, after = Planned.of(config), Planned.of(config, data_identity(**{f"{language}_{split}": "new"}))
+        assert differs(before, after, "train") == [hop == own for hop in range(4)]
+
+
+def test_changed_label_sets_change_every_stage(resolved: Callable[..., Any]) -> None:
+    config, data = resolved(), data_identity()
+    before, after = Planned.of(config, data), Planned.of(config, dataclasses.replace(data, labels="others"))
+    assert before.id != after.id
+    assert all(differs(before, after, "train"))
+
+
+def test_changed_encoder_changes_every_stage(resolved: Callable[..., Any]) -> None:
+    before, after = Planned.of(resolved()), Planned.of(resolved(), encoder="another")
+    assert before.id != after.id
+    assert all(differs(before, after, "train"))
+    assert all(differs(before, after, "evaluation"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_version_of_the_algorithms_changes_everything(
+    strategy: str, resolved: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Planned.of(resolved(strategy))
+    monkeypatch.setattr(plan, "ALGORITHMS", plan.ALGORITHMS + 1)
+    after = Planned.of(resolved(strategy))
+    assert before.id != after.id
+    assert all(differs(before, after, "train"))
+    assert all(differs(before, after, "evaluation"))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_s_version_changes_what_it_computes(
+    strategy: str, resolved: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Planned.of(resolved(strategy))
+    monkeypatch.setattr(strategy_class(strategy), "version", 2)
+    after = Planned.of(resolved(strategy))
+    assert before.id != after.id
+    # Only er computes anything of its own: from hop 2 on, and its memory from hop 1 on.
+    own = strategy == "er"
+    assert differs(before, after, "train") == [own and hop > 1 for hop in range(len(before.stages))]
+    assert differs(before, after, "state") == [own and hop > 0 for hop in range(len(before.stages))]
+
+
+# The same through the readers and the configs.
+
+
+def edit_label(rows: list[dict[str, Any]]) -> None:
+    rows[3]["label"] = next(row["label"] for row in rows if row["label"] != rows[3]["label"])
+
+
+def edit_token(rows: list[dict[str, Any]]) -> None:
+    rows[0]["tokens"][0] += "x"
+
+
+@pytest.mark.parametrize("edit", [edit_label, edit_token])
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_one_sentence_changes_the_id(
+    split: str, edit: Callable[..., None], make_run: Callable[..., Run], changed_corpus: Callable[..., Path]
+) -> None:
+    before, after = make_run(), make_run(data=changed_corpus({("de", split): edit}))
+    assert before.id != after.id
+    changes = [a.train != b.train for a, b in zip(before.stages, after.stages, strict=True)]
+    # A training sentence of any language also enters the vocabulary that the encoder starts from.
+    expected = {"train": [True] * 4, "dev": [False, False, True, True], "test": [False] * 4}
+    assert changes == expected[split]
+    assert all(a.evaluation != b.evaluation for a, b in zip(before.stages, after.stages, strict=True)) == (
+        split != "dev"
+    )
+
+
+def test_where_things_lie_and_how_they_run_does_not_change_the_id(
+    make_run: Callable[..., Run], corpus: Path, tmp_path: Path
+) -> None:
+    before = make_run("strategy=er")
+    moved = Path(shutil.copytree(corpus, tmp_path / "moved"))
+    for other in (
+        make_run("strategy=er", data=moved, outputs="elsewhere"),
+        make_run("strategy=er", "runtime.device=auto", "runtime.threads=2", f"paths.store={tmp_path}/store"),
+        make_run("strategy=er", "tracking=mlflow", "tracking.experiment=mine", "tracking.uri=http://localhost"),
+        make_run("strategy=er", "trainer.checkpoint_minutes=1", "dataset.on_bad_line=skip"),
+    ):
+        assert other.id == before.id
+        assert other.stages == before.stages
+
+
+@pytest.mark.parametrize(
+    "override", ["seed=2", "trainer.epochs=3", "trainer.selection=last", "model.dropout=0.2", "strategy.memory=9"]
+)
+def test_what_changes_results_changes_the_id(override: str, make_run: Callable[..., Run]) -> None:
+    assert make_run("strategy=er", override).id != make_run("strategy=er").id
+
+
+def test_ids_tell_a_person_what_a_run_is(make_run: Callable[..., Run]) -> None:
+    assert make_run("strategy=er", "seed=7").id.startswith("jsonl-er-en-de-es-s7-")
+    assert make_run("bucket=2", "dataset.max_train=3").id.startswith("jsonl-naive-en-de-es-s1-b2-")
+
+
+def test_ids_are_names_of_folders(make_run: Callable[..., Run]) -> None:
+    odd = make_run("order.name='../a b'")
+    assert odd.id.startswith("jsonl-naive-.._a_b-s1-")
+    assert odd.directory.path.parent == odd.outputs / "runs"
+    # Two hundred languages; letters of three bytes are not cut in two.
+    long = make_run(f"order.name='{'ก' * 400}'")
+    assert len(long.id.encode()) < 200
+    assert long.id.startswith("jsonl-naive-กก")
+    assert long.id != make_run(f"order.name='{'ก' * 401}'").id
+    long.directory.open("", {})
+
+
+def test_budgets_of_replay_count_where_they_are_used(make_run: Callable[..., Run]) -> None:
+    assert make_run("dataset.replay.memory=9").id == make_run().id
+    assert make_run("strategy=er", "dataset.replay.memory=9").id == make_run("strategy=er", "strategy.memory=9").id
+    assert make_run("strategy=er", "dataset.replay.memory=9").id != make_run("strategy=er").id
+
+
+# --- Sharing.
+
+
+@pytest.fixture
+def planned(make_run: Callable[..., Run]) -> Callable[..., tuple[Stage, ...]]:
+    """Plan the stages of a strategy: ``planned("er", "order=[de,en]", "strategy.memory=5")``."""
+    return lambda strategy, *overrides: make_run(f"strategy={strategy}", *overrides).stages
+
+
+def test_hop_0_is_shared_by_all(planned: Callable[..., tuple[Stage, ...]]) -> None:
+    first = {
+        (stages[0].train, stages[0].evaluation)
+        for strategy in STRATEGIES
+        for order in itertools.permutations(ORDER)
+        for stages in [planned(strategy, f"order=[{','.join(order)}]")]
+    }
+    assert len(first) == 1
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.combinations(["naive", "er", "lang_spec_ft", "inc_joint"], 2)))
+def test_hop_1_is_shared(a: str, b: str, planned: Callable[..., tuple[Stage, ...]]) -> None:
+    first, second = planned(a), planned(b)
+    assert (first[1].train, first[1].evaluation) == (second[1].train, second[1].evaluation)
+    # And nothing after it is.
+    assert not {s.train for s in first[2:]} & {s.train for s in second[2:]}
+    assert not {s.evaluation for s in first[2:]} & {s.evaluation for s in second[2:]}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(ORDER)), ids="-".join)
+def test_reference_models_are_naive_s_first_hops(
+    order: tuple[str, ...], planned: Callable[..., tuple[Stage, ...]]
+) -> None:
+    alone = {stage.hop.name: stage for stage in planned("lang_spec_ft")}
+    first = planned("naive", f"order=[{','.join(order)}]")[1]
+    assert first.train == alone[order[0]].train
+    assert first.evaluation == alone[order[0]].evaluation
+
+
+def test_er_without_a_memory_is_naive(planned: Callable[..., tuple[Stage, ...]]) -> None:
+    for er, naive in zip(planned("er", "strategy.memory=0"), planned("naive"), strict=True):
+        assert (er.train, er.evaluation) == (naive.train, naive.evaluation)
+
+
+@pytest.mark.parametrize("override", ["strategy.memory=11", "strategy.every_k=3"])
+def test_er_differs_by_its_settings_from_hop_2_on(override: str, planned: Callable[..., tuple[Stage, ...]]) -> None:
+    pairs = list(zip(planned("er"), planned("er", override), strict=True))
+    assert [a.train != b.train for a, b in pairs] == [False, False, True, True]
+    assert [a.evaluation != b.evaluation for a, b in pairs] == [False, False, True, True]
+    assert [a.state != b.state for a, b in pairs] == [False, True, True, True]
+
+
+def test_multilingual_has_no_order(planned: Callable[..., tuple[Stage, ...]]) -> None:
+    keys = {
+        (stage.train, stage.evaluation)
+        for order in itertools.permutations(ORDER)
+        for stage in planned("multilingual", f"order=[{','.join(order)}]")[1:]
+    }
+    assert len(keys) == 1
+
+
+def test_no_two_hops_share_a_key_that_they_should_not(planned: Callable[..., tuple[Stage, ...]]) -> None:
+    """Over all strategies and orders, the number of different trainings is the one counted by hand."""
+    stages = [
+        stage
+        for strategy in STRATEGIES
+        for order in itertools.permutations(ORDER)
+        for stage in planned(strategy, f"order=[{','.join(order)}]")
+        if stage.hop.index
+    ]
+    # Hop 1: three languages. Hops 2 and 3 of naive, er and inc_joint: six orders each. Multilingual: one.
+    # The union of inc_joint's last hop goes on from a model, so that it is no multilingual training.
+    assert len({stage.train for stage in stages}) == 3 + 3 * (6 + 6) + 1
+    assert len({stage.evaluation for stage in stages}) == 3 + 3 * (6 + 6) + 1
+
+
+def test_strategies_that_keep_nothing_have_no_state(planned: Callable[..., tuple[Stage, ...]]) -> None:
+    for strategy in STRATEGIES:
+        states = [stage.state is not None for stage in planned(strategy)]
+        assert states == ([False, True, True, True] if strategy == "er" else [False] * len(states))
+
+
+# --- Streams and orders.
+
+
+def shape(stream: Stream) -> list[tuple[int, tuple[str, ...], tuple[str, ...], int, int]]:
+    return [(hop.index, hop.train, hop.select, hop.parent, hop.depth) for hop in stream.hops]
+
+
+BEFORE = (0, (), (), -1, 0)
+
+
+def test_streams() -> None:
+    en, de, es = ("en",), ("de",), ("es",)
+    assert shape(sequence(ORDER)) == [BEFORE, (1, en, en, 0, 1), (2, de, de, 1, 2), (3, es, es, 2, 3)]
+    two, three = ("en", "de"), ("en", "de", "es")
+    assert shape(sequence(ORDER, cumulative=True)) == [
+        BEFORE,
+        (1, en, en, 0, 1),
+        (2, two, two, 1, 2),
+        (3, three, three, 2, 3),
+    ]
+    assert shape(independent(ORDER)) == [BEFORE, (1, en, en, 0, 1), (2, de, de, 0, 1), (3, es, es, 0, 1)]
+    union = ("de", "en", "es")
+    assert shape(joint(ORDER)) == [BEFORE, (1, union, union, 0, 1)]
+    for stream in (sequence(ORDER), independent(ORDER), joint(ORDER)):
+        assert stream.languages == ORDER
+    assert [hop.name for hop in sequence(ORDER, cumulative=True).hops] == [
+        "before fine-tuning",
+        "en",
+        "en+de",
+        "en+de+es",
+    ]
+
+
+@pytest.fixture(scope="module")
+def orders(compose: Callable[..., Composed]) -> dict[str, tuple[str, ...]]:
+    """Return the paper's six orders."""
+    found = {name: compose(f"order={name}").config.order for name in [f"order{i}" for i in range(1, 7)]}
+    return {name: resolve_order(order.languages, order.by_size, MTOP) for name, order in found.items()}
+
+
+def test_the_six_orders_are_a_latin_square(orders: dict[str, tuple[str, ...]]) -> None:
+    for order in orders.values():
+        assert sorted(order) == sorted(MTOP)
+    for position in range(6):
+        assert sorted(order[position] for order in orders.values()) == sorted(MTOP)
+
+
+@pytest.mark.parametrize(("by_size", "name"), [("h2l", "order1"), ("l2h", "order2")])
+def test_orders_by_size_are_the_paper_s_on_mtop(
+    by_size: str, name: str, orders: dict[str, tuple[str, ...]], compose: Callable[..., Composed]
+) -> None:
+    order = compose(f"order={by_size}").config.order
+    assert order.name == by_size
+    # The order in which a dataset has its languages does not matter where sizes differ.
+    for languages in (sorted(MTOP), sorted(MTOP, reverse=True)):
+        assert resolve_order(order.languages, order.by_size, {key: MTOP[key] for key in languages}) == orders[name]
+
+
+def test_of_languages_of_equal_size_the_first_counts_as_the_larger() -> None:
+    sizes = {"b": 5, "a": 5, "c": 9}
+    assert resolve_order(None, "descending", sizes) == ("c", "b", "a")
+    assert resolve_order(None, "ascending", sizes) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("languages", "message"),
+    [
+        (["en", "dee"], "no language 'dee'; did you mean 'de'"),
+        (["en", "de", "en"], "'en' is repeated"),
+        ([], "order.languages is empty"),
+        (None, "order.languages is needed"),
+    ],
+)
+def test_orders_that_cannot_be(languages: list[str] | None, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve_order(languages, None, MTOP)
+
+
+# --- Hashes.
+
+
+def test_derived_seeds_are_pinned() -> None:
+    """Another value would change every result: raise ALGORITHMS with it."""
+    assert derive(1, "encoder") == 2341506912559313934
+    assert derive(42, "shuffle", 1, 0) == 4973396807669600399
+    assert derive(42, "replay", 2, 100, "en") == 7228578331917817413
+
+
+def test_derived_seeds_are_the_first_bits_of_a_hash() -> None:
+    text = b'[7,"memory",3,"th"]'
+    assert derive(7, "memory", 3, "th") == int.from_bytes(hashlib.sha256(text).digest()[:8], "big") // 2
+
+
+def test_derived_seeds_do_not_collide() -> None:
+    purposes = ("encoder", "heads", "shuffle", "dropout", "memory", "replay")
+    positions = [
+        (seed, purpose, hop, step)
+        for seed in range(5)
+        for purpose in purposes
+        for hop in range(7)
+        for step in range(200)
+    ]
+    seeds = {derive(*position) for position in positions}
+    assert len(seeds) == len(positions)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    # Positions are told apart by more than their digits.
+    assert len({derive(1, "x", 1, 11), derive(1, "x", 11, 1), derive(11, "x", 1, 1), derive(1, "x", 111)}) == 4
+
+
+def test_digest_is_a_hash_of_content() -> None:
+    assert digest({"a": 1, "b": [1, "é"]}) == digest({"b": [1, "é"], "a": 1})
+    assert digest({"a": 1}) != digest({"a": "1"})
+    assert digest([["a"], []]) != digest([[], ["a"]])
+    text = json.dumps({"a": "é"}, ensure_ascii=False, separators=(",", ":"))
+    assert digest({"a": "é"}) == hashlib.sha256(text.encode()).hexdigest()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        digest(float("nan"))
+
+
+def test_a_strategy_that_is_unknown() -> None:
+    with pytest.raises(UsageError, match="did you mean 'naive'"):
+        make(StrategyConfig("naiv"))

@@ -1,0 +1,83 @@
+"""Checkpoints: the newest whole one is read; at every moment there is one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xclrun.train import checkpoint
+from xclrun.train.checkpoint import Checkpoints
+
+FACTS: dict[str, Any] = {"step": 12, "best_score": None, "loss_sum": 0.1 + 0.2, "epochs": [{"dev": {"en": 1e-17}}]}
+
+
+def tensors(value: float = 1.0) -> dict[str, torch.Tensor]:
+    return {"model/a": torch.full((2, 3), value), "optimizer/0.step": torch.tensor(value), "best/a": torch.randn(4).t()}
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Checkpoints:
+    return Checkpoints(tmp_path / "ab" / "key.checkpoints")
+
+
+def test_none_at_first(checkpoints: Checkpoints) -> None:
+    assert checkpoints.load() is None
+    checkpoints.clear()
+
+
+def test_what_is_saved_is_read(checkpoints: Checkpoints) -> None:
+    given = tensors()
+    checkpoints.save(FACTS, given)
+    found = checkpoints.load()
+    assert found is not None
+    assert found[0] == FACTS
+    assert found[1].keys() == given.keys()
+    assert all(torch.equal(found[1][name], given[name]) for name in given)
+    checkpoints.clear()
+    assert checkpoints.load() is None
+    assert not checkpoints.folder.exists()
+
+
+def test_one_is_kept(checkpoints: Checkpoints) -> None:
+    for step in (9, 10, 100):
+        checkpoints.save({**FACTS, "step": step}, tensors(step))
+        assert len(list(checkpoints.folder.iterdir())) == 1
+    found = checkpoints.load()
+    assert found is not None
+    assert (found[0]["step"], found[1]["optimizer/0.step"].item()) == (100, 100)
+
+
+def test_the_newest_by_step_is_read(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a crash before the older ones were removed."""
+    for step in (9, 1000, 10):
+        other = Checkpoints(checkpoints.folder.with_name(f"only-{step}"))
+        other.save({**FACTS, "step": step}, tensors(step))
+        checkpoints.folder.mkdir(parents=True, exist_ok=True)
+        for path in other.folder.iterdir():
+            path.rename(checkpoints.folder / path.name)
+    found = checkpoints.load()
+    assert found is not None
+    assert found[0]["step"] == 1000
+
+
+def test_a_save_that_fails_leaves_the_one_before(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints.save(FACTS, tensors())
+
+    def fails(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("xclrun.store.files.os.replace", fails)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save({**FACTS, "step": 13}, tensors())
+    found = checkpoints.load()
+    assert found is not None
+    assert found[0]["step"] == 12
+    assert len(list(checkpoints.folder.iterdir())) == 1
+
+
+def test_another_format_is_not_read(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints.save(FACTS, tensors())
+    monkeypatch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+    assert checkpoints.load() is None

@@ -1,0 +1,201 @@
+"""Rows and base scores against seqeval and scikit-learn, on what a trained model predicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seqeval.metrics
+import torch
+
+from xclrun.config import SlotF1
+from xclrun.model.network import Model
+from xclrun.run import Run
+from xclrun.train.evaluate import Evaluator, selection_score
+from xclrun.train.loop import HopTraining
+from xclrun.train.making import encodings
+
+Make = Callable[..., Run]
+
+
+def add_unseen(rows: list[dict[str, Any]]) -> None:
+    """Add sentences of a label and of tags that training never had."""
+    rows.append({"id": "label", "tokens": ["call", "Anna"], "tags": ["O", "B-name"], "label": "unseen"})
+    rows.append({"id": "tag", "tokens": ["wake", "me", "now"], "tags": ["O", "O", "B-unseen"], "label": "alarm"})
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def model_and_run(
+    trained: dict[str, Any], make_run: Make, training: Callable[..., HopTraining], changed_corpus: Callable[..., Path]
+) -> tuple[Model, Run]:
+    """A model that has learnt some of English, so that it is right here and wrong there, and its run."""
+    if not trained:
+        run = make_run("trainer.epochs=6", data=changed_corpus({("en", "test"): add_unseen}))
+        hop = training(run)
+        hop.run()
+        trained.update(model=hop.context.model, run=run)
+    return trained["model"], trained["run"]
+
+
+def evaluator(run: Run, slot_f1: SlotF1 = SlotF1.span_micro, batch_size: int = 4) -> Evaluator:
+    return Evaluator(run.dataset, torch.device("cpu"), batch_size, "fp32", slot_f1)
+
+
+def rows(model: Model, run: Run, language: str = "en", **options: Any) -> dict[str, list[Any]]:
+    return evaluator(run, **options).predict(model, encodings(run).splits[language, "test"], language, "test")
+
+
+def tags(run: Run, columns: dict[str, list[Any]], language: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Return gold tags as the dataset has them, and predicted ones by their ids."""
+    gold = [list(e.tags or ()) for e in run.dataset.split(language, "test")]
+    return gold, [[run.dataset.tags[i] for i in ids] for ids in columns["predicted_tags"]]
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es"])
+def test_scores_equal_seqeval_and_a_count(language: str, model_and_run: tuple[Model, Run]) -> None:
+    model, run = model_and_run
+    columns = rows(model, run, language)
+    gold, predicted = tags(run, columns, language)
+    scores = evaluator(run).scores(columns)
+    assert scores["slot_f1"] == pytest.approx(seqeval.metrics.f1_score(gold, predicted))
+    assert 0 < scores["slot_f1"] < 1
+    labels = [e.label for e in run.dataset.split(language, "test")]
+    right = [run.dataset.labels[i] == label for i, label in zip(columns["predicted"], labels, strict=True)]
+    assert scores["intent_accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es"])
+def test_macro_f1_over_tags_equals_scikit_learn(language: str, model_and_run: tuple[Model, Run]) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    model, run = model_and_run
+    columns = rows(model, run, language)
+    gold, predicted = tags(run, columns, language)
+    flat = [[tag for sentence in sentences for tag in sentence] for sentences in (gold, predicted)]
+    expected = metrics.f1_score(*flat, average="macro", zero_division=0)
+    assert evaluator(run, SlotF1.tag_macro).scores(columns)["slot_f1"] == pytest.approx(expected)
+    assert expected != pytest.approx(evaluator(run).scores(columns)["slot_f1"])
+
+
+def test_rows_are_in_file_order_whatever_the_batches(model_and_run: tuple[Model, Run]) -> None:
+    model, run = model_and_run
+    one, four, all_ = (rows(model, run, batch_size=size) for size in (1, 4, 100))
+    examples = run.dataset.split("en", "test")
+    assert one["example_id"] == [e.id for e in examples]
+    assert one["tokens"] == [len(e.tokens) for e in examples]
+    assert set(one["language"]) == {"en"}
+    assert set(one["split"]) == {"test"}
+    for other in (four, all_):
+        for name in ("example_id", "gold", "predicted", "gold_tags", "predicted_tags", "tp", "fp", "fn"):
+            assert other[name] == one[name], name
+        for name in ("log2_gold", "log2_gold_tags"):
+            assert other[name] == pytest.approx(one[name], abs=1e-4, nan_ok=True)
+
+
+def test_one_tag_per_word(model_and_run: tuple[Model, Run]) -> None:
+    model, run = model_and_run
+    columns = rows(model, run)
+    assert [len(ids) for ids in columns["predicted_tags"]] == columns["tokens"]
+    assert [len(ids) for ids in columns["gold_tags"]] == columns["tokens"]
+
+
+def test_counts_per_sentence_are_those_of_its_spans(model_and_run: tuple[Model, Run]) -> None:
+    model, run = model_and_run
+    columns = rows(model, run)
+    gold, predicted = tags(run, columns, "en")
+    for i, pair in enumerate(zip(gold, predicted, strict=True)):
+        wanted, found = (set(seqeval.metrics.sequence_labeling.get_entities(list(tags))) for tags in pair)
+        counts = len(wanted & found), len(found - wanted), len(wanted - found)
+        assert (columns["tp"][i], columns["fp"][i], columns["fn"][i]) == counts
+    assert sum(columns["tp"]) > 0
+    assert sum(columns["fn"]) > 0
+
+
+def test_what_training_never_had_is_wrong_and_has_no_probability(model_and_run: tuple[Model, Run]) -> None:
+    model, run = model_and_run
+    assert "unseen" not in run.dataset.labels
+    columns = rows(model, run)
+    label, tag = (columns["example_id"].index(name) for name in ("label", "tag"))
+    assert columns["gold"][label] == -1
+    assert math.isnan(columns["log2_gold"][label])
+    assert columns["gold_tags"][tag][2] == -1
+    assert math.isnan(columns["log2_gold_tags"][tag])
+    assert columns["fn"][tag] == 1
+    others = [i for i in range(len(columns["gold"])) if i not in (label, tag)]
+    assert all(columns["log2_gold"][i] <= 0 and columns["log2_gold_tags"][i] <= 0 for i in others)
+
+
+def test_probabilities_are_the_model_s(model_and_run: tuple[Model, Run]) -> None:
+    """p(gold) > 1/2 is right: p(label) of the predicted one is the largest, so is p(tags) of the predicted sequence."""
+    model, run = model_and_run
+    columns = rows(model, run)
+    for i, (gold, found) in enumerate(zip(columns["gold"], columns["predicted"], strict=True)):
+        if columns["log2_gold"][i] > -1:
+            assert gold == found
+    for i, (gold, found) in enumerate(zip(columns["gold_tags"], columns["predicted_tags"], strict=True)):
+        if columns["log2_gold_tags"][i] > -1:
+            assert gold == found
+    assert max(columns["log2_gold_tags"]) > -1
+
+
+def test_words_beyond_the_limit_count_as_outside(make_run: Make, training: Callable[..., HopTraining]) -> None:
+    run = make_run("model.max_length=6", "trainer.epochs=3")
+    hop = training(run)
+    hop.run()
+    columns = rows(hop.context.model, run)
+    splits = encodings(run).splits["en", "test"]
+    seen = splits.word_pieces.lengths
+    assert splits.truncated > 0
+    for ids, words, tokens in zip(columns["predicted_tags"], seen, columns["tokens"], strict=True):
+        assert len(ids) == tokens
+        assert all(run.dataset.tags[i] == "O" for i in ids[words:])
+    gold, predicted = tags(run, columns, "en")
+    assert evaluator(run).scores(columns)["slot_f1"] == pytest.approx(
+        seqeval.metrics.f1_score(gold, predicted, zero_division=0)
+    )
+
+
+@pytest.mark.parametrize("training_before", [True, False])
+def test_evaluation_uses_no_dropout_and_leaves_the_model_as_it_was(
+    training_before: bool, model_and_run: tuple[Model, Run]
+) -> None:
+    model, run = model_and_run
+    model.train(training_before)
+    state = torch.get_rng_state()
+    first, second = rows(model, run), rows(model, run)
+    assert first["log2_gold"] == pytest.approx(second["log2_gold"], abs=0, nan_ok=True)
+    assert model.training is training_before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_data_without_tags(
+    make_run: Make, training: Callable[..., HopTraining], changed_corpus: Callable[..., Path]
+) -> None:
+    def drop(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            del row["tags"]
+
+    splits = [(language, split) for language in ("en", "de", "es") for split in ("train", "dev", "test")]
+    run = make_run(data=changed_corpus(dict.fromkeys(splits, drop)))
+    hop = training(run)
+    assert hop.context.model.tagger is None
+    counted = hop.run()
+    assert list(counted["epochs"][0]["dev"]["en"]) == ["intent_accuracy"]
+    columns = rows(hop.context.model, run)
+    assert set(columns["predicted_tags"]) == {None}
+    assert list(evaluator(run).scores(columns)) == ["intent_accuracy"]
+    assert not np.isnan(columns["log2_gold"]).any()
+
+
+def test_the_selection_score_is_the_mean_over_languages_and_scores() -> None:
+    scores = {"en": {"intent_accuracy": 0.5, "slot_f1": 0.1}, "de": {"intent_accuracy": 0.9, "slot_f1": 0.3}}
+    assert selection_score(scores) == pytest.approx(0.45)
+    assert selection_score({"en": {"intent_accuracy": 0.5}}) == 0.5

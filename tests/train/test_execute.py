@@ -1,0 +1,356 @@
+"""Whole runs: what is shared equals what is not, the seed decides, and damage in the store is repaired."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from xclrun.errors import RunError, UsageError
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.store.files import sha256
+from xclrun.strategy import STRATEGIES
+from xclrun.strategy.naive import Naive
+from xclrun.train.listen import Listener
+from xclrun.train.stop import StopFlag, Stopped
+
+from .conftest import predicted, stored
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+
+
+class Hearing(Listener):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+        self.shared: list[bool] = []
+        self.notes: list[str] = []
+        self.failed: list[BaseException] = []
+
+    def hop_started(self, run: Run, hop: Any) -> None:
+        self.trained.append(hop.index)
+
+    def hop_ended(self, run: Run, hop: Any, scores: dict[str, dict[str, float]], shared: bool) -> None:
+        self.shared.append(shared)
+
+    def noted(self, text: str) -> None:
+        self.notes.append(text)
+
+    def run_failed(self, run: Run, error: BaseException) -> None:
+        self.failed.append(error)
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[tuple[str, ...], Any]:
+    return {}
+
+
+@pytest.fixture
+def alone(kept: dict[tuple[str, ...], Any], make_run: Make, do: Do) -> Callable[..., tuple[dict, dict, Run]]:
+    """Do a run in a store of its own; return what is stored, the predictions, the run. Each is done once."""
+
+    def get(*overrides: str) -> tuple[dict, dict, Run]:
+        if overrides not in kept:
+            run = do(make_run(*overrides, outputs="alone-" + "-".join(overrides)))
+            kept[overrides] = stored(run.store), predicted(run), run
+        return kept[overrides]
+
+    return get
+
+
+# --- Shared equals unshared.
+
+SHARE_HOP_1 = [f"strategy={name}" for name in ("naive", "er", "lang_spec_ft", "inc_joint")]
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.combinations(SHARE_HOP_1, 2)))
+def test_strategies_that_share_hop_1_would_have_made_the_same(a: str, b: str, alone: Callable[..., Any]) -> None:
+    (first, _, run), (second, _, other) = alone(a), alone(b)
+    common = first.keys() & second.keys()
+    # Evaluation of hop 0; training and evaluation of hop 1.
+    assert common == {run.stages[0].evaluation, run.stages[1].train, run.stages[1].evaluation}
+    assert all(stage.train == twin.train for stage, twin in zip(run.stages[:2], other.stages[:2], strict=True))
+    for key in common:
+        assert first[key] == second[key]
+
+
+def test_er_without_a_memory_is_naive(alone: Callable[..., Any]) -> None:
+    naive, er = alone("strategy=naive"), alone("strategy=er", "strategy.memory=0")
+    assert naive[0].items() <= er[0].items()
+    for stage in naive[2].stages:
+        rows = [predictions.read(found[2].directory.predictions(stage.hop.index)) for found in (naive, er)]
+        assert rows[0].drop_columns("run_id").equals(rows[1].drop_columns("run_id"))
+    assert alone("strategy=er")[2].stages[2].train not in naive[0]
+
+
+def test_reference_models_are_naive_s_first_hops(alone: Callable[..., Any]) -> None:
+    reference = alone("strategy=lang_spec_ft")[0]
+    for order in ("order=[de,en,es]", "order=[es,en,de]"):
+        found, _, run = alone("strategy=naive", order)
+        for key in (run.stages[1].train, run.stages[1].evaluation):
+            assert found[key] == reference[key]
+
+
+@pytest.mark.parametrize("first", ["naive", "lang_spec_ft", "inc_joint", "multilingual"])
+def test_a_run_after_another_equals_a_run_alone(first: str, alone: Callable[..., Any], make_run: Make, do: Do) -> None:
+    """Also where the stages that it finds were made for other orders."""
+    do(make_run(f"strategy={first}"))
+    hearing = Hearing()
+    run = do(make_run("strategy=er"), hearing)
+    everything, files, unshared = alone("strategy=er")
+    assert run.id == unshared.id
+    assert predicted(run) == files
+    assert stored(run.store).items() >= everything.items()
+    assert hearing.trained == ([1, 2, 3] if first == "multilingual" else [2, 3])
+    assert hearing.shared == [False, first != "multilingual", False, False]
+
+
+def test_hop_0_of_another_order_is_the_same(alone: Callable[..., Any], make_run: Make, do: Do) -> None:
+    do(make_run("order=[es,en,de]"))
+    run = do(make_run())
+    assert predicted(run) == alone("strategy=naive")[1]
+
+
+def test_all_strategies_train_what_the_plan_says(make_run: Make, do: Do) -> None:
+    """One store for five strategies: the trainings counted are the different keys asked for."""
+    trained = 0
+    runs = [make_run(f"strategy={name}") for name in STRATEGIES]
+    for run in runs:
+        hearing = Hearing()
+        do(run, hearing)
+        trained += len(hearing.trained)
+    wanted = {stage.train for run in runs for stage in run.stages if stage.hop.index}
+    # Hop 1 once; two more hops each of naive, er, inc_joint and lang_spec_ft; multilingual's own.
+    assert trained == len(wanted) == 1 + 2 * 4 + 1
+    made = [runs[0].store.facts(key)["kind"] for key in runs[0].store.all_keys()]
+    assert made.count("train") == trained
+
+
+def test_a_finished_run_is_not_done_again(alone: Callable[..., Any], do: Do) -> None:
+    run, hearing = alone("strategy=naive")[2], Hearing()
+    before = run.directory.manifest.read_bytes(), run.directory.events.read_bytes()
+    do(run, hearing)
+    assert (run.directory.manifest.read_bytes(), run.directory.events.read_bytes()) == before
+    assert hearing.shared == []
+
+
+# --- The seed, threads, and what ran before.
+
+
+@pytest.mark.parametrize("strategy", ["naive", "er"])
+def test_the_same_seed_gives_the_same_and_another_another(
+    strategy: str, alone: Callable[..., Any], make_run: Make, do: Do
+) -> None:
+    torch.manual_seed(1234)
+    again = do(make_run(f"strategy={strategy}", outputs="again"))
+    everything, files, _ = alone(f"strategy={strategy}")
+    assert (stored(again.store), predicted(again)) == (everything, files)
+    other = do(make_run(f"strategy={strategy}", "seed=2", outputs="other"))
+    assert other.stages[0].train != again.stages[0].train
+    assert not set(predicted(other).values()) & set(files.values())
+    read = [predictions.read(run.directory.predictions(3)).column("log2_gold") for run in (again, other)]
+    assert not read[0].equals(read[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_number_of_threads_gives_the_same(threads: int, make_run: Make, do: Do) -> None:
+    found = []
+    for name in ("one", "two"):
+        run = do(make_run("order=[es,de]", "trainer.epochs=1", f"runtime.threads={threads}", outputs=name))
+        assert torch.get_num_threads() == threads
+        assert run.directory.read_manifest()["environment"]["threads"] == str(threads)
+        found.append((stored(run.store), predicted(run)))
+    assert found[0] == found[1]
+
+
+# --- Files of record.
+
+
+def test_files_of_record(alone: Callable[..., Any]) -> None:
+    _, _, run = alone("strategy=er")
+    directory, manifest = run.directory, run.directory.read_manifest()
+    checksums = json.loads(directory.done.read_text())
+    assert all(sha256(directory.path / name) == checksum for name, checksum in checksums.items())
+    assert (manifest["run_id"], manifest["status"]) == (run.id, "finished")
+    assert manifest["labels"] == list(run.dataset.labels)
+    assert [(s["hop"], s["name"], s["train"], s["evaluation"]) for s in manifest["stages"]] == [
+        (stage.hop.index, stage.hop.name, stage.train, stage.evaluation) for stage in run.stages
+    ]
+    scores = pd.read_parquet(directory.scores)
+    assert len(scores) == 4 * 3 * 2
+    for row in scores.itertuples():
+        assert row.value == manifest["stages"][row.hop]["scores"][row.language][row.metric]
+        assert row.n == run.dataset.sizes("test")[row.language]
+
+
+def test_predictions_cover_every_test_sentence_after_every_hop(alone: Callable[..., Any]) -> None:
+    _, _, run = alone("strategy=er")
+    wanted = {(language, e.id) for language in ("en", "de", "es") for e in run.dataset.split(language, "test")}
+    for stage in run.stages:
+        rows = predictions.read(run.directory.predictions(stage.hop.index)).to_pandas()
+        assert len(rows) == len(wanted) == 25
+        assert set(zip(rows["language"], rows["example_id"], strict=True)) == wanted
+        assert set(rows["hop"]) == {stage.hop.index}
+        assert set(rows["run_id"]) == {run.id}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "epoch"), [(["trainer.selection=last"], "epoch"), (["trainer.selection=best"], "best_epoch")]
+)
+def test_the_evaluation_point_is_where_the_weights_were_taken(
+    overrides: list[str], epoch: str, make_run: Make, do: Do
+) -> None:
+    run = do(make_run("strategy=er", "trainer.epochs=4", "model.lr=3e-2", *overrides))
+    stages = run.directory.read_manifest()["stages"]
+    for stage in stages:
+        rows = predictions.read(run.directory.predictions(stage["hop"])).to_pandas()
+        point = (0, 0)
+        if stage["hop"]:
+            facts = stage["training"]["epochs"][stage["training"][epoch] - 1]
+            point = facts["step"], facts["examples"]
+        assert set(zip(rows["step"], rows["examples_seen"], strict=True)) == {point}
+    if epoch == "best_epoch":
+        # Some hop was best before its end, or the test says nothing.
+        assert any(stage["training"]["best_epoch"] < 4 for stage in stages[1:])
+
+
+# --- Damage and failure.
+
+
+@pytest.mark.parametrize("kind", ["train", "state", "evaluation"])
+@pytest.mark.parametrize("how", ["truncated", "flipped", "lost"])
+def test_a_damaged_stage_is_made_again(kind: str, how: str, alone: Callable[..., Any], make_run: Make, do: Do) -> None:
+    everything, files, _ = alone("strategy=er")
+    run = do(make_run("strategy=er"))
+    key = getattr(run.stages[2], kind)
+    name = sorted(run.store.facts(key)["files"])[0]
+    path = run.store.path(key) / name
+    content = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(content[:-1])
+    elif how == "flipped":
+        path.write_bytes(bytes([content[0] ^ 4]) + content[1:])
+    else:
+        path.unlink()
+    # Hop 3 and the predictions have to be made again, from what hop 2 left.
+    run.directory.done.unlink()
+    for stale in (run.stages[3].train, run.stages[3].state, run.stages[3].evaluation):
+        run.store.path(stale).rename(run.outputs / stale)
+    hearing = Hearing()
+    do(run, hearing)
+    assert (stored(run.store), predicted(run)) == (everything, files)
+    assert hearing.trained == ([2, 3] if kind == "train" else [3])
+    assert len(hearing.notes) == 1
+    assert name in hearing.notes[0]
+
+
+def test_nothing_that_is_not_needed_is_looked_at(alone: Callable[..., Any], make_run: Make, do: Do) -> None:
+    """Predictions in the store are enough: the weights may be gone, and no model is built."""
+    run = do(make_run("strategy=er"))
+    run.directory.done.unlink()
+    for stage in run.stages[1:]:
+        for key in (stage.train, stage.state):
+            run.store.path(key).rename(run.outputs / key)
+    hearing = Hearing()
+    do(run, hearing)
+    assert hearing.trained == []
+    assert predicted(run) == alone("strategy=er")[1]
+
+
+def test_a_failed_run_says_so_and_goes_on_when_it_can(
+    alone: Callable[..., Any], make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, hearing, steps = make_run(), Hearing(), itertools.count(1)
+    healthy = Naive.loss
+
+    def diverging(self: Naive, batch: Any, context: Any) -> torch.Tensor:
+        return healthy(self, batch, context) * (float("nan") if next(steps) == 15 else 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Naive, "loss", diverging)
+        with pytest.raises(RunError, match=r"hop 2 \(de\), epoch 1, step 3: the loss is nan"):
+            do(run, hearing)
+    manifest = run.directory.read_manifest()
+    assert manifest["status"] == "failed"
+    assert "step 3" in manifest["error"]
+    assert [stage["hop"] for stage in manifest["stages"]] == [0, 1]
+    assert not run.directory.finished
+    assert [str(error) for error in hearing.failed] == [manifest["error"]]
+    assert [event["event"] for event in run.directory.read_events()] == ["started", "hop", "hop", "failed"]
+    do(run)
+    assert (stored(run.store), predicted(run)) == alone("strategy=naive")[:2]
+    assert "error" not in run.directory.read_manifest()
+
+
+def test_a_stop_between_hops_is_heard(make_run: Make, do: Do) -> None:
+    """A signal that comes while predictions are made."""
+
+    class Stopping(Listener):
+        stop = StopFlag()
+
+        def hop_ended(self, run: Run, hop: Any, scores: Any, shared: bool) -> None:
+            if hop.index == 1:
+                self.stop.number = 15
+
+    run, listener = make_run(), Stopping()
+    with pytest.raises(Stopped):
+        do(run, listener, listener.stop)
+    assert [stage["hop"] for stage in run.directory.read_manifest()["stages"]] == [0, 1]
+    assert run.directory.read_manifest()["status"] == "interrupted"
+
+
+def test_a_stop_during_the_last_predictions_is_not_lost(make_run: Make, do: Do) -> None:
+    """The next run of the sweep must not begin."""
+
+    class Stopping(Listener):
+        stop = StopFlag()
+
+        def hop_ended(self, run: Run, hop: Any, scores: Any, shared: bool) -> None:
+            if hop.index == 3:
+                self.stop.number = 15
+
+    run, listener = make_run(), Stopping()
+    with pytest.raises(Stopped):
+        do(run, listener, listener.stop)
+    # What was done is done.
+    assert run.directory.finished
+    assert run.directory.read_manifest()["status"] == "finished"
+
+
+def test_fp16_needs_a_gpu(make_run: Make, do: Do) -> None:
+    with pytest.raises(UsageError, match=r"trainer\.precision=fp16 needs a GPU"):
+        do(make_run("trainer.precision=fp16"))
+
+
+def test_predictions_of_bf16_are_not_those_of_fp32(alone: Callable[..., Any], make_run: Make, do: Do) -> None:
+    """Not at hop 0 either, which knows nothing of the trainer: so the two must not share it."""
+    full = alone("strategy=naive")[2]
+    half = do(make_run("trainer.precision=bf16"))
+    assert half.stages[0].evaluation != full.stages[0].evaluation
+    rows = [predictions.read(run.directory.predictions(0)).column("log2_gold") for run in (full, half)]
+    assert not rows[0].equals(rows[1])
+
+
+def test_sentences_that_are_cut_are_counted(make_run: Make, do: Do) -> None:
+    run = do(make_run("model.max_length=8", "trainer.epochs=1"))
+    truncated = run.directory.read_manifest()["data"]["truncated"]
+    assert truncated["en/train"] > 0
+    again = do(make_run("model.max_length=8", "trainer.epochs=1", "seed=2"))
+    assert again.directory.read_manifest()["data"]["truncated"] == truncated
+    rows = predictions.read(run.directory.predictions(1)).to_pandas()
+    assert (rows["predicted_tags"].map(len) == rows["tokens"]).all()
+
+
+def test_a_store_elsewhere(make_run: Make, do: Do, tmp_path: Path) -> None:
+    run = do(make_run(f"paths.store={tmp_path}/elsewhere", "trainer.epochs=1"))
+    assert list((tmp_path / "elsewhere").glob("*/*/stage.json"))
+    assert not (run.outputs / "store").exists()

@@ -1,0 +1,423 @@
+"""The one loop, against loops written out by hand and closed formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from xclrun.config import Selection, StrategyConfig
+from xclrun.errors import RunError
+from xclrun.plan import derive
+from xclrun.run import Run
+from xclrun.strategy.naive import Naive
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.loop import HopTraining
+
+from .conftest import copied, same
+
+Make = Callable[..., Run]
+Training = Callable[..., HopTraining]
+
+
+class Noting(Listener):
+    """Notes every step and every epoch."""
+
+    def __init__(self) -> None:
+        self.steps: list[Progress] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.weights: list[dict[str, Tensor]] = []
+        self.rates: list[float] = []
+        self.training: HopTraining | None = None
+
+    def stepped(self, progress: Progress) -> None:
+        self.steps.append(progress)
+        if self.training is not None:
+            self.rates.append(self.training.optimizer.param_groups[0]["lr"])
+
+    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
+        self.epochs.append(facts)
+        if self.training is not None:
+            self.weights.append(copied(self.training.context.model))
+
+    def hears(self, training: HopTraining) -> HopTraining:
+        self.training, training.listener = training, self
+        return training
+
+
+def scripted(*scores: float) -> type[Evaluator]:
+    """Return an evaluator whose dev scores are given, epoch by epoch."""
+    left = iter(scores)
+
+    class Scripted(Evaluator):
+        def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
+            return {"intent_accuracy": next(left)}
+
+    return Scripted
+
+
+def by_hand(training: HopTraining, epochs: int) -> dict[str, Tensor]:
+    """Train as the documentation says, in as few lines as it takes; batches of 4, Adam, constant rate."""
+    context, config = training.context, training.trainer
+    optimizer = torch.optim.Adam(context.model.parameters(), lr=config.lr, betas=(0.9, 0.99), eps=1e-8, fused=True)
+    data = context.train["en"]
+    context.model.train()
+    update = 0
+    for epoch in range(epochs):
+        shuffling = np.random.PCG64(derive(context.seed, "shuffle", 1, epoch))
+        order = np.random.Generator(shuffling).permutation(len(data))
+        for start in range(0, len(data), 4):
+            torch.manual_seed(derive(context.seed, "dropout", 1, update))
+            loss = context.model.loss(data.batch(order[start : start + 4]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            update += 1
+    return copied(context.model)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_two_epochs_equal_a_loop_written_by_hand(dropout: float, make_run: Make, training: Training) -> None:
+    run = make_run("trainer.selection=last", f"model.dropout={dropout}")
+    expected = by_hand(training(run), epochs=2)
+    found = training(run)
+    before = copied(found.context.model)
+    counted = found.run()
+    assert same(copied(found.context.model), expected)
+    assert not same(before, expected)
+    # 22 sentences are six batches, the last one of two.
+    assert (counted["epoch"], counted["step"], counted["updates"], counted["examples"]) == (2, 12, 12, 44)
+    assert counted["tokens"] == 2 * int(found.data.lengths.sum())
+
+
+def test_every_sentence_is_seen_once_an_epoch_in_another_order(make_run: Make, training: Training) -> None:
+    class Seeing(Naive):
+        seen: list[list[int]] = []
+
+        def loss(self, batch: Any, context: Any) -> Tensor:
+            self.seen.append(batch.indices.tolist())
+            return super().loss(batch, context)
+
+    strategy = Seeing(StrategyConfig("naive"))
+    training(make_run(), strategy=strategy).run()
+    first, second = (list(chain.from_iterable(strategy.seen[part])) for part in (slice(6), slice(6, None)))
+    assert sorted(first) == sorted(second) == list(range(22))
+    assert first != second
+    assert first != sorted(first)
+
+
+def test_accumulated_batches_equal_one_large_batch(make_run: Make, training: Training) -> None:
+    plain = ("trainer.selection=last", "model.dropout=0", "model.lr=1e-3")
+    large = training(make_run(*plain, "trainer.batch_size=16"))
+    parts = training(make_run(*plain, "trainer.batch_size=4", "trainer.gradient_accumulation=4"))
+    facts = [one.run() for one in (large, parts)]
+    # 22 sentences: 16, then 6, which are 4 and 2 in parts.
+    assert facts[0]["updates"] == facts[1]["updates"] == 4
+    assert facts[0]["epochs"][1]["loss"] == pytest.approx(facts[1]["epochs"][1]["loss"], rel=1e-5)
+    a, b = copied(large.context.model), copied(parts.context.model)
+    for name in a:
+        assert torch.allclose(a[name], b[name], atol=1e-5), name
+    alone = training(make_run(*plain, "trainer.batch_size=4"))
+    alone.run()
+    assert not torch.allclose(a["intent.weight"], alone.context.model.intent.weight, atol=1e-4)
+
+
+# --- The learning rate.
+
+TOTAL = 12
+
+
+def cosine(share: float) -> float:
+    return (1 + math.cos(math.pi * share)) / 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "formula"),
+    [
+        ("constant", 0.0, lambda t: 1.0),
+        ("linear", 0.0, lambda t: 1 - t / 12),
+        ("cosine", 0.0, lambda t: cosine(t / 12)),
+        # A quarter of 12 steps: 1/3, 2/3, 1, then 9 steps down.
+        ("constant", 0.25, lambda t: min(1, (t + 1) / 3)),
+        ("linear", 0.25, lambda t: (t + 1) / 3 if t < 3 else 1 - (t - 3) / 9),
+        ("cosine", 0.25, lambda t: (t + 1) / 3 if t < 3 else cosine((t - 3) / 9)),
+        ("linear", 1.0, lambda t: (t + 1) / 12),
+    ],
+)
+def test_learning_rate_of_every_step(
+    schedule: str, warmup: float, formula: Callable[[int], float], make_run: Make, training: Training
+) -> None:
+    run = make_run(f"trainer.schedule={schedule}", f"trainer.warmup={warmup}", "model.lr=2e-3")
+    noting = Noting()
+    noting.hears(training(run)).run()
+    assert noting.rates == pytest.approx([2e-3 * formula(step) for step in range(TOTAL)])
+
+
+def test_the_rate_is_the_optimiser_s(make_run: Make, training: Training) -> None:
+    """Adam's first step moves every weight with a gradient by the learning rate."""
+    stepping = training(make_run("trainer.schedule=linear", "trainer.warmup=0.5", "model.lr=6e-3", "trainer.epochs=1"))
+    before = copied(stepping.context.model)
+    moved: list[float] = []
+
+    class First(Listener):
+        def stepped(self, progress: Progress) -> None:
+            now = stepping.context.model.state_dict()
+            moved.append(
+                max((now[name] - before[name]).abs().max().item() for name in ("intent.bias", "intent.weight"))
+            )
+
+    stepping.listener = First()
+    stepping.run()
+    # Six steps, three of them rising: the first has a third of the rate.
+    assert moved[0] == pytest.approx(2e-3, rel=1e-3)
+
+
+# --- Gradients.
+
+
+@pytest.mark.parametrize("clip", [0.05, 1e6])
+def test_gradients_are_clipped_to_the_norm(clip: float, make_run: Make, training: Training) -> None:
+    norms: list[tuple[float, float]] = []
+
+    class Measuring(Naive):
+        def edit_gradients(self, context: Any) -> None:
+            norms.append((norm(context.model), -1.0))
+
+    def norm(model: torch.nn.Module) -> float:
+        return math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None))
+
+    clipped = training(make_run(f"trainer.clip_norm={clip}"), strategy=Measuring(StrategyConfig("naive")))
+
+    def before_step(*_: Any) -> None:
+        norms[-1] = (norms[-1][0], norm(clipped.context.model))
+
+    clipped.optimizer.register_step_pre_hook(before_step)
+    clipped.run()
+    assert len(norms) == TOTAL
+    for whole, used in norms:
+        assert whole > 0.05
+        assert used == pytest.approx(min(whole, clip), rel=1e-4)
+
+
+def test_a_strategy_s_edit_reaches_the_optimiser(make_run: Make, training: Training) -> None:
+    class Silent(Naive):
+        def edit_gradients(self, context: Any) -> None:
+            for parameter in context.model.parameters():
+                parameter.grad = None
+
+    silent = training(make_run("trainer.selection=last"), strategy=Silent(StrategyConfig("naive")))
+    before = copied(silent.context.model)
+    silent.run()
+    assert same(copied(silent.context.model), before)
+
+
+def test_frozen_parameters_stay(make_run: Make, training: Training) -> None:
+    run = make_run("trainer.selection=last")
+    first = training(run)
+    for parameter in first.context.model.encoder.parameters():
+        parameter.requires_grad_(False)
+    frozen = HopTraining(
+        first.context,
+        first.strategy,
+        first.trainer,
+        first.evaluator,
+        first.dev,
+        first.checkpoints,
+        Listener(),
+        first.stop,
+    )
+    before = copied(frozen.context.model)
+    frozen.run()
+    after = copied(frozen.context.model)
+    changed = {name.split(".")[0] for name in after if not torch.equal(after[name], before[name])}
+    assert changed == {"intent", "tagger"}
+
+
+# --- Selection and stopping.
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [((0.2, 0.9, 0.5, 0.1), 2), ((0.9, 0.1, 0.1, 0.1), 1), ((0.1, 0.2, 0.3, 0.4), 4), ((0.3, 0.7, 0.7, 0.7), 2)],
+)
+def test_the_best_epoch_is_a_true_copy(
+    scores: tuple[float, ...], best: int, make_run: Make, training: Training
+) -> None:
+    noting = Noting()
+    trained = noting.hears(training(make_run("trainer.epochs=4"), evaluator=scripted(*scores)))
+    counted = trained.run()
+    found = copied(trained.context.model)
+    assert [same(found, weights) for weights in noting.weights] == [epoch == best for epoch in range(1, 5)]
+    assert (counted["best_epoch"], counted["best_step"], counted["best_score"]) == (best, 6 * best, scores[best - 1])
+
+
+def test_the_last_epoch_where_that_is_asked_for(make_run: Make, training: Training) -> None:
+    noting = Noting()
+    run = make_run("trainer.epochs=3", "trainer.selection=last")
+    trained = noting.hears(training(run, evaluator=scripted(0.9, 0.5, 0.1)))
+    trained.run()
+    found = copied(trained.context.model)
+    assert [same(found, weights) for weights in noting.weights] == [False, False, True]
+
+
+def test_a_model_that_gets_worse_is_taken_back(make_run: Make, training: Training) -> None:
+    """With real scores: a good start, then a learning rate that ruins the model."""
+
+    class Ruining(Noting):
+        def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
+            super().epoch_ended(progress, facts)
+            if len(self.epochs) == 4:
+                assert self.training is not None
+                self.training.trainer = replace(self.training.trainer, lr=50.0)
+
+    noting = Ruining()
+    run = make_run("trainer.epochs=6", "model.lr=1e-2")
+    trained = noting.hears(training(run))
+    counted = trained.run()
+    scores = [facts["dev"]["en"]["intent_accuracy"] + facts["dev"]["en"]["slot_f1"] for facts in noting.epochs]
+    best = int(np.argmax(scores))
+    assert scores[best] > 1.5 * max(scores[4:])
+    assert counted["best_epoch"] == best + 1 <= 4
+    assert same(copied(trained.context.model), noting.weights[best])
+    dev = trained.evaluator.predict(trained.context.model, trained.dev["en"], "en", "dev")
+    assert trained.evaluator.scores(dev) == noting.epochs[best]["dev"]["en"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "epochs", "best"),
+    [
+        ((0.5, 0.5, 0.4, 0.9), 2, 3, 1),
+        ((0.5, 0.4, 0.6, 0.5, 0.5, 0.9), 2, 5, 3),
+        ((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 1, 6, 6),
+        ((0.5, 0.4), 1, 2, 1),
+    ],
+)
+@pytest.mark.parametrize("selection", list(Selection))
+def test_patience(
+    scores: tuple[float, ...],
+    patience: int,
+    epochs: int,
+    best: int,
+    selection: Selection,
+    make_run: Make,
+    training: Training,
+) -> None:
+    overrides = ("trainer.epochs=6", f"trainer.patience={patience}", f"trainer.selection={selection.value}")
+    noting = Noting()
+    trained = noting.hears(training(make_run(*overrides), evaluator=scripted(*scores)))
+    counted = trained.run()
+    assert (counted["epoch"], counted["best_epoch"]) == (epochs, best)
+    kept = best if selection is Selection.best else epochs
+    assert same(copied(trained.context.model), noting.weights[kept - 1])
+
+
+# --- What is told.
+
+
+def test_progress_and_curve(make_run: Make, training: Training) -> None:
+    noting = Noting()
+    trained = noting.hears(training(make_run()))
+    counted = trained.run()
+    assert [p.step for p in noting.steps] == list(range(1, 13))
+    assert [p.epoch for p in noting.steps] == [1] * 6 + [2] * 6
+    assert {(p.steps, p.epochs, p.hop.index) for p in noting.steps} == {(12, 2, 1)}
+    assert [p.examples for p in noting.steps][:6] == [4, 8, 12, 16, 20, 22]
+    seconds = [p.seconds for p in noting.steps]
+    assert seconds == sorted(seconds)
+    assert counted["epochs"] == noting.epochs
+    assert [(e["epoch"], e["step"], e["examples"]) for e in noting.epochs] == [(1, 6, 22), (2, 12, 44)]
+    assert noting.epochs[1]["loss"] < noting.epochs[0]["loss"]
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_updates(make_run: Make, training: Training) -> None:
+    losses: list[float] = []
+
+    class Listening(Naive):
+        def loss(self, batch: Any, context: Any) -> Tensor:
+            loss = super().loss(batch, context)
+            losses.append(loss.item())
+            return loss
+
+    counted = training(make_run(), strategy=Listening(StrategyConfig("naive"))).run()
+    assert [epoch["loss"] for epoch in counted["epochs"]] == pytest.approx([np.mean(losses[:6]), np.mean(losses[6:])])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(("update", "where"), [(1, "epoch 1, step 1"), (8, "epoch 2, step 8")])
+def test_a_loss_that_is_not_finite_ends_the_run(
+    value: float, update: int, where: str, make_run: Make, training: Training
+) -> None:
+    class Diverging(Naive):
+        taken = 0
+
+        def loss(self, batch: Any, context: Any) -> Tensor:
+            self.taken += 1
+            loss = super().loss(batch, context)
+            return loss * value if self.taken == update else loss
+
+    diverging = training(make_run(), hop=2, strategy=Diverging(StrategyConfig("naive")))
+    with pytest.raises(
+        RunError, match=rf"hop 2 \(de\), {where}: the loss is {value}; try a lower trainer.lr"
+    ) as raised:
+        diverging.run()
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("every", [4, 5, 25])
+def test_looking_now_and_then_counts_the_same(every: int, make_run: Make, training: Training) -> None:
+    """As on a GPU, which a look at every loss would hold up."""
+    plain, rare = training(make_run()), training(make_run())
+    rare.look_every = every
+    wanted, found = plain.run(), rare.run()
+    assert same(copied(plain.context.model), copied(rare.context.model))
+    assert [e["loss"] for e in found["epochs"]] == pytest.approx([e["loss"] for e in wanted["epochs"]])
+    assert found["tokens"] == wanted["tokens"]
+
+
+@pytest.mark.parametrize(("every", "step"), [(4, 4), (25, 6)])
+def test_a_loss_that_is_not_finite_is_found_at_the_next_look(
+    every: int, step: int, make_run: Make, training: Training
+) -> None:
+    class Diverging(Naive):
+        taken = 0
+
+        def loss(self, batch: Any, context: Any) -> Tensor:
+            self.taken += 1
+            return super().loss(batch, context) * (math.nan if self.taken == 2 else 1)
+
+    diverging = training(make_run(), strategy=Diverging(StrategyConfig("naive")))
+    diverging.look_every = every
+    with pytest.raises(RunError, match=f"epoch 1, step {step}: the loss is nan"):
+        diverging.run()
+
+
+def test_bf16_trains_the_encoder_and_leaves_the_crf_in_fp32(make_run: Make, training: Training) -> None:
+    types: dict[str, set[torch.dtype]] = {"encoder": set(), "crf": set()}
+    half = training(make_run("trainer.precision=bf16"))
+    model = half.context.model
+    model.encoder.encoder.layer[0].intermediate.dense.register_forward_hook(
+        lambda module, given, output: types["encoder"].add(output.dtype)
+    )
+    score = model.tagger.crf._compute_normalizer
+
+    def normalizer(emissions: Tensor, mask: Tensor) -> Tensor:
+        result = score(emissions, mask)
+        types["crf"] |= {emissions.dtype, result.dtype}
+        return result
+
+    model.tagger.crf._compute_normalizer = normalizer
+    counted = half.run()
+    assert types == {"encoder": {torch.bfloat16}, "crf": {torch.float32}}
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert counted["epochs"][1]["loss"] < counted["epochs"][0]["loss"]
+    full = training(make_run())
+    full.run()
+    assert not same(copied(full.context.model), copied(model))

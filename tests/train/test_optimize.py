@@ -1,0 +1,96 @@
+"""The optimiser is the one asked for, and its state survives being taken apart."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xclrun.config import Optimizer, Schedule, TrainerConfig
+from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr
+
+
+def config(**changes: Any) -> TrainerConfig:
+    return TrainerConfig(**{"lr": 0.1, "betas": (0.8, 0.95), "eps": 1e-3, **changes})
+
+
+def test_adam_by_its_formula() -> None:
+    """Kingma & Ba 2015, algorithm 1, three steps on one number; here decay is a term of the gradient."""
+    value = torch.nn.Parameter(torch.tensor([2.0]))
+    optimizer = make_optimizer([value], config(weight_decay=0.5))
+    x, m, v = 2.0, 0.0, 0.0
+    for t, slope in enumerate((1.0, -3.0, 0.5), start=1):
+        value.grad = torch.tensor([slope])
+        optimizer.step()
+        g = slope + 0.5 * x
+        m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g * g
+        x -= 0.1 * (m / (1 - 0.8**t)) / (math.sqrt(v / (1 - 0.95**t)) + 1e-3)
+        assert value.item() == pytest.approx(x, rel=1e-5)
+
+
+def test_adamw_decays_apart_from_the_gradient() -> None:
+    """Loshchilov & Hutter 2019, algorithm 2: without a gradient only the decay is left."""
+    value = torch.nn.Parameter(torch.tensor([2.0]))
+    optimizer = make_optimizer([value], config(optimizer=Optimizer.adamw, weight_decay=0.5))
+    value.grad = torch.zeros(1)
+    optimizer.step()
+    assert value.item() == pytest.approx(2.0 * (1 - 0.1 * 0.5))
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    free, frozen = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(3), requires_grad=False)
+    groups = make_optimizer([free, frozen], config()).param_groups
+    assert [p.shape for group in groups for p in group["params"]] == [(2,)]
+
+
+@pytest.mark.parametrize("kind", list(Optimizer))
+def test_a_state_taken_apart_and_put_together_goes_on_alike(kind: Optimizer) -> None:
+    def parameters() -> list[torch.nn.Parameter]:
+        # The second never has a gradient, as an encoder's pooler has none.
+        return [torch.nn.Parameter(torch.arange(n, dtype=torch.float)) for n in (4, 2, 3)]
+
+    def step(optimizer: torch.optim.Optimizer, given: list[torch.nn.Parameter], i: int) -> None:
+        for p in (given[0], given[2]):
+            p.grad = torch.sin(torch.arange(len(p)) + i)
+        set_lr(optimizer, 0.1 / (1 + i))
+        optimizer.step()
+
+    first = parameters()
+    optimizer = make_optimizer(first, config(optimizer=kind, weight_decay=0.1))
+    for i in range(3):
+        step(optimizer, first, i)
+    tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer).items()}
+    assert sorted(tensors) == sorted(f"{i}.{name}" for i in (0, 2) for name in ("step", "exp_avg", "exp_avg_sq"))
+    second = [torch.nn.Parameter(p.detach().clone()) for p in first]
+    other = make_optimizer(second, config(optimizer=kind, weight_decay=0.1))
+    load_optimizer_tensors(other, tensors)
+    for i in range(3, 6):
+        step(optimizer, first, i)
+        step(other, second, i)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@given(
+    total=st.integers(1, 500),
+    schedule=st.sampled_from(list(Schedule)),
+    warmup=st.floats(0, 1),
+)
+def test_the_rate_rises_to_its_highest_then_never_rises(total: int, schedule: Schedule, warmup: float) -> None:
+    factors = [lr_factor(step, total, schedule, warmup) for step in range(total)]
+    assert all(0 < factor <= 1 for factor in factors)
+    assert max(factors) == 1
+    top = factors.index(1)
+    assert top <= math.ceil(warmup * total)
+    assert factors[: top + 1] == sorted(factors[: top + 1])
+    assert factors[top:] == sorted(factors[top:], reverse=True)
+    if schedule is Schedule.constant:
+        assert set(factors[top:]) == {1.0}
+
+
+@pytest.mark.parametrize("schedule", [Schedule.linear, Schedule.cosine])
+def test_the_rate_ends_near_zero(schedule: Schedule) -> None:
+    assert lr_factor(999, 1000, schedule, 0.1) < 0.002
+    assert lr_factor(1000, 1000, schedule, 0.1) == pytest.approx(0)
+    assert lr_factor(550, 1000, schedule, 0.1) == pytest.approx(0.5)

@@ -1,0 +1,262 @@
+"""An interrupted run ends as an undisturbed one does, bit for bit, wherever it was interrupted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from xclrun.config import StrategyConfig
+from xclrun.run import Run
+from xclrun.strategy import STRATEGIES, State
+from xclrun.strategy.naive import Naive
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.loop import HopTraining
+from xclrun.train.stop import Stopped
+
+from .conftest import StopAt, copied, predicted, same, stored
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+
+# Main steps of each hop on the corpus: 2 epochs of 6, 5 and 4 batches, and of their unions.
+HOPS = (12, 10, 8)
+STEPS = {"inc_joint": 12 + 20 + 28, "multilingual": 28}
+
+
+def interrupted(run: Run, do: Do, *steps: int) -> None:
+    """Do a run until it is stopped, and check that it says so."""
+    listener = StopAt(*steps)
+    with pytest.raises(Stopped) as stopped:
+        do(run, listener, listener.stop)
+    assert stopped.value.number == signal.SIGTERM
+    manifest = run.directory.read_manifest()
+    assert (manifest["status"], manifest["error"]) == ("interrupted", "SIGTERM")
+    assert not run.directory.finished
+    assert [event["event"] for event in run.directory.read_events()][-1] == "interrupted"
+
+
+def checkpoints(run: Run) -> list[Path]:
+    return sorted(run.store.root.glob("*/*.checkpoints/*"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What undisturbed runs gave, by strategy."""
+    return {}
+
+
+@pytest.fixture
+def undisturbed(whole: dict[str, Any], make_run: Make, do: Do) -> Callable[[str], Any]:
+    """Return what an undisturbed run of a strategy stores and predicts."""
+
+    def get(strategy: str) -> Any:
+        if strategy not in whole:
+            run = do(make_run(f"strategy={strategy}", outputs="undisturbed"))
+            whole[strategy] = stored(run.store), predicted(run)
+        return whole[strategy]
+
+    return get
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_stopped_after_every_step(strategy: str, undisturbed: Callable[[str], Any], make_run: Make, do: Do) -> None:
+    """A run that is stopped after each of its steps, and taken up again each time."""
+    run, attempts = make_run(f"strategy={strategy}"), 0
+    while not run.directory.finished:
+        listener = StopAt(1)
+        try:
+            do(run, listener, listener.stop)
+        except Stopped:
+            assert len(checkpoints(run)) == 1
+        attempts += 1
+        assert attempts < 100
+    # The last attempt has no step left.
+    assert attempts == STEPS.get(strategy, sum(HOPS)) + 1
+    assert (stored(run.store), predicted(run)) == undisturbed(strategy)
+    assert checkpoints(run) == []
+
+
+@pytest.mark.parametrize("step", [1, 6, 7, 12, 13, 15, 22, 24, 30], ids=lambda step: f"step {step}")
+def test_stopped_once(step: int, undisturbed: Callable[[str], Any], make_run: Make, do: Do) -> None:
+    """The first step, the last of an epoch and of a hop, the first of a hop, and steps between er's replays."""
+    run = make_run("strategy=er")
+    interrupted(run, do, step)
+    [checkpoint] = checkpoints(run)
+    hop = 1 + (step > HOPS[0]) + (step > sum(HOPS[:2]))
+    assert checkpoint.parent == run.store.checkpoints(run.stages[hop].train)
+    do(run)
+    assert (stored(run.store), predicted(run)) == undisturbed("er")
+    events = [event["event"] for event in run.directory.read_events()]
+    assert events.count("started") == 2
+    assert events[-1] == "finished"
+    assert run.directory.read_manifest()["status"] == "finished"
+
+
+def test_what_was_finished_is_not_done_again(make_run: Make, do: Do) -> None:
+    run = make_run()
+    interrupted(run, do, 15)
+
+    class Starts(Listener):
+        def __init__(self) -> None:
+            self.hops: list[int] = []
+            self.steps: list[int] = []
+
+        def hop_started(self, run: Run, hop: Any) -> None:
+            self.hops.append(hop.index)
+
+        def stepped(self, progress: Progress) -> None:
+            self.steps.append(progress.step)
+
+    starts = Starts()
+    do(run, starts)
+    # Hop 2 goes on after its third step.
+    assert starts.hops == [2, 3]
+    assert starts.steps == [*range(4, 11), *range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("trainer.epochs=4", "trainer.patience=1", "trainer.selection=best"),
+        ("trainer.selection=last", "trainer.schedule=cosine", "trainer.warmup=0.3", "trainer.optimizer=adamw"),
+        ("trainer.batch_size=2", "trainer.gradient_accumulation=2", "trainer.clip_norm=0.5", "trainer.precision=bf16"),
+    ],
+    ids=["patience", "schedule", "accumulation"],
+)
+def test_other_trainers(overrides: tuple[str, ...], make_run: Make, do: Do) -> None:
+    wanted = do(make_run("strategy=er", *overrides, outputs="undisturbed"))
+    run = make_run("strategy=er", *overrides)
+    for step in (5, 9, 4):
+        interrupted(run, do, step)
+    do(run)
+    assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty, Path.unlink])
+def test_a_damaged_checkpoint_is_not_read(
+    damage: Callable[[Path], None], undisturbed: Callable[[str], Any], make_run: Make, do: Do
+) -> None:
+    run = make_run("strategy=er")
+    interrupted(run, do, 15)
+    damage(checkpoints(run)[0])
+    listener = StopAt()
+    do(run, listener)
+    # Hop 2 begins anew.
+    assert listener.taken == HOPS[1] + HOPS[2]
+    assert (stored(run.store), predicted(run)) == undisturbed("er")
+
+
+def test_the_checkpoint_before_a_damaged_one_serves(make_run: Make, do: Do, undisturbed: Callable[[str], Any]) -> None:
+    """As after a crash between writing a checkpoint and removing the one before."""
+    run = make_run("strategy=er")
+    interrupted(run, do, 15)
+    [older] = checkpoints(run)
+    content = older.read_bytes()
+    interrupted(run, do, 3)
+    [newer] = checkpoints(run)
+    older.write_bytes(content)
+    flip(newer)
+    listener = StopAt()
+    do(run, listener)
+    assert listener.taken == HOPS[1] - 3 + HOPS[2]
+    assert (stored(run.store), predicted(run)) == undisturbed("er")
+
+
+def test_checkpoints_are_saved_as_time_goes_by(make_run: Make, training: Callable[..., HopTraining]) -> None:
+    """Killed without a word: what the last checkpoint holds is enough."""
+
+    class Dying(Listener):
+        def stepped(self, progress: Progress) -> None:
+            if progress.step == 9:
+                raise KeyboardInterrupt
+
+    run = make_run("trainer.checkpoint_minutes=1e-9")
+    whole = training(make_run())
+    counted = whole.run()
+    with pytest.raises(KeyboardInterrupt):
+        training(run, listener=Dying()).run()
+    again = training(run)
+    steps: list[int] = []
+    again.listener.stepped = lambda progress: steps.append(progress.step)  # type: ignore[method-assign]
+    recounted = again.run()
+    assert steps == [9, 10, 11, 12]
+    assert same(copied(again.context.model), copied(whole.context.model))
+    assert {**recounted, "seconds": 0} == {**counted, "seconds": 0}
+
+
+def test_no_checkpoint_before_its_time(make_run: Make, training: Callable[..., HopTraining], tmp_path: Path) -> None:
+    trained = training(make_run("trainer.checkpoint_minutes=10"), checkpoints=tmp_path / "none")
+    trained.run()
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "before", [("strategy=naive",), ("strategy=er", "strategy.memory=4"), ("strategy=lang_spec_ft",)], ids="-".join
+)
+def test_another_strategy_goes_on_from_a_shared_hop_s_checkpoint(
+    before: tuple[str, ...], undisturbed: Callable[[str], Any], make_run: Make, do: Do
+) -> None:
+    """The weights are the same training; what the other strategy keeps, a memory of its size, is not."""
+    interrupted(make_run(*before), do, 5)
+    listener = StopAt()
+    run = do(make_run("strategy=er"), listener)
+    assert listener.taken == sum(HOPS) - 5
+    assert (stored(run.store), predicted(run)) == undisturbed("er")
+
+
+class Learning(Naive):
+    """A strategy whose state changes inside a hop, and its loss with it."""
+
+    def __init__(self) -> None:
+        super().__init__(StrategyConfig("learning"))
+        self.seen, self.sums = 0, torch.zeros(2)
+
+    def signature(self, hop: Any) -> dict[str, Any]:
+        return {"name": "learning"}
+
+    def loss(self, batch: Any, context: Any) -> torch.Tensor:
+        self.seen += 1
+        self.sums += context.model.intent.bias[:2].detach()
+        return super().loss(batch, context) * (1 + 0.1 * self.seen) + self.sums.sum() * context.model.intent.bias.sum()
+
+    def state_dict(self) -> State:
+        return State({"seen": self.seen}, {"sums": self.sums.clone()})
+
+    def load_state_dict(self, state: State) -> None:
+        self.seen, self.sums = state.facts["seen"], state.tensors["sums"].clone()
+
+
+def test_a_state_that_changes_inside_a_hop_is_part_of_its_checkpoint(
+    make_run: Make, training: Callable[..., HopTraining], tmp_path: Path
+) -> None:
+    run, whole = make_run(), Learning()
+    undisturbed = training(run, strategy=whole, checkpoints=tmp_path / "none")
+    undisturbed.run()
+    listener = StopAt(7)
+    with pytest.raises(Stopped):
+        training(run, strategy=Learning(), listener=listener, stop=listener.stop).run()
+    resumed = Learning()
+    again = training(run, strategy=resumed)
+    again.run()
+    assert same(copied(again.context.model), copied(undisturbed.context.model))
+    assert (resumed.seen, resumed.sums.tolist()) == (whole.seen, whole.sums.tolist())
+    assert whole.seen == HOPS[0]
