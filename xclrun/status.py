@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -79,11 +79,13 @@ def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
 
 
 def sweep_status(outputs: Path, runs: Sequence[str]) -> list[RunStatus]:
-    """Return where the runs of a sweep stand; those not started are waiting while another one runs."""
+    """Return where the runs of a sweep stand; those not started are waiting while another one runs, and nothing waits
+    while none does."""
     found = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
     if any(status.state == "running" for status in found):
-        found = [RunStatus(s.run_id, "waiting") if s.state == "missing" else s for s in found]
-    return found
+        return [RunStatus(s.run_id, "waiting") if s.state == "missing" else s for s in found]
+    # Nobody is left who would come back to what waits.
+    return [replace(s, state="interrupted", detail="") if s.state == "waiting" else s for s in found]
 
 
 def render(name: str, command: str, found: Sequence[RunStatus]) -> str:

@@ -149,10 +149,12 @@ class Mirror:
             found = self._find("run_id", mine.run_id)
             if found is not None and found.data.tags.get(f"{TAG}.version") == version and not rebuild:
                 return False
-            started = _milliseconds(manifest["started"])
             if found is None:
-                found = self.client.create_run(self.experiment, start_time=started, tags=_tags(mine, parent))
-                self._log_params(found.info.run_id, mine.config)
+                tags, started = _tags(mine, parent), _milliseconds(manifest["started"])
+                found = self.client.create_run(self.experiment, start_time=started, tags=tags)
+            # A run that was continued, or whose first send was cut short, keeps the time at which it began.
+            started = found.info.start_time
+            self._log_params(found, mine.config)
             self._log_metrics(found.info.run_id, mine, metrics, started)
             self._log_artifacts(found.info.run_id, directory, mine)
             self.client.set_tag(found.info.run_id, f"{TAG}.status", mine.status)
@@ -166,11 +168,12 @@ class Mirror:
             self.client.set_tag(found.info.run_id, f"{TAG}.version", version)
         return True
 
-    def _log_params(self, run: str, config: Mapping[str, Any]) -> None:
+    def _log_params(self, run: MlflowRun, config: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
 
-        flat = dict(_flatten(config))
-        self.client.log_batch(run, params=[Param(key, str(value)[:6000]) for key, value in flat.items()])
+        # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
+        flat = {key: str(value)[:6000] for key, value in _flatten(config) if key not in run.data.params}
+        self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in flat.items()])
 
     def _log_metrics(self, run: str, mine: RunRecord, metrics: Mapping[str, float], time: int) -> None:
         from mlflow.entities import Metric
@@ -229,10 +232,20 @@ class Mirror:
                 parent = self.send_sweep(sweep)
                 parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
                 if all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"]):
-                    with self._talking():
-                        self.client.set_terminated(parent)
-        chosen = [d for d in run_directories(self.outputs) if only is None or d.run_id in only]
-        return sum(self.send_run(d, references, parents.get(d.run_id), rebuild) for d in chosen)
+                    self._end_sweep(parent)
+        sent = 0
+        for directory in run_directories(self.outputs):
+            if only is None or directory.run_id in only:
+                try:
+                    sent += self.send_run(directory, references, parents.get(directory.run_id), rebuild)
+                except (OSError, ValueError, KeyError) as error:
+                    print(f"note: {directory.path} cannot be read ({error!r}): not sent", file=sys.stderr)
+        return sent
+
+    def _end_sweep(self, parent: str) -> None:
+        with self._talking():
+            if self.client.get_run(parent).info.status != "FINISHED":
+                self.client.set_terminated(parent)
 
     # Reading.
 

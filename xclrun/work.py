@@ -52,10 +52,11 @@ class ProgressListener(Listener):
             self.run.directory.write_progress({**facts, "step": p.step, "steps": p.steps, "seconds": p.seconds})
 
 
-def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror) -> None:
+def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float | None = None) -> None:
     """Do the runs; one that fails does not stop the others.
 
-    Those of which another process is making a part come last, and are waited for only then.
+    Those of which another process is making a part come last, and are waited for only then. Those that failed after
+    ``since`` (seconds of the epoch) are left: another worker of the same command tried them.
 
     Raises:
         Stopped: a signal ended the work.
@@ -66,11 +67,17 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror) -> Non
         if run.directory.finished:
             console.skipped(run)
             mirror.changed(run.id)
+        elif since is not None and _failed(run, since):
+            pass
         elif not _one(run, console, mirror, patient=deferred > len(queue)):
             queue.append(run)
             deferred += 1
             continue
         deferred = 0
+
+
+def _failed(run: Run, since: float) -> bool:
+    return any(event["event"] == "failed" and event["time"] >= since for event in run.directory.read_events())
 
 
 def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
@@ -110,7 +117,8 @@ def work_in_processes(runs: Sequence[Run], console: Console, mirror: BackgroundM
     import xclrun.train.execute  # noqa: F401  once, before forking
 
     stopped: list[int] = []
-    children = [_fork(runs, console, mirror) for _ in range(count)]
+    since = time.time()
+    children = [_fork(runs, console, mirror, since) for _ in range(count)]
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         stopped.append(number)
@@ -133,7 +141,7 @@ def work_in_processes(runs: Sequence[Run], console: Console, mirror: BackgroundM
         raise Stopped(stopped[0])
 
 
-def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror) -> int:
+def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -141,7 +149,7 @@ def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror) -> in
         return child
     code = 1
     try:
-        work([run for run in runs if not run.directory.finished], console.of_worker(), mirror)
+        work([run for run in runs if not run.directory.finished], console.of_worker(), mirror, since)
         code = 0
     except Stopped as stopped:
         code = 128 + stopped.number

@@ -180,11 +180,31 @@ def command(dies: bool, log: Path, overrides: Sequence[str]) -> int:
     return main(overrides)
 
 
+def dies_after_checkpoint(number: str, *overrides: str) -> int:
+    """Run a command that dies when it has saved its ``number``-th checkpoint; return how it ended."""
+    from xclrun.cli import main
+    from xclrun.train.checkpoint import Checkpoints
+
+    selftest.import_everything()
+    save, saved = Checkpoints.save, []
+
+    def dying(self: Checkpoints, *given: Any) -> None:
+        save(self, *given)
+        saved.append(self)
+        if len(saved) == int(number):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Checkpoints.save = dying  # type: ignore[method-assign]
+    return os.waitstatus_to_exitcode(selftest.in_child(lambda: [main(overrides)]))
+
+
 def alone(log: str, dies: str, *overrides: str) -> int:
     """Run a command in this very process."""
     return command(dies == "dies", Path(log), overrides)
 
 
 if __name__ == "__main__":
-    found = {f.__name__: f for f in (writes, broken, together, alone)}[sys.argv[1]](*sys.argv[2:])
+    found = {f.__name__: f for f in (writes, broken, together, dies_after_checkpoint, alone)}[sys.argv[1]](
+        *sys.argv[2:]
+    )
     print(json.dumps(found))

@@ -14,7 +14,7 @@ import pytest
 from .commands import events, predictions, small, wait_for, whole
 
 # Hops of some seconds, of which nothing is saved but at a signal.
-LONG = small("strategy=er", "dataset.max_train=48", "trainer.epochs=30", "trainer.checkpoint_minutes=1000")
+LONG = small("strategy=er", "dataset.max_train=48", "trainer.epochs=15", "trainer.checkpoint_minutes=1000")
 
 
 @pytest.mark.parametrize(

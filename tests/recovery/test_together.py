@@ -24,6 +24,7 @@ SWEEP = small("strategy=naive,er,lang_spec_ft", "order=[en,de,th],[th,en,de]")
 NEEDED = 2 * 2 * 2 + 3
 
 
+@pytest.mark.full
 def test_started_at_once(
     faults: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_silent_owner_on_another_machine(
     assert whole(tmp_path)
 
 
+@pytest.mark.full
 def test_owner_on_another_machine_that_gives_signs_of_life_is_waited_for(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -124,11 +126,26 @@ def test_two_workers_give_what_one_gives(undisturbed: Callable[..., dict[str, st
     assert whole(tmp_path)
 
 
+@pytest.mark.full
+def test_a_run_that_fails_is_tried_by_one_worker(tmp_path: Path) -> None:
+    """And by each command anew."""
+    given = small("seed=1,2,3", "trainer.lr=1e30", "hydra.launcher.n=2", f"paths.outputs={tmp_path}")
+    for tries in (3, 6):
+        done = subprocess.run([*XCLRUN, *given, "-m"], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 1
+        assert "0 of 3 runs finished" in done.stderr
+        assert len(events(tmp_path, "failed")) == tries
+
+
 @pytest.mark.parametrize(
     ("extra", "orders"),
     [
         (["dataset.languages=[en,de,th]"], "[en,de,th],[th,en,de]"),
-        pytest.param(["dataset.languages=null"], ",".join(f"order{i}" for i in range(1, 7)), marks=pytest.mark.full),
+        pytest.param(
+            ["dataset.languages=null", "model.vocab_size=1000"],
+            ",".join(f"order{i}" for i in range(1, 7)),
+            marks=pytest.mark.full,
+        ),
     ],
     ids=["2 orders", "6 orders"],
 )

@@ -110,6 +110,16 @@ def test_no_memory_no_extra_steps(context: Any, learn: Any) -> None:
     assert not any(replayed(strategy, context(3, SIZES), 5).values())
 
 
+def test_what_it_signs() -> None:
+    """Hop 1 is trained as by naive; the memory exists from then on."""
+    hops = er().stream(("en", "de", "es")).hops
+    everything = {"name": "er", "memory": 10, "every_k": 3, "version": ExperienceReplay.version}
+    assert [er().signature(hop) for hop in hops] == [{}, {}, everything, everything]
+    assert [er().state_signature(hop) for hop in hops[1:]] == [everything] * 3
+    assert [er(memory=0).signature(hop) for hop in hops] == [{}] * 4
+    assert [er().serving_signature(hop) for hop in hops] == [{}] * 4
+
+
 def test_state_round_trip(context: Any, learn: Any) -> None:
     strategy = learn(er(), SIZES, hops=[1, 2])
     state = strategy.state_dict()

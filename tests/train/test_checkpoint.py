@@ -61,6 +61,23 @@ def test_the_newest_by_step_is_read(checkpoints: Checkpoints, monkeypatch: pytes
     assert found[0]["step"] == 1000
 
 
+def test_a_damaged_one_is_said_and_the_one_before_is_read(checkpoints: Checkpoints) -> None:
+    checkpoints.save(FACTS, tensors())
+    [older] = checkpoints.folder.iterdir()
+    content = older.read_bytes()
+    checkpoints.save({**FACTS, "step": 13}, tensors(2.0))
+    [newer] = checkpoints.folder.iterdir()
+    older.write_bytes(content)
+    # The last byte belongs to a tensor: only the checksum can tell.
+    newer.write_bytes(newer.read_bytes()[:-1] + b"\x01")
+    told: list[str] = []
+    found = Checkpoints(checkpoints.folder, told.append).load()
+    assert found is not None
+    assert (found[0], found[1]["model/a"].unique().tolist()) == (FACTS, [1.0])
+    assert len(told) == 1
+    assert str(newer) in told[0]
+
+
 def test_a_save_that_fails_leaves_the_one_before(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints.save(FACTS, tensors())
 

@@ -98,6 +98,16 @@ def test_two_epochs_equal_a_loop_written_by_hand(dropout: float, make_run: Make,
     assert counted["tokens"] == 2 * int(found.data.lengths.sum())
 
 
+def test_a_model_in_eval_mode_is_trained_with_dropout(make_run: Make, training: Training) -> None:
+    """As a pretrained encoder comes, and as an evaluation leaves it."""
+    run = make_run()
+    plain, other = training(run), training(run)
+    other.context.model.eval()
+    plain.run()
+    other.run()
+    assert same(copied(plain.context.model), copied(other.context.model))
+
+
 def test_every_sentence_is_seen_once_an_epoch_in_another_order(make_run: Make, training: Training) -> None:
     class Seeing(Naive):
         seen: list[list[int]] = []

@@ -260,3 +260,16 @@ def test_a_state_that_changes_inside_a_hop_is_part_of_its_checkpoint(
     assert same(copied(again.context.model), copied(undisturbed.context.model))
     assert (resumed.seen, resumed.sums.tolist()) == (whole.seen, whole.sums.tolist())
     assert whole.seen == HOPS[0]
+
+
+def test_what_was_not_looked_at_yet_is_counted(make_run: Make, training: Callable[..., HopTraining]) -> None:
+    """On a GPU losses are looked at now and then; a checkpoint must not lose those since the last look."""
+    run = make_run()
+    counted, listener = training(make_run()).run(), StopAt(4)
+    stopped = training(run, listener=listener, stop=listener.stop)
+    stopped.look_every = 25
+    with pytest.raises(Stopped):
+        stopped.run()
+    recounted = training(run).run()
+    assert recounted["tokens"] == counted["tokens"]
+    assert [e["loss"] for e in recounted["epochs"]] == pytest.approx([e["loss"] for e in counted["epochs"]])

@@ -25,6 +25,7 @@ from xclrun.store.files import TEMPORARY, writing
 
 HEARTBEAT = 10.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without one after which an owner counts as dead
+CLOCK = ".clock-"  # files that show the time of the file system
 
 
 @lru_cache
@@ -196,7 +197,7 @@ def _read(path: Path) -> Owner | None:
 
 def _now(folder: Path) -> float:
     """Return the time as the file system of ``folder`` has it: clocks of a cluster differ."""
-    probe = folder / f".clock-{os.getpid()}-{threading.get_ident()}"
+    probe = folder / f"{CLOCK}{os.getpid()}-{threading.get_ident()}"
     try:
         probe.touch()
         return probe.stat().st_mtime

@@ -7,6 +7,7 @@ runs that are not finished, and save work for runs that are still to come.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xclrun.store.files import TEMPORARY, read_json, sha256
-from xclrun.store.lease import Lease
+from xclrun.store.lease import CLOCK, Lease
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import FACTS, StageStore
 
 # Leftovers of a crash younger than this may belong to a process that is alive on another machine.
 AGE = 3600.0
+_STAGE = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Entry:
 
     Attributes:
         path: where.
-        kind: ``train``, ``state``, ``evaluation``; ``checkpoint``; ``leftover`` of a crash.
+        kind: ``train``, ``state``, ``evaluation``; ``damaged`` where its facts cannot be read; ``checkpoint``;
+            ``leftover`` of a crash.
         bytes: on disk.
         hop: what was learnt.
         runs: unfinished and finished runs that refer to it.
@@ -64,17 +67,25 @@ def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
     references = _references(outputs)
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
-            if path.name.startswith(TEMPORARY):
+            if path.name.startswith((TEMPORARY, CLOCK)):
                 yield Entry(path, "leftover", _size(path), "", 0, 0)
             elif path.name.endswith(".checkpoints"):
                 key = path.name.removesuffix(".checkpoints")
                 users = references.get(key, [])
                 yield Entry(path, "checkpoint", _size(path), "", users.count(False), users.count(True))
-            elif (path / FACTS).is_file():
-                facts = read_json(path / FACTS)
+            elif _STAGE.fullmatch(path.name):
                 users = references.get(path.name, [])
-                hop = str(facts.get("hop", ""))
-                yield Entry(path, facts["kind"], _size(path), hop, users.count(False), users.count(True))
+                kind, hop = _told(path)
+                yield Entry(path, kind, _size(path), hop, users.count(False), users.count(True))
+
+
+def _told(folder: Path) -> tuple[str, str]:
+    """Return kind and hop of a stage."""
+    try:
+        facts = read_json(folder / FACTS)
+        return str(facts["kind"]), str(facts.get("hop", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "damaged", ""
 
 
 def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry]:
@@ -103,16 +114,20 @@ def remove(store: StageStore, entry: Entry) -> bool:
         # Renamed first, so that no reader sees half of it.
         aside = entry.path.with_name(f"{TEMPORARY}removed-{entry.path.name}")
         with contextlib.suppress(OSError):
-            entry.path.rename(aside)
+            if entry.path.is_file():
+                entry.path.unlink()
+            else:
+                entry.path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
     return not entry.path.exists()
 
 
 def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
     """Yield a line for each stage and each finished run whose files do not match their checksums."""
-    for key in store.all_keys():
-        if (name := store.damaged(key)) is not None:
-            yield f"{store.path(key) / name}: changed since it was written; the next run that needs it makes it again"
+    # Not by the keys of what is there: a stage that lost its facts is damaged too.
+    for folder in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
+        if _STAGE.fullmatch(folder.name) and (name := store.damaged(folder.name)) is not None:
+            yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
     for done in sorted((outputs / "runs").glob("*/DONE")):
         try:
             for name, checksum in read_json(done).items():

@@ -10,7 +10,8 @@ import contextlib
 import hashlib
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,15 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, in a folder of their own."""
+    """The checkpoints of one training, in a folder of their own.
+
+    Attributes:
+        folder: where.
+        tell: hears of a checkpoint that is damaged.
+    """
 
     folder: Path
+    tell: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     def save(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint and remove the ones before.
@@ -52,6 +59,7 @@ class Checkpoints:
         for path in sorted(self.folder.glob("*-*.safetensors"), reverse=True):
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() != path.stem.split("-")[1]:
+                self.tell(f"{path} is damaged (its checksum does not match): it is not used")
                 continue
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()

@@ -42,7 +42,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
     """
     if run.config.runtime.threads is not None:
         torch.set_num_threads(run.config.runtime.threads)
-    lease = run.directory.lease
+    lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:
         if not patient:
             raise Busy(str(lease.owner()))
@@ -50,11 +50,23 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
         time.sleep(0.5)
         if run.directory.finished:
             return
+        waited = True
     with lease.held(mine):
+        if waited and (error := _failure(run)) is not None:
+            raise RunError(f"another process has just tried it: {error}")
         if not run.directory.finished:
             _Execution(run, listener, stop, patient).run_all()
     # A signal that came after the last step has not been heard yet: no other run may begin.
     stop.check()
+
+
+def _failure(run: Run) -> str | None:
+    """Return the error with which the last attempt at a run failed, or None."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        manifest = run.directory.read_manifest()
+        if manifest["status"] == "failed":
+            return str(manifest["error"])
+    return None
 
 
 class _Execution:

@@ -222,7 +222,7 @@ class Maker:
         self.listener.hop_started(self.run, hop)
         context = self._context(hop)
         self.strategy.begin_hop(context)
-        checkpoints = Checkpoints(self.store.checkpoints(stage.train))
+        checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
         dev = {language: self.encodings.splits[language, "dev"] for language in hop.select}
         # From here on the model is between hops: an interruption must not let it pass for either.
         self.weights_of = None

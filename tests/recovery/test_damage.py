@@ -1,0 +1,189 @@
+"""Files of the store that are damaged, a disk that is full: said in a line, and the same command mends it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.store.stages import StageStore
+
+from .commands import XCLRUN, events, predictions, small, whole
+
+JOB = small("strategy=er")
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda path: os.truncate(path, 0),
+    "flipped": lambda path: path.write_bytes(_flipped(path.read_bytes())),
+    "deleted": lambda path: path.unlink(),
+}
+
+
+def _flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of a finished run, to be copied."""
+    from xclrun.cli import main
+
+    outputs = tmp_path_factory.mktemp("finished")
+    assert main([*JOB, f"paths.outputs={outputs}", "-m"]) == 0
+    return outputs
+
+
+@pytest.fixture
+def outputs(finished: Path, tmp_path: Path) -> Path:
+    """A folder with the store of a finished run, but without the run."""
+    shutil.copytree(finished, tmp_path / "outputs")
+    shutil.rmtree(tmp_path / "outputs" / "runs")
+    return tmp_path / "outputs"
+
+
+def _files(outputs: Path) -> Iterator[tuple[str, Path]]:
+    """Yield each kind of file in the store, with the last one of its kind: that of the last hop, or of one of them."""
+    store, found = StageStore(outputs / "store"), {}
+    for key in store.all_keys():
+        for path in store.path(key).iterdir():
+            found[store.facts(key)["kind"], path.name] = path
+    assert set(found) == {
+        ("train", "stage.json"),
+        ("train", "weights.safetensors"),
+        ("state", "stage.json"),
+        ("state", "facts.json"),
+        ("evaluation", "stage.json"),
+        ("evaluation", "predictions.parquet"),
+    }
+    for (kind, name), path in sorted(found.items()):
+        yield f"{kind}/{name}", path
+
+
+@pytest.mark.parametrize(
+    "how", ["flipped", *(pytest.param(how, marks=pytest.mark.full) for how in DAMAGES if how != "flipped")]
+)
+def test_damaged_file_is_said_and_made_again(
+    how: str, outputs: Path, finished: Path, xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    command = (*JOB, f"paths.outputs={outputs}", "-m")
+    for what, path in _files(outputs):
+        if what.startswith(("train", "state")):
+            # What builds on it is gone too, or it would not be needed.
+            store = StageStore(outputs / "store")
+            for key in list(store.all_keys()):
+                if store.facts(key)["kind"] == "evaluation":
+                    shutil.rmtree(store.path(key))
+        DAMAGES[how](path)
+        code, told = xclrun("store", "verify", "--outputs", str(outputs))
+        assert code == 1, what
+        assert str(path) in told, what
+        code, told = xclrun(*command)
+        assert code == 0, told
+        assert f"{path} is damaged" in told, (what, told)
+        assert predictions(outputs) == predictions(finished), what
+        assert whole(outputs)
+        shutil.rmtree(outputs / "runs")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("how", DAMAGES)
+def test_damaged_checkpoint_is_not_read(
+    how: str, faults: Callable[..., Any], xclrun: Callable[..., tuple[int, str]], finished: Path, tmp_path: Path
+) -> None:
+    command = (*JOB, "trainer.checkpoint_minutes=0.000001", f"paths.outputs={tmp_path}", "-m")
+    assert faults("dies_after_checkpoint", 3, *command) == -signal.SIGKILL
+    [checkpoint] = tmp_path.glob("store/*/*.checkpoints/*.safetensors")
+    DAMAGES[how](checkpoint)
+    code, told = xclrun(*command)
+    assert code == 0, told
+    assert how == "deleted" or f"{checkpoint} is damaged" in told, told
+    assert predictions(tmp_path) == predictions(finished)
+    assert whole(tmp_path)
+
+
+def test_finished_run_whose_files_changed_is_named(
+    finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    outputs = tmp_path / "outputs"
+    for name in ("manifest.json", "config.yaml", "scores.parquet", "predictions/hop-1.parquet", "DONE"):
+        shutil.copytree(finished, outputs)
+        [run] = (outputs / "runs").iterdir()
+        DAMAGES["truncated"](run / name)
+        code, told = xclrun("store", "verify", "--outputs", str(outputs))
+        assert code == 1
+        assert str(run / name) in told or (name == "DONE" and str(run) in told)
+        shutil.rmtree(outputs)
+
+
+# A full disk.
+
+
+def _run(command: tuple[str, ...]) -> tuple[int, str]:
+    done = subprocess.run([*XCLRUN, *command], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_no_space_for_the_weights(finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
+    """Weights cannot be written, smaller files can; the run that was there before is not touched."""
+    outputs = tmp_path / "outputs"
+    shutil.copytree(finished, outputs)
+    command = (*JOB, "seed=2", f"paths.outputs={outputs}", "-m")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+    try:
+        code, told = xclrun(*command)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert "Traceback" not in told
+    assert "no space left to write" in told
+    assert whole(outputs)
+    assert predictions(outputs) == predictions(finished)
+    assert len(events(outputs, "failed")) == 1
+    assert xclrun(*command)[0] == 0
+    assert set(predictions(outputs)) > set(predictions(finished))
+    assert whole(outputs)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, that a test may fill and enlarge."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {made.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("free", [0, 40, 200, 400])
+def test_full_disk(free: int, small_disk: Path, finished: Path) -> None:
+    """The disk fills with ``free`` kilobytes left; with more space, the same command finishes."""
+    outputs = small_disk / "outputs"
+    shutil.copytree(finished, outputs)
+    command = (*JOB, "seed=2", "trainer.checkpoint_minutes=0.000001", f"paths.outputs={outputs}", "-m")
+    with (small_disk / "ballast").open("wb") as ballast:
+        left = shutil.disk_usage(small_disk).free
+        ballast.write(b"0" * (left - 1024 * free))
+    code, told = _run(command)
+    assert code == 1
+    assert "Traceback" not in told
+    assert "no space left to write" in told
+    assert list(outputs.glob("store/**/.tmp-*")) == []
+    assert {key: value for key, value in predictions(outputs).items() if "-s1-" in key} == predictions(finished)
+    assert _run(("store", "verify", "--outputs", str(outputs)))[0] == 0
+    (small_disk / "ballast").unlink()
+    assert _run(command)[0] == 0
+    assert whole(outputs)

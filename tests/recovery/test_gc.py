@@ -1,0 +1,142 @@
+"""`xclrun store gc`: what goes, and what never does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.store import prune
+from xclrun.store.stages import StageStore
+
+from .commands import predictions, small, trainings, whole
+
+JOB = small("strategy=naive")
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, xclrun: Command) -> Path:
+    """The outputs of a finished run."""
+    assert xclrun(*JOB, f"paths.outputs={tmp_path}", "-m")[0] == 0
+    return tmp_path
+
+
+def _kinds(outputs: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in prune.entries(StageStore(outputs / "store"), outputs):
+        found[entry.kind] = found.get(entry.kind, 0) + 1
+    return found
+
+
+def test_nothing_goes_that_could_be_used(outputs: Path, xclrun: Command) -> None:
+    before = _kinds(outputs)
+    assert before == {"train": 3, "evaluation": 4}
+    assert "0 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
+    assert _kinds(outputs) == before
+
+
+def test_weights_go_and_the_report_stays(outputs: Path, xclrun: Command) -> None:
+    def report() -> dict[str, Any]:
+        code, told = xclrun("report", "--outputs", str(outputs), "--from-runs", "--json")
+        assert code == 0, told
+        summary = outputs / "reports" / "all" / "summary.csv"
+        return {"summary": summary.read_text(), "told": json.loads(told)}
+
+    before, done = report(), predictions(outputs)
+    assert "3 to remove" in xclrun("store", "gc", "--weights", "--dry-run", "--outputs", str(outputs))[1]
+    assert _kinds(outputs) == {"train": 3, "evaluation": 4}
+    assert "3 removed" in xclrun("store", "gc", "--weights", "--outputs", str(outputs))[1]
+    assert _kinds(outputs) == {"evaluation": 4}
+    assert report() == before
+    assert predictions(outputs) == done
+    assert whole(outputs)
+    # The finished run stays finished, and a run anew takes its predictions from the store.
+    assert "finished before, skipped" in xclrun(*JOB, f"paths.outputs={outputs}", "-m")[1]
+    shutil.rmtree(outputs / "runs")
+    assert xclrun(*JOB, f"paths.outputs={outputs}", "-m")[0] == 0
+    assert predictions(outputs) == done
+    assert trainings(outputs) == []
+
+
+def test_who_would_have_shared_trains_again(
+    outputs: Path, xclrun: Command, undisturbed: Callable[..., dict[str, str]]
+) -> None:
+    xclrun("store", "gc", "--weights", "--outputs", str(outputs))
+    er = small("strategy=er")
+    assert xclrun(*er, f"paths.outputs={outputs}", "-m")[0] == 0
+    assert len(trainings(outputs)) == 3
+    wanted = undisturbed(er)
+    assert {key: value for key, value in predictions(outputs).items() if key in wanted} == wanted
+
+
+@pytest.mark.full
+def test_what_an_unfinished_run_needs_stays(
+    faults: Callable[..., Any], xclrun: Command, undisturbed: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    """A run that died in hop 2 keeps its hop 1, its memory and its checkpoint."""
+    er = small("strategy=er", "trainer.checkpoint_minutes=0.000001")
+    assert faults("dies_after_checkpoint", 6, *er, f"paths.outputs={tmp_path}", "-m") == -signal.SIGKILL
+    before = _kinds(tmp_path)
+    assert before == {"train": 1, "state": 1, "evaluation": 2, "checkpoint": 1}
+    assert "0 removed" in xclrun("store", "gc", "--weights", "--outputs", str(tmp_path))[1]
+    assert _kinds(tmp_path) == before
+    assert xclrun(*er, f"paths.outputs={tmp_path}", "-m")[0] == 0
+    assert predictions(tmp_path) == undisturbed(er)
+    # Its checkpoint is of no use any more, and is gone.
+    assert "checkpoint" not in _kinds(tmp_path)
+
+
+def test_checkpoint_of_a_finished_training_goes(outputs: Path, xclrun: Command) -> None:
+    store = StageStore(outputs / "store")
+    folder = store.checkpoints(trainings(outputs)[0])
+    folder.mkdir()
+    (folder / "000000001-00.safetensors").write_bytes(b"left")
+    assert _kinds(outputs)["checkpoint"] == 1
+    assert "1 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
+    assert not folder.exists()
+    assert whole(outputs)
+
+
+def test_leftovers_go_when_they_are_old(outputs: Path, xclrun: Command) -> None:
+    place = next((outputs / "store").iterdir())
+    folder, file = place / ".tmp-folder", place / ".tmp-file"
+    folder.mkdir()
+    (folder / "weights.safetensors").write_bytes(b"half")
+    file.write_bytes(b"half")
+    assert _kinds(outputs)["leftover"] == 2
+    assert "0 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
+    old = time.time() - prune.AGE - 1
+    for path in (folder, file):
+        os.utime(path, (old, old))
+    assert "2 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
+    assert not folder.exists()
+    assert not file.exists()
+    assert whole(outputs)
+
+
+def test_what_another_process_works_on_stays(outputs: Path, xclrun: Command) -> None:
+    store = StageStore(outputs / "store")
+    key = trainings(outputs)[0]
+    mine = store.lease(key).try_acquire()
+    assert mine is not None
+    with store.lease(key).held(mine):
+        assert "2 removed" in xclrun("store", "gc", "--weights", "--outputs", str(outputs))[1]
+        assert trainings(outputs) == [key]
+
+
+def test_damaged_stage_is_listed_and_stops_nothing(outputs: Path, xclrun: Command) -> None:
+    store = StageStore(outputs / "store")
+    (store.path(trainings(outputs)[0]) / "stage.json").write_text("{")
+    code, told = xclrun("store", "ls", "--outputs", str(outputs))
+    assert code == 0
+    assert "1 damaged" in told
+    assert xclrun("store", "gc", "--weights", "--outputs", str(outputs))[0] == 0
+    assert xclrun("store", "verify", "--outputs", str(outputs))[0] == 1

@@ -1,0 +1,89 @@
+"""MLflow away, locked or damaged: training neither waits nor fails, and `xclrun sync` sends it later."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .commands import small, whole
+
+# MLflow's own affair: it calls SQLAlchemy in a way that will end.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+TRACKED = small("tracking=mlflow")
+Command = Callable[..., tuple[int, str]]
+# Seconds that a command may take longer for a mirror that does not work; the training is a matter of a second.
+PATIENCE = 45.0
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Outputs of a run that was sent while it ran, to be copied."""
+    from xclrun.cli import main
+
+    outputs = tmp_path_factory.mktemp("sent")
+    assert main([*TRACKED, f"paths.outputs={outputs}", "-m"]) == 0
+    assert (outputs / "mlflow-sync.log").read_bytes() == b""
+    return outputs
+
+
+def _trains_all_the_same(xclrun: Command, outputs: Path, *overrides: str) -> None:
+    began = time.monotonic()
+    code, told = xclrun(*TRACKED, *overrides, f"paths.outputs={outputs}", "-m")
+    assert code == 0, told
+    assert time.monotonic() - began < PATIENCE
+    assert "1 of 1 runs finished" in told
+    assert "note: MLflow could not be reached" in told
+    assert "`xclrun sync` sends it later" in told
+    assert "Traceback" not in told
+    assert whole(outputs)
+
+
+def test_server_that_refuses(xclrun: Command, tmp_path: Path) -> None:
+    _trains_all_the_same(xclrun, tmp_path, "tracking.uri=http://127.0.0.1:9")
+    began = time.monotonic()
+    code, told = xclrun("sync", "--outputs", str(tmp_path), "--uri", "http://127.0.0.1:9")
+    assert code == 1
+    assert time.monotonic() - began < PATIENCE
+    assert len(told.splitlines()) == 1
+    assert "MLflow at http://127.0.0.1:9 cannot be used" in told
+
+
+@pytest.mark.full
+def test_locked_database(xclrun: Command, sent: Path, tmp_path: Path) -> None:
+    outputs = Path(shutil.copytree(sent, tmp_path / "outputs"))
+    with closing(sqlite3.connect(outputs / "mlflow.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        _trains_all_the_same(xclrun, outputs, "seed=2")
+        code, told = xclrun("sync", "--outputs", str(outputs))
+        assert code == 1
+        assert told.splitlines()[-1].endswith("database is locked")
+        # The report says so, and is made from the runs.
+        code, told = xclrun("report", "--outputs", str(outputs))
+        assert code == 0
+        assert "reading the run directories instead" in told
+    assert "1 run sent" in xclrun("sync", "--outputs", str(outputs))[1]
+    assert "0 runs sent" in xclrun("sync", "--outputs", str(outputs))[1]
+
+
+@pytest.mark.full
+def test_damaged_database(xclrun: Command, start: Callable[..., Any], sent: Path, tmp_path: Path) -> None:
+    outputs = Path(shutil.copytree(sent, tmp_path / "outputs"))
+    database = outputs / "mlflow.db"
+    database.write_bytes(b"\xa5" * 50_000)
+    _trains_all_the_same(xclrun, outputs, "seed=2")
+    code, told = xclrun("sync", "--outputs", str(outputs))
+    assert code == 1
+    assert len(told.splitlines()) == 1
+    assert "not a database" in told
+    database.unlink()
+    # A process of its own: MLflow keeps connections to the file that is gone.
+    again = start("sync", "--rebuild", "--outputs", str(outputs))
+    assert "2 runs sent" in again.communicate(timeout=120)[0]

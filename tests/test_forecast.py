@@ -1,0 +1,108 @@
+"""`xclrun plan`: what is needed after sharing, what it will take, and that thousands of runs are planned in seconds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xclrun.forecast import Costs, forecast
+from xclrun.run import Run
+
+
+def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
+    found = forecast([make_run()])
+    [line] = found.lines
+    assert (line.strategy, line.runs, line.finished, line.asked, line.needed) == ("naive", 1, 0, 3, 3)
+    assert line.seconds is None
+    assert line.bytes is None
+    assert found.render().splitlines()[-1].split()[-2:] == ["unknown", "unknown"]
+
+
+def test_known_from_earlier_stages(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    done = do(make_run())
+    [line] = forecast([done]).lines
+    assert (line.finished, line.needed, line.seconds, line.bytes) == (1, 0, 0, 0)
+
+    other = make_run("seed=2")
+    [line] = forecast([other]).lines
+    assert line.needed == 3
+    trainings = [stage["training"] for stage in done.directory.read_manifest()["stages"][1:]]
+    rates = sorted(t["seconds"] / t["examples"] for t in trainings)
+    # Each sentence of the three languages, twice over, at the middle rate of the three trainings.
+    assert line.seconds == pytest.approx(rates[1] * 2 * (22 + 18 + 13), rel=1e-6)
+    weights = (done.store.path(done.stages[1].train) / "weights.safetensors").stat().st_size
+    assert line.bytes == 3 * weights
+
+
+def test_another_encoder_is_unknown(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    do(make_run())
+    assert forecast([make_run("model.hidden_layers=2")]).lines[0].seconds is None
+    # What does not change the time of a sentence does not matter.
+    assert forecast([make_run("trainer.lr=1e-4", "trainer.epochs=4")]).lines[0].seconds is not None
+
+
+def test_strategy_with_a_rate_of_its_own(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    do(make_run())
+    er = make_run("strategy=er", "seed=2")
+    by_likeness = forecast([er]).lines[0].seconds
+    assert by_likeness is not None
+    done = do(make_run("strategy=er", "seed=3"))
+    costs = Costs(done.store)
+    assert {strategy for _, strategy in costs.rates} == {"naive", "er"}
+    assert forecast([er]).lines[0].seconds is not None
+
+
+def test_sharing_is_counted_once(make_run: Callable[..., Run]) -> None:
+    """naive and er share hop 1; lang_spec_ft's first hop is naive's; er with an empty memory is naive."""
+    runs = [make_run(f"strategy={s}") for s in ("naive", "er", "lang_spec_ft")]
+    runs.append(make_run("strategy=er", "strategy.memory=0"))
+    found = forecast(runs)
+    assert [(line.strategy, line.asked, line.needed) for line in found.lines] == [
+        ("naive", 3, 3),
+        ("er", 6, 2),
+        ("lang_spec_ft", 3, 2),
+    ]
+    assert (found.total.runs, found.total.asked, found.total.needed) == (4, 12, 7)
+
+
+def test_after_the_weights_are_gone(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    """A finished run needs no weights; a new one that would have shared them trains again."""
+    import shutil
+
+    run = do(make_run())
+    for stage in run.stages[1:]:
+        shutil.rmtree(run.store.path(stage.train))
+    assert forecast([run]).total.needed == 0
+    found = forecast([run, make_run("strategy=er")])
+    # er's evaluation of hop 1 is naive's, but its hop 2 starts from those weights.
+    assert [line.needed for line in found.lines] == [0, 3]
+
+
+@pytest.mark.full
+def test_thousands_of_runs_in_a_minute(tmp_path: Path) -> None:
+    overrides = [
+        "strategy=naive,er,inc_joint,lang_spec_ft,multilingual",
+        "order=order1,order2,order3,order4,order5,order6",
+        "seed=range(0,6)",
+        "bucket=range(0,40)",
+        "dataset.max_train=10",
+        f"paths.outputs={tmp_path}",
+    ]
+    command = [sys.executable, "-c", "import sys; from xclrun.cli import main; sys.exit(main())", "plan", *overrides]
+    began = time.monotonic()
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=300)
+    seconds = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["runs"]) == 5 * 6 * 6 * 40
+    assert len({run["run_id"] for run in found["runs"]}) == len(found["runs"])
+    assert 0 < found["total"]["needed"] < found["total"]["asked"]
+    print(f"{len(found['runs'])} runs planned in {seconds:.1f} s")
+    assert seconds < 60
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,204 @@
+"""`xclrun status`: every state in which a run can be; and `xclrun plan --missing`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.analysis.measures import measure
+from xclrun.analysis.reference import References
+from xclrun.cli import main
+from xclrun.errors import RunError
+from xclrun.records import read_records
+from xclrun.run import Run
+from xclrun.status import STATES, RunStatus, run_status, sweep_status
+from xclrun.store.files import write_json
+from xclrun.store.rundir import RunDirectory
+from xclrun.train.execute import Busy, execute
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.stop import StopFlag, Stopped
+from xclrun.work import ProgressListener
+
+
+class Interrupter(ProgressListener):
+    """Does something at the third step of hop 2."""
+
+    def __init__(self, run: Run, act: Callable[[], Any]) -> None:
+        super().__init__(run, every=0.0)
+        self.act = act
+
+    def stepped(self, progress: Progress) -> None:
+        super().stepped(progress)
+        if progress.hop.index == 2 and progress.step == 3:
+            self.act()
+
+
+@pytest.fixture
+def xclrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process; return its exit code and what it said."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(list(arguments))
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+def note_sweep(outputs: Path, *runs: str) -> None:
+    """Note a sweep among the outputs, as its start does."""
+    facts = {"name": "mine", "command": "xclrun seed=1,2 -m", "started": "2026-01-01T00:00:00+0000", "runs": runs}
+    write_json(outputs / "sweeps" / "mine.json", facts)
+
+
+def test_missing(tmp_path: Path) -> None:
+    assert run_status(RunDirectory(tmp_path / "runs" / "a")) == RunStatus("a", "missing")
+
+
+def test_finished(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    run = do(make_run())
+    found = run_status(run.directory)
+    assert (found.run_id, found.state, found.hop, found.hops) == (run.id, "finished", 3, 3)
+    assert found.host == f"{socket.gethostname()}:{os.getpid()}"
+    assert found.seconds == run.directory.read_manifest()["seconds"]
+
+
+def test_a_joint_run_has_one_hop(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    found = run_status(do(make_run("strategy=multilingual")).directory)
+    assert (found.state, found.hop, found.hops) == ("finished", 1, 1)
+
+
+def test_running_tells_hop_step_and_host(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    run, seen = make_run(), []
+    do(run, Interrupter(run, lambda: seen.append(run_status(run.directory))))
+    [found] = seen
+    assert (found.state, found.hop, found.hops) == ("running", 2, 3)
+    # 18 sentences of German in batches of 4, 2 epochs.
+    assert found.detail == "de: step 3/10"
+    assert found.host == f"{socket.gethostname()}:{os.getpid()}"
+    assert 0 <= found.seconds < 60
+
+
+def test_interrupted(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    run, stop = make_run(), StopFlag()
+    with pytest.raises(Stopped):
+        do(run, Interrupter(run, lambda: stop.handle(15, None)), stop)
+    found = run_status(run.directory)
+    assert (found.state, found.hop, found.hops, found.detail) == ("interrupted", 1, 3, "SIGTERM")
+
+
+def test_failed_tells_the_last_line_of_the_error(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    run = make_run()
+
+    def fail() -> None:
+        raise RunError("a first line\nthe loss is nan")
+
+    with pytest.raises(RunError):
+        do(run, Interrupter(run, fail))
+    found = run_status(run.directory)
+    assert (found.state, found.hop, found.detail) == ("failed", 1, "the loss is nan")
+
+
+def test_lost(make_run: Callable[..., Run], do: Callable[..., Run], tmp_path: Path) -> None:
+    """What a process that died in hop 2 leaves: a manifest that says running, and a lease of nobody who lives."""
+    run, left = make_run(), tmp_path / "left" / "runs"
+    do(run, Interrupter(run, lambda: shutil.copytree(run.directory.path, left / run.id)))
+    [lease] = (left / run.id).glob("run.lease-*")
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), "birth": "0"}))
+    found = run_status(RunDirectory(left / run.id))
+    assert (found.state, found.hop, found.hops) == ("lost", 1, 3)
+
+
+def test_waiting_for_a_stage_of_another(make_run: Callable[..., Run]) -> None:
+    run = make_run()
+    lease = run.store.lease(run.stages[1].train)
+    mine = lease.try_acquire()
+    assert mine is not None
+    with lease.held(mine), pytest.raises(Busy):
+        execute(run, Listener(), StopFlag(), patient=False)
+    assert run_status(run.directory).state == "waiting"
+    # Nothing runs that could come back to it.
+    [found] = sweep_status(run.outputs, [run.id])
+    assert found.state == "interrupted"
+
+
+def test_not_started_waits_while_another_runs(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    run, seen = make_run(), []
+    do(run, Interrupter(run, lambda: seen.extend(sweep_status(run.outputs, [run.id, "other"]))))
+    assert [found.state for found in seen] == ["running", "waiting"]
+    assert [found.state for found in sweep_status(run.outputs, [run.id, "other"])] == ["finished", "missing"]
+
+
+def test_exit_codes_table_and_json(
+    make_run: Callable[..., Run], do: Callable[..., Run], xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    run, other = do(make_run()), make_run("seed=2")
+    outputs = str(run.outputs)
+    note_sweep(run.outputs, run.id, other.id)
+    code, told = xclrun("status", "--outputs", outputs)
+    assert code == 0
+    assert told.splitlines()[0] == "mine: 2 runs: 1 finished, 1 missing"
+    assert [line.split()[:2] for line in told.splitlines()[2:]] == [[run.id, "finished"], [other.id, "missing"]]
+
+    def fail() -> None:
+        raise RunError("the loss is nan")
+
+    with pytest.raises(RunError):
+        do(other, Interrupter(other, fail))
+    code, told = xclrun("status", "mine", "--outputs", outputs)
+    assert code == 1
+    assert "the loss is nan" in told
+    code, told = xclrun("status", "all", "--outputs", outputs, "--json")
+    assert code == 1
+    [sweep] = json.loads(told)
+    assert (sweep["sweep"], sweep["command"]) == ("mine", "xclrun seed=1,2 -m")
+    assert [found["state"] for found in sweep["runs"]] == ["finished", "failed"]
+    assert {found["state"] for found in sweep["runs"]} <= set(STATES)
+
+
+def test_is_quick(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    """A sweep of hundreds of runs is told in seconds."""
+    run = do(make_run())
+    began = time.monotonic()
+    assert len(sweep_status(run.outputs, [run.id] * 300)) == 300
+    assert time.monotonic() - began < 5
+
+
+def test_missing_commands_make_transfer_appear(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    small = ["experiment=smoke", "dataset.max_train=16", "dataset.max_eval=8", "model.hidden_size=16", "tracking=none"]
+    given = [*small, "strategy=naive,er", "order=[en,de],[de,en]", "seed=1,2", f"paths.outputs={tmp_path}"]
+
+    def missing() -> list[dict[str, str]]:
+        return json.loads(xclrun("plan", "--missing", "--json", *given)[1])
+
+    def transfer() -> set[bool]:
+        """Whether T is known, over all runs of a strategy that has one."""
+        records = read_records(tmp_path)
+        references = References(records)
+        sequential = [record for record in records if record.strategy != "lang_spec_ft"]
+        found = [measure(r, "intent_accuracy", references.scores(r, "intent_accuracy"))["T", ""] for r in sequential]
+        assert len(found) == 8
+        return {isinstance(value, float) for value in found}
+
+    assert [entry["gives"] for entry in missing()] == ["F, T0, FP", "T"]
+    program, *arguments = shlex.split(missing()[0]["command"])
+    assert program == "xclrun"
+    assert xclrun(*arguments)[0] == 0
+    assert transfer() == {False}
+    [entry] = missing()
+    assert entry["gives"] == "T"
+    assert xclrun(*shlex.split(entry["command"])[1:])[0] == 0
+    assert missing() == []
+    assert xclrun("plan", "--missing", *given)[1] == "Nothing is missing.\n"
+    assert transfer() == {True}

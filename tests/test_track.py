@@ -1,0 +1,360 @@
+"""The mirror in MLflow: what is sent, that sending twice changes nothing, and that it can be made anew."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.cli import main
+from xclrun.command.plan import plan_runs
+from xclrun.config import TrackingConfig
+from xclrun.records import read_records
+from xclrun.track import Mirror
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.stop import StopFlag, Stopped
+
+# MLflow's own affair: it calls SQLAlchemy in a way that will end.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+SMALL = (
+    "dataset.languages=[en,de,th]",
+    "dataset.max_train=16",
+    "dataset.max_eval=8",
+    "model.hidden_size=16",
+    "model.intermediate_size=32",
+    "model.vocab_size=300",
+    "trainer.epochs=2",
+    "trainer.batch_size=4",
+    "runtime.device=cpu",
+    "tracking=none",
+)
+SWEEP = (*SMALL, "strategy=naive,er", "order=[en,de,th]")
+XCLRUN = [sys.executable, "-c", "import sys; from xclrun.cli import main; sys.exit(main())"]
+
+
+def content(mirror: Mirror) -> dict[str, dict[str, Any]]:
+    """Return all that MLflow holds, by the name of the run: of each metric the whole history."""
+    found = {}
+    for run in mirror.client.search_runs([mirror.experiment], max_results=1000):
+        id = run.info.run_id
+        files: list[str] = []
+        folders = [""]
+        while folders:
+            for file in mirror.client.list_artifacts(id, folders.pop() or None):
+                (folders if file.is_dir else files).append(file.path)
+        name = run.data.tags["mlflow.runName"]
+        assert name not in found, "a run is there twice"
+        found[name] = {
+            "id": id,
+            "status": run.info.status,
+            "times": (run.info.start_time, run.info.end_time),
+            "params": run.data.params,
+            "tags": run.data.tags,
+            "metrics": {
+                key: [(m.step, m.value, m.timestamp) for m in mirror.client.get_metric_history(id, key)]
+                for key in run.data.metrics
+            },
+            "files": sorted(files),
+            "place": Path(run.info.artifact_uri.removeprefix("file://")),
+        }
+    return found
+
+
+def lasting(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return what an MLflow made anew must hold again: all but its own ids and places."""
+    kept = {}
+    for name, facts in found.items():
+        tags = {key: value for key, value in facts["tags"].items() if key.startswith("xclrun.")}
+        parent = next((n for n, f in found.items() if f["id"] == facts["tags"].get("mlflow.parentRunId")), None)
+        kept[name] = {key: facts[key] for key in ("status", "params", "metrics", "files")} | {
+            "tags": tags,
+            "in": parent,
+        }
+    return kept
+
+
+class Study:
+    """Two runs and a failed one, sent; then their reference run, sent too."""
+
+    def __init__(self, outputs: Path) -> None:
+        self.outputs = outputs
+        place = f"paths.outputs={outputs}"
+        assert main([*SWEEP, place, "-m"]) == 0
+        assert main([*SMALL, "order=[en,de,th]", "seed=7", "trainer.lr=1e30", place, "-m"]) == 1
+        self.mirror = Mirror(outputs, TrackingConfig())
+        self.sent = [self.mirror.send_all()]
+        self.before = content(self.mirror)
+        self.sent.append(self.mirror.send_all())
+        self.again = content(self.mirror)
+        assert main([*SMALL, "strategy=lang_spec_ft", "order=[en,de,th]", place, "-m"]) == 0
+        self.sent.append(self.mirror.send_all())
+        self.after = content(self.mirror)
+        self.sent.append(self.mirror.send_all())
+        self.records = {record.run_id: record for record in read_records(outputs)}
+
+    def run(self, strategy: str, status: str = "finished") -> str:
+        [name] = [r.run_id for r in self.records.values() if (r.strategy, r.status) == (strategy, status)]
+        return name
+
+    @property
+    def parent(self) -> str:
+        [name] = [name for name in self.after if name.startswith("sweep-")]
+        return name
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The study; MLflow takes seconds to make a database, so there is one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it; so it is put back
+        return Study(tmp_path_factory.mktemp("study"))
+
+
+def test_one_experiment_holds_runs_and_their_parent(study: Study) -> None:
+    names = {run.name for run in study.mirror.client.search_experiments()}
+    assert names == {"Default", "xclrun"}
+    assert set(study.after) == {study.parent, *study.records}
+    children = {
+        n for n, f in study.after.items() if f["tags"].get("mlflow.parentRunId") == study.after[study.parent]["id"]
+    }
+    assert children == {study.run("naive"), study.run("er")}
+
+
+def test_status(study: Study) -> None:
+    assert study.after[study.run("naive")]["status"] == "FINISHED"
+    assert study.after[study.run("naive", "failed")]["status"] == "FAILED"
+    assert study.after[study.run("naive", "failed")]["tags"]["xclrun.status"] == "failed"
+    assert study.after[study.parent]["status"] == "FINISHED"
+
+
+def test_params_are_the_whole_config(study: Study) -> None:
+    name = study.run("er")
+    params = study.after[name]["params"]
+    assert params["strategy.memory"] == "250"
+    assert params["trainer.epochs"] == "2"
+    assert params["order.languages"] == "['en', 'de', 'th']"
+    config = yaml.safe_load((study.outputs / "runs" / name / "config.yaml").read_text())
+
+    def leaves(node: Any) -> int:
+        return sum(leaves(value) if isinstance(value, dict) else 1 for value in node.values())
+
+    assert len(params) == leaves(config)
+
+
+def test_tags(study: Study) -> None:
+    name = study.run("er")
+    tags = study.after[name]["tags"]
+    wanted = {
+        "kind": "run",
+        "run_id": name,
+        "strategy": "er",
+        "order": "en-de-th",
+        "seed": "1",
+        "bucket": "",
+        "model": "tiny",
+    }
+    assert {key: tags[f"xclrun.{key}"] for key in wanted} == wanted
+
+
+def test_metrics_are_those_of_the_record(study: Study) -> None:
+    name = study.run("naive")
+    metrics, mine = study.after[name]["metrics"], study.records[name]
+    for task, metric in TASKS.items():
+        for measure in ("F", "T", "T0", "FP"):
+            assert len(metrics[f"{task}.{measure}"]) == 1
+        final = sum(mine.scores[metric][3]) / 3
+        assert metrics[f"{task}.FP"][0][1] == pytest.approx(final)
+        for j, language in enumerate(mine.languages):
+            history = metrics[f"{task}.score.{language}"]
+            assert [(step, value) for step, value, _ in history] == [(i, mine.scores[metric][i, j]) for i in range(4)]
+    # 3 hops of 2 epochs of 4 steps.
+    assert [step for step, _, _ in metrics["train.loss"]] == [4, 8, 12, 16, 20, 24]
+    assert all(math.isfinite(value) for _, value, _ in metrics["train.loss"])
+
+
+def test_transfer_comes_with_the_reference_run(study: Study) -> None:
+    name = study.run("naive")
+    assert "intent.F" in study.before[name]["metrics"]
+    assert "intent.T" not in study.before[name]["metrics"]
+    assert "intent.T" in study.after[name]["metrics"]
+    assert study.sent == [3, 0, 3, 0]
+
+
+def test_sending_again_changes_nothing(study: Study) -> None:
+    assert study.again == study.before
+    assert content(study.mirror) == study.after
+    # What was sent once more for its transfer holds each of the other values once.
+    for key, history in study.before[study.run("er")]["metrics"].items():
+        assert study.after[study.run("er")]["metrics"][key] == history
+
+
+def test_artifacts(study: Study) -> None:
+    name = study.run("er")
+    facts = study.after[name]
+    assert facts["files"] == [
+        "config.yaml",
+        "events.jsonl",
+        "intent_scores.json",
+        "intent_scores.png",
+        "manifest.json",
+        *[f"predictions/hop-{i}.parquet" for i in range(4)],
+        "score_matrix.json",
+        "scores.parquet",
+        "slots_scores.json",
+        "slots_scores.png",
+    ]
+    place, directory = facts["place"], study.outputs / "runs" / name
+    for file in ("config.yaml", "manifest.json", "predictions/hop-2.parquet"):
+        assert (place / file).read_bytes() == (directory / file).read_bytes()
+    assert (place / "intent_scores.png").read_bytes().startswith(b"\x89PNG")
+    table = json.loads((place / "intent_scores.json").read_text())
+    assert table["columns"] == ["hop", "en", "de", "th"]
+    mine = study.records[name]
+    assert table["data"] == [[i, *row] for i, row in enumerate(mine.scores["intent_accuracy"].tolist())]
+    assert RunRecord.from_json((place / "score_matrix.json").read_bytes()).to_json() == mine.to_json()
+    assert json.loads((study.after[study.parent]["place"] / "sweep.json").read_text())["name"] == study.parent
+
+
+def test_records_come_back_as_they_were_sent(study: Study) -> None:
+    found = {record.run_id: record.to_json() for record in study.mirror.records()}
+    assert found == {run_id: record.to_json() for run_id, record in study.records.items()}
+    assert len(found) == 4
+
+
+@pytest.fixture
+def outputs(study: Study, tmp_path: Path) -> Path:
+    """A copy of the study's outputs, to be changed."""
+    return Path(shutil.copytree(study.outputs, tmp_path / "outputs"))
+
+
+def test_rebuild_from_nothing(study: Study, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (outputs / "mlflow.db").unlink()
+    shutil.rmtree(outputs / "mlartifacts")
+    assert main(["sync", "--rebuild", "--outputs", str(outputs)]) == 0
+    assert "4 runs sent" in capsys.readouterr().out
+    assert lasting(content(Mirror(outputs, TrackingConfig()))) == lasting(study.after)
+
+
+def test_rebuild_where_all_is_there_changes_no_number(study: Study, outputs: Path) -> None:
+    mirror = Mirror(outputs, TrackingConfig())
+    assert mirror.send_all(rebuild=True) == 4
+    assert lasting(content(mirror)) == lasting(study.after)
+
+
+def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main([*SMALL, "order=[en,de,th]", "seed=3", f"paths.outputs={outputs}", "-m"]) == 0
+    mirror = Mirror(outputs, TrackingConfig())
+    with monkeypatch.context() as patch:
+
+        def fail(*given: Any) -> None:
+            raise OSError("the line is dead")
+
+        patch.setattr(mirror, "_log_params", fail)
+        with pytest.raises(Exception, match="the line is dead"):
+            mirror.send_all()
+    assert mirror.send_all() == 1
+    [name] = [name for name in content(mirror) if "-s3-" in name]
+    facts = content(mirror)[name]
+    assert facts["params"]["seed"] == "3"
+    assert "intent.F" in facts["metrics"]
+
+
+def test_run_that_cannot_be_read_does_not_stop_the_others(
+    outputs: Path, study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (outputs / "runs" / study.run("naive") / "manifest.json").write_text("{")
+    assert Mirror(outputs, TrackingConfig()).send_all(rebuild=True) == 3
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
+    """It is sent when it is interrupted and when it has finished, and began at two times."""
+    [run] = plan_runs([*SMALL, "order=[en,de,th]", "seed=4", f"paths.outputs={outputs}"])
+    from xclrun.train.execute import execute
+
+    stop = StopFlag()
+
+    class Stopper(Listener):
+        def stepped(self, progress: Progress) -> None:
+            if progress.hop.index == 2:
+                stop.number = signal.SIGTERM
+
+    with pytest.raises(Stopped):
+        execute(run, Stopper(), stop)
+    mirror = Mirror(outputs, TrackingConfig())
+    assert mirror.send_all() == 1
+    assert content(mirror)[run.id]["status"] == "RUNNING"
+    assert len(content(mirror)[run.id]["metrics"]["intent.score.en"]) == 2
+    time.sleep(1.1)  # times are in seconds
+    execute(run, Listener(), StopFlag())
+    assert mirror.send_all() == 1
+    facts = content(mirror)[run.id]
+    assert facts["status"] == "FINISHED"
+    for key, history in facts["metrics"].items():
+        steps = [step for step, _, _ in history]
+        assert len(set(steps)) == len(steps), key
+
+
+def test_params_that_are_no_identity_may_change(outputs: Path, study: Study) -> None:
+    """A run that is continued elsewhere, with other threads or in another folder, is the same run."""
+    directory = outputs / "runs" / study.run("er")
+    config = (directory / "config.yaml").read_text()
+    assert "threads: 1" in config
+    (directory / "config.yaml").write_text(config.replace("threads: 1", "threads: 2"))
+    mirror = Mirror(outputs, TrackingConfig())
+    assert mirror.send_all(rebuild=True) == 4
+    assert content(mirror)[study.run("er")]["params"]["runtime.threads"] == "1"
+
+
+@pytest.mark.full
+def test_first_mirrors_of_several_processes_make_one_experiment(study: Study, outputs: Path) -> None:
+    (outputs / "mlflow.db").unlink()
+    command = [*XCLRUN, "sync", "--outputs", str(outputs)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(4)]
+    told = [process.communicate(timeout=200)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0, 0], told
+    mirror = Mirror(outputs, TrackingConfig())
+    assert {run.name for run in mirror.client.search_experiments()} == {"Default", "xclrun"}
+    assert lasting(content(mirror)) == lasting(study.after)
+
+
+@pytest.mark.full
+def test_ui_answers(study: Study) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [*XCLRUN, "ui", "--outputs", str(study.outputs), "--port", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            try:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+                connection.request("GET", "/api/2.0/mlflow/experiments/get-by-name?experiment_name=xclrun")
+                answer = connection.getresponse()
+                found = json.loads(answer.read())
+                connection.close()
+                break
+            except (OSError, http.client.HTTPException):
+                assert server.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.5)
+        assert answer.status == 200
+        assert found["experiment"]["name"] == "xclrun"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
