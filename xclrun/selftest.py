@@ -141,7 +141,7 @@ def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float 
         run = job(strategy, folder / f"killed-{attempt}")
         while not run.directory.finished:
             enough = killed >= kills or time.monotonic() - began > budget
-            status = in_child(lambda run=run: do(run), None if enough else draw.uniform(0.0, length / 3))  # type: ignore[misc]
+            status = in_child(lambda run=run: do(run), None if enough else draw.uniform(0.0, length))  # type: ignore[misc]
             if os.WIFSIGNALED(status):
                 killed += 1
             elif status != 0:
@@ -155,6 +155,10 @@ def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float 
 
 def selftest(strategies: Sequence[str], kills: int, seed: int, budget: float = 150.0) -> list[Outcome]:
     """Test every strategy within ``budget`` seconds in all; the folder that is used is removed."""
+    end, outcomes = time.monotonic() + budget, []
     with tempfile.TemporaryDirectory(prefix="xclrun-selftest-") as folder:
-        share = budget / len(strategies)
-        return [kill_test(strategy, kills, seed, Path(folder) / strategy, share) for strategy in strategies]
+        for i, strategy in enumerate(strategies):
+            # What one does not use is left to the next ones.
+            share = (end - time.monotonic()) / (len(strategies) - i)
+            outcomes.append(kill_test(strategy, kills, seed, Path(folder) / strategy, share))
+    return outcomes

@@ -93,6 +93,11 @@ class Torn:
         return getattr(self.file, name)
 
 
+def kills(strategy: str, folder: str, number: str) -> dict[str, Any]:
+    """Kill a run at random instants, as `xclrun selftest` does, but until it was done ``number`` times."""
+    return vars(selftest.kill_test(strategy, kills=int(number), seed=7, folder=Path(folder)))
+
+
 def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:
     """Kill a run in every ``every``-th place in which it changes a file, go on with it, and compare."""
     from xclrun.store.prune import damaged
@@ -106,9 +111,10 @@ def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:
     problems: list[str] = []
 
     def failing(faults: Faults) -> None:
-        faults.install()
-        selftest.do(run)
-        counts.write_text(json.dumps(faults.kinds))
+        with counts.open("w") as file:
+            faults.install()
+            selftest.do(run)
+            file.write(json.dumps(faults.kinds))
 
     killed, at = 0, 1
     while True:
@@ -136,7 +142,7 @@ def broken(folder: str) -> bool:
     from xclrun.train import loop
 
     loop.load_optimizer_tensors = lambda optimizer, tensors: None
-    return selftest.kill_test("naive", kills=6, seed=1, folder=Path(folder)).equal
+    return selftest.kill_test("naive", kills=20, seed=1, folder=Path(folder)).equal
 
 
 def together(folder: str, count: str, victim: str, *overrides: str) -> dict[str, Any]:
@@ -204,7 +210,7 @@ def alone(log: str, dies: str, *overrides: str) -> int:
 
 
 if __name__ == "__main__":
-    found = {f.__name__: f for f in (writes, broken, together, dies_after_checkpoint, alone)}[sys.argv[1]](
+    found = {f.__name__: f for f in (kills, writes, broken, together, dies_after_checkpoint, alone)}[sys.argv[1]](
         *sys.argv[2:]
     )
     print(json.dumps(found))
