@@ -14,7 +14,7 @@ from xclrun.config import Device, Precision
 from xclrun.console import Console, duration, line
 from xclrun.errors import UsageError, XclrunError
 from xclrun.plan import digest
-from xclrun.run import Run, plan_run
+from xclrun.run import Run, plan_jobs
 from xclrun.store.files import atomic_write, read_json, write_json
 from xclrun.track import LOG, BackgroundMirror
 from xclrun.work import work, work_in_processes
@@ -61,13 +61,10 @@ def make_sweep(composed: Sequence[Composed]) -> Sweep:
     """
     if len(places := {job.config.paths.outputs for job in composed}) > 1:
         raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
-    runs: dict[str, Run] = {}
-    for job in composed:
-        run = plan_run(job.config, job.resolved)
-        runs.setdefault(run.id, run)
+    runs = plan_jobs((job.config, job.resolved) for job in composed)
     named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
-    name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(runs))[:8]}"
-    return Sweep(name, command(), tuple(runs.values()))
+    name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
+    return Sweep(name, command(), tuple(runs))
 
 
 def command() -> str:

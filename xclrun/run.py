@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -104,6 +105,19 @@ def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIde
         labels = digest([dataset.task, dataset.labels, dataset.tags])
         _datasets[key] = dataset, DataIdentity(dataset.fingerprints, labels)
     return _datasets[key]
+
+
+def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
+    """Return the runs of several jobs, each once, in order.
+
+    Raises:
+        UsageError: a job cannot work.
+    """
+    runs: dict[str, Run] = {}
+    for config, resolved in jobs:
+        run = plan_run(config, resolved)
+        runs.setdefault(run.id, run)
+    return list(runs.values())
 
 
 def plan_run(config: Config, resolved: dict[str, Any]) -> Run:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from xclrun.command.common import Parser
 from xclrun.errors import UsageError
-from xclrun.run import Run, plan_run
+from xclrun.run import Run, plan_jobs
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,11 +54,7 @@ def plan_runs(overrides: Sequence[str]) -> list[Run]:
     """
     from xclrun.compose import compose_command
 
-    runs: dict[str, Run] = {}
-    for job in compose_command(overrides):
-        run = plan_run(job.config, job.resolved)
-        runs.setdefault(run.id, run)
-    return list(runs.values())
+    return plan_jobs((job.config, job.resolved) for job in compose_command(overrides))
 
 
 def _command(overrides: Sequence[str], runs: Sequence[Run], what: str) -> str:
