@@ -149,33 +149,46 @@ def together(folder: str, count: str, victim: str, *overrides: str) -> dict[str,
     """Give one command to several processes at once; the ``victim``-th (from 1; 0: none) dies in its first training."""
     selftest.import_everything()
     began = time.monotonic()
-    children = [_start(i + 1 == int(victim), Path(folder) / "trained", overrides) for i in range(int(count))]
+    roles = ["bystander" if int(victim) else "none"] * int(count)
+    if int(victim):
+        roles[int(victim) - 1] = "victim"
+    children = [_start(role, Path(folder) / "trained", overrides) for role in roles]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     trained = (Path(folder) / "trained").read_text().split()
     return {"codes": codes, "trained": trained, "seconds": time.monotonic() - began}
 
 
-def _start(dies: bool, log: Path, overrides: Sequence[str]) -> int:
+def _start(role: str, log: Path, overrides: Sequence[str]) -> int:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            code = command(dies, log, overrides)
+            code = command(role, log, overrides)
         finally:
             os._exit(code)
     return child
 
 
-def command(dies: bool, log: Path, overrides: Sequence[str]) -> int:
-    """Run a command, and note the key of every training that is done to its end."""
+def command(role: str, log: Path, overrides: Sequence[str]) -> int:
+    """Run a command, and note the key of every training that is done to its end.
+
+    A ``victim`` dies in its first training; a ``bystander`` waits for that, so that there is one on any machine.
+    """
     from xclrun.cli import main
     from xclrun.train.loop import HopTraining
 
     train = HopTraining.run
+    dying = log.with_name("dying")
+    end = time.monotonic() + 60
+    while role == "bystander" and not dying.exists():
+        assert time.monotonic() < end, "the victim did not come to a training"
+        time.sleep(0.01)
 
     def noted(self: HopTraining) -> dict[str, Any]:
+        if role == "victim":
+            dying.touch()
         time.sleep(0.1)  # long enough that the others come to need it
-        if dies:
+        if role == "victim":
             os.kill(os.getpid(), signal.SIGKILL)
         counted = train(self)
         with log.open("a") as file:
@@ -204,9 +217,9 @@ def dies_after_checkpoint(number: str, *overrides: str) -> int:
     return os.waitstatus_to_exitcode(selftest.in_child(lambda: [main(overrides)]))
 
 
-def alone(log: str, dies: str, *overrides: str) -> int:
+def alone(log: str, role: str, *overrides: str) -> int:
     """Run a command in this very process."""
-    return command(dies == "dies", Path(log), overrides)
+    return command(role, Path(log), overrides)
 
 
 if __name__ == "__main__":

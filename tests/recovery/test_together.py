@@ -60,11 +60,11 @@ def test_commands_of_four_shells(
     log, script = tmp_path / "trained", str(Path(__file__).with_name("faults.py"))
     given = (*SWEEP, f"paths.outputs={tmp_path}", "-m")
 
-    def shell(dies: str) -> subprocess.Popen[str]:
-        command = [sys.executable, script, "alone", str(log), dies, *given]
+    def shell(role: str) -> subprocess.Popen[str]:
+        command = [sys.executable, script, "alone", str(log), role, *given]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    shells = [shell(dies) for dies in ("no", "dies", "no", "no")]
+    shells = [shell(role) for role in ("bystander", "victim", "bystander", "bystander")]
     told = [process.communicate(timeout=300)[0] for process in shells]
     assert sorted(process.returncode for process in shells) == [-signal.SIGKILL, 0, 0, 0], told
     assert sorted(log.read_text().split()) == trainings(tmp_path)
