@@ -11,18 +11,21 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from xclrun import __version__
 from xclrun.config import PACKAGE, Selection
 from xclrun.data.encode import Encoded, encode
 from xclrun.model.network import Model, build
 from xclrun.model.vocabulary import load_tokenizer
-from xclrun.plan import Hop, Stage, digest
+from xclrun.plan import Hop, Stage, derive, digest
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
@@ -121,6 +124,7 @@ class Maker:
         self.weights_of: int | None = None
         self.state_of: int | None = 0
         self.trained_here: set[int] = set()
+        self.whole: set[str] = set()
 
     # What is only made where something has to be computed.
 
@@ -149,7 +153,9 @@ class Maker:
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
         model = build(config.model, self.encodings.tokenizer, len(dataset.labels), len(dataset.tags), config.seed)
-        self.strategy.prepare(model, self.run.stream)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(config.seed, "strategy"))
+            self.strategy.prepare(model, self.run.stream, self)
         return model.to(self.device)
 
     def _context(self, hop: Hop) -> Context:
@@ -221,11 +227,11 @@ class Maker:
         self.stop.check()
         self.listener.hop_started(self.run, hop)
         context = self._context(hop)
+        # From here on the model is between hops: an interruption must not let it pass for either.
+        self.weights_of = None
         self.strategy.begin_hop(context)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train))
         dev = {language: self.encodings.splits[language, "dev"] for language in hop.select}
-        # From here on the model is between hops: an interruption must not let it pass for either.
-        self.weights_of = None
         training = HopTraining(
             context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop
         )
@@ -244,6 +250,21 @@ class Maker:
         checkpoints.clear()
         self.trained_here.add(hop.index)
         self.weights_of = hop.index
+
+    def _recall(self, hop: Hop) -> None:
+        """See to it that the weights that the evaluation after ``hop`` recalls lie in the store, whole."""
+        for index in self.strategy.recalled(hop):
+            stage = self.run.stages[index]
+            if not self.store.has(stage.train):
+                self._parents(stage.hop)
+            elif stage.train in self.whole:
+                continue
+            self._obtain(stage.train, lambda stage=stage: self._train(stage))  # type: ignore[misc]
+            self.whole.add(stage.train)
+
+    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
+        """Return some of the weights after a hop that was recalled: the strategy's `Library`."""
+        return load_tensors(self.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
 
     # The strategy's state.
 
@@ -288,6 +309,7 @@ class Maker:
         The facts hold its scores and the counters of its training, so that they outlive the weights.
         """
         if not self.store.has(stage.evaluation):
+            self._recall(stage.hop)
             self.weights(stage.hop.index)
             self.state(stage.hop.index)
         folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
@@ -296,12 +318,16 @@ class Maker:
     def _evaluate(self, stage: Stage) -> None:
         # Sorted: the rows that runs share are the same whichever run's order made them.
         hop, languages = stage.hop, sorted(self.run.stream.languages)
+        self._recall(hop)
         self.weights(hop.index)
         self.state(hop.index)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
         seen = [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
         columns: dict[str, list[Any]] = {}
         scores: dict[str, dict[str, float]] = {}
+        if self.strategy.serving_signature(hop):
+            # Choosing parts changes the model, so that what is needed next is read anew.
+            self.weights_of = None
         for language in languages:
             self.stop.check()
             self.strategy.for_language(language, seen)
