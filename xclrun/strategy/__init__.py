@@ -24,6 +24,8 @@ STRATEGIES: dict[str, str] = {
     "inc_joint": "inc_joint:IncJoint",
     "multilingual": "multilingual:Multilingual",
     "er": "er:ExperienceReplay",
+    "ewc": "ewc:EWC",
+    "ewc_online": "ewc_online:EWCOnline",
 }
 
 

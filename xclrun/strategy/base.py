@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -133,7 +134,8 @@ class Strategy(Generic[Settings]):
 
     def described(self) -> dict[str, Any]:
         """Return name, version and all settings: what a signature holds where everything matters."""
-        return {**asdict(self.settings), "version": self.version}
+        settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
+        return {**settings, "version": self.version}
 
     # What the loop calls.
 

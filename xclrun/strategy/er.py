@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xclrun.data.encode import Batch
 
 
-class Interleave(str, Enum):
+class Interleave(Enum):
     extra = "extra"
     replace = "replace"
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xclrun.data.encode import Encoded
 
 
-class MemorySelection(str, Enum):
+class MemorySelection(Enum):
     reservoir = "reservoir"
     ring = "ring"
     herding = "herding"
@@ -175,7 +175,7 @@ class MemoryStrategy(Strategy[Settings]):
         return self.described() if hop.depth > 1 and self.active() else {}
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        return self.described()
+        return self.described() if self.active() else None
 
     def due(self, step: int) -> list[str]:
         """Return the languages that are replayed at a step: those with a memory, at every k-th step."""
@@ -194,6 +194,10 @@ class MemoryStrategy(Strategy[Settings]):
         if selection is MemorySelection.herding:
             return herding(train.labels, _features(train, context), self.settings.memory)
         return context.generator("memory", language).permutation(len(train))
+
+    def footprint(self) -> dict[str, int]:
+        kept = sum(tensor.nbytes for tensor in self.state_dict().tensors.values())
+        return {"examples": len(self.memory), "bytes": kept + sum(i.nbytes for i in self.memory.kept.values())}
 
     def state_dict(self) -> State:
         return State(facts=self.memory.to_facts())
