@@ -31,6 +31,7 @@ from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
+from xclrun.strategy.parameters import sizes
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener
@@ -120,7 +121,7 @@ class Maker:
         self.store = replace(run.store, tell=listener.noted)
         self.device = choose_device(run.config.runtime.device, run.config.trainer.precision)
         self.strategy = run.strategy()
-        self.untouched = self.strategy.state_dict()
+        self.untouched, self.untouched_footprint = self.strategy.state_dict(), self.strategy.footprint()
         self.weights_of: int | None = None
         self.state_of: int | None = 0
         self.trained_here: set[int] = set()
@@ -292,7 +293,8 @@ class Maker:
         self.state(hop.parent)
         self.state_of = None
         self.strategy.end_hop(self._context(hop))
-        self.store.put(key, {"kind": "state", "hop": hop.name, "run": self.run.id, **made_here()}, self._fill_state)
+        facts = {"kind": "state", "hop": hop.name, "run": self.run.id, **made_here()}
+        self.store.put(key, facts | {"footprint": self.strategy.footprint()}, self._fill_state)
         self.state_of = hop.index
 
     def _fill_state(self, folder: Path) -> None:
@@ -300,6 +302,12 @@ class Maker:
         write_json(folder / "facts.json", state.facts)
         if state.tensors:
             save_tensors(folder / "state.safetensors", state.tensors)
+
+    def footprint(self, stage: Stage) -> dict[str, int] | None:
+        """Return what the strategy keeps after a hop; None where the store has no state of it (yet, or any more)."""
+        if stage.state is None:
+            return self.untouched_footprint
+        return self.store.facts(stage.state).get("footprint") if self.store.has(stage.state) else None
 
     # Predictions.
 
@@ -341,6 +349,9 @@ class Maker:
         columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
         table = predictions.table(columns)
         facts = {"kind": "evaluation", "run": self.run.id, **made_here(), "scores": scores, "training": training}
+        if hop.index == 0:
+            # Every run reads this first, and then knows its parameters without building a model.
+            facts["parameters"] = sizes(self.model)
         self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
 
     def _selected(self, training: dict[str, Any]) -> dict[str, Any]:
