@@ -50,7 +50,9 @@ def close(a: dict[str, Tensor], b: dict[str, Tensor], rtol: float = 1e-4) -> Non
     for name in a:
         # Beside the largest entry of a tensor, tiny ones are rounding; a key's bias has no effect, so its are all that.
         atol = 1e-12 + 1e-6 * float(b[name].abs().max())
-        torch.testing.assert_close(a[name], b[name], rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            a[name], b[name], rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_fisher_is_the_mean_of_squared_per_example_gradients(make_run: Make) -> None:
@@ -79,7 +81,9 @@ def test_both_ways_are_equal_where_parts_are_frozen(make_run: Make) -> None:
     context = context_of(make_run(), 1)
     model = context.model.eval()
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_("word_embeddings" not in name and "intent.bias" not in name and "attention" not in name)
+        parameter.requires_grad_(
+            "word_embeddings" not in name and "intent.bias" not in name and "attention" not in name
+        )
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     fast, slow = (
         {names[p]: total for p, total in way(model, context.train["en"], context.device).items()}
@@ -235,7 +239,7 @@ def test_fisher_examples_bound_a_random_sample(make_run: Make) -> None:
 
 @pytest.mark.parametrize("name", ["ewc", "ewc_online"])
 def test_a_whole_run(name: str, make_run: Make, do: Do) -> None:
-    """Hop 1 is naive's; a weight that is held with all force does not move; what is stored is the Fisher information."""
+    """Hop 1 is naive's; weights that mattered move less than naive's; what is stored is the Fisher information."""
     held = do(make_run(f"strategy={name}", "strategy.penalty=10"))
     naive = do(make_run("strategy=naive"))
     assert held.stages[1].train == naive.stages[1].train

@@ -24,8 +24,11 @@ STRATEGIES: dict[str, str] = {
     "inc_joint": "inc_joint:IncJoint",
     "multilingual": "multilingual:Multilingual",
     "er": "er:ExperienceReplay",
+    "agem": "agem:AGEM",
     "ewc": "ewc:EWC",
     "ewc_online": "ewc_online:EWCOnline",
+    "kd_logit": "kd_logit:KDLogit",
+    "kd_rep": "kd_rep:KDRep",
 }
 
 
