@@ -38,17 +38,21 @@ STRATEGIES: dict[tuple[str, ...], Callable[[str], bool]] = {
     ("strategy=lang_spec_embed",): lambda name: ".embeddings." in name,
     ("strategy=lang_spec_task",): lambda name: name.startswith(("intent", "tagger")),
 }
+ADAPTERS: dict[tuple[str, ...], Callable[[str], bool]] = {
+    ("strategy=lang_spec_ada_t",): lambda name: "adapters." in name,
+    ("strategy=lang_spec_ada_f",): lambda name: "adapters." in name,
+}
 ORDER = ("en", "de", "es")
 
 
-@pytest.fixture(params=STRATEGIES, ids=lambda overrides: overrides[-1].removeprefix("strategy="))
+@pytest.fixture(params=[*STRATEGIES, *ADAPTERS], ids=lambda overrides: overrides[-1].removeprefix("strategy="))
 def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return (*request.param, "model.hidden_layers=2")
 
 
 @pytest.fixture
 def specific(overrides: tuple[str, ...]) -> Callable[[str], bool]:
-    return STRATEGIES[overrides[:-1]]
+    return {**STRATEGIES, **ADAPTERS}[overrides[:-1]]
 
 
 @pytest.fixture
@@ -148,8 +152,9 @@ def test_predictions_are_those_of_models_assembled_by_hand(make_run: Make, do: D
             assert found[column].tolist() == pytest.approx([*expected[column]], rel=1e-6)
 
 
-def test_the_first_training_is_naive_s_and_its_evaluation_is_not(overrides: tuple[str, ...], make_run: Make) -> None:
-    own, naive = make_run(*overrides).stages, make_run("model.hidden_layers=2").stages
+@pytest.mark.parametrize("given", STRATEGIES)
+def test_the_first_training_is_naive_s_and_its_evaluation_is_not(given: tuple[str, ...], make_run: Make) -> None:
+    own, naive = make_run(*given, "model.hidden_layers=2").stages, make_run("model.hidden_layers=2").stages
     assert [a.train == b.train for a, b in zip(own, naive, strict=True)] == [True, True, False, False]
     assert [a.evaluation == b.evaluation for a, b in zip(own, naive, strict=True)] == [True, False, False, False]
     assert all(stage.state is None for stage in own)

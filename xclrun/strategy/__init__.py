@@ -21,6 +21,8 @@ STRATEGIES: dict[str, str] = {
     "lang_spec_enc": "lang_spec_enc:LangSpecEnc",
     "lang_spec_embed": "lang_spec_embed:LangSpecEmbed",
     "lang_spec_task": "lang_spec_task:LangSpecTask",
+    "lang_spec_ada_t": "lang_spec_ada_t:LangSpecAdaT",
+    "lang_spec_ada_f": "lang_spec_ada_f:LangSpecAdaF",
     "inc_joint": "inc_joint:IncJoint",
     "multilingual": "multilingual:Multilingual",
     "er": "er:ExperienceReplay",
