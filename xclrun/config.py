@@ -141,6 +141,8 @@ class ModelConfig:
     hidden_layers: int | None = None
     attention_heads: int | None = None
     intermediate_size: int | None = None
+    positions: int | None = None
+    token_types: int | None = None
     max_length: int = 128
     dropout: float = 0.1
     label_on: LabelOn = LabelOn.first
@@ -245,6 +247,8 @@ def _check_shape(m: ModelConfig) -> None:
     assert m.attention_heads is not None
     multiple = f"must be a multiple of model.attention_heads={m.attention_heads}"
     _require(m.hidden_size % m.attention_heads == 0, "model.hidden_size", m.hidden_size, multiple)
+    longest = f"the encoder has model.positions={m.positions}"
+    _require(m.positions is None or m.max_length <= m.positions, "model.max_length", m.max_length, longest)
 
 
 def check(cfg: Config) -> None:
@@ -269,6 +273,8 @@ def check(cfg: Config) -> None:
         "model.hidden_layers": m.hidden_layers,
         "model.attention_heads": m.attention_heads,
         "model.intermediate_size": m.intermediate_size,
+        "model.positions": m.positions,
+        "model.token_types": m.token_types,
     }
     for key, value in at_least_one.items():
         _require(value is None or value >= 1, key, value, "must be a whole number of at least 1")

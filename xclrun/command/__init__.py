@@ -14,6 +14,7 @@ from xclrun.config import choices
 COMMANDS = {
     "report": "tables and figures over what has run",
     "plan": "what a command would do: runs, trainings after sharing, time, disk",
+    "params": "how many parameters a strategy has: in all, trained at each hop, by part",
     "status": "where the runs of a sweep stand",
     "ui": "open MLflow's pages on the runs",
     "sync": "send to MLflow what it does not have yet",

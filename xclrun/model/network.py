@@ -102,8 +102,9 @@ class Model(nn.Module):
         return Prediction(output.logits.argmax(dim=1).cpu(), log2_label.cpu(), tags.cpu(), log2_tags.cpu())
 
 
-def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
-    from transformers import BertConfig, BertModel
+def _shape(config: ModelConfig, vocabulary: int, pad: int) -> Any:
+    """Return the library's config of a BERT of the config's shape."""
+    from transformers import BertConfig
 
     shape = {
         "hidden_size": config.hidden_size,
@@ -120,19 +121,24 @@ def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
         raise UsageError(
             f"model.hidden_size={config.hidden_size} must be a multiple of attention_heads={config.attention_heads}"
         )
-    return BertModel(
-        BertConfig(
-            vocab_size=vocabulary,
-            pad_token_id=pad,
-            max_position_embeddings=config.max_length,
-            hidden_dropout_prob=config.dropout,
-            attention_probs_dropout_prob=config.dropout,
-            hidden_size=config.hidden_size,
-            num_hidden_layers=config.hidden_layers,
-            num_attention_heads=config.attention_heads,
-            intermediate_size=config.intermediate_size,
-        )
+    return BertConfig(
+        vocab_size=vocabulary,
+        pad_token_id=pad,
+        max_position_embeddings=config.positions or config.max_length,
+        type_vocab_size=config.token_types or 2,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.dropout,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.hidden_layers,
+        num_attention_heads=config.attention_heads,
+        intermediate_size=config.intermediate_size,
     )
+
+
+def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
+    from transformers import BertModel
+
+    return BertModel(_shape(config, vocabulary, pad))
 
 
 def _pretrained_encoder(config: ModelConfig) -> nn.Module:
@@ -178,6 +184,27 @@ def _positions(encoder: Any) -> int:
     table = encoder.embeddings.position_embeddings
     # RoBERTa's family counts positions from behind the padding's.
     return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+
+
+def skeleton(config: ModelConfig, classes: int, tags: int, vocabulary: int | None = None) -> Model:
+    """Return the model without any numbers in it, on torch's meta device: for counting, in seconds and without weights.
+
+    The shape is that of the local folder where ``path`` is given, else the config's own.
+
+    Args:
+        vocabulary: number of word pieces of an encoder that is trained from scratch; default: the config's.
+
+    Raises:
+        UsageError: the shape is not known.
+    """
+    from transformers import AutoConfig, AutoModel
+
+    if config.path is not None:
+        shape = AutoConfig.from_pretrained(locate(config), local_files_only=True)
+    else:
+        shape = _shape(config, vocabulary or config.vocab_size or 0, 0)
+    with torch.device("meta"):
+        return Model(AutoModel.from_config(shape), classes, tags, config.dropout)
 
 
 def build(config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: int) -> Model:

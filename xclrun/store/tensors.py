@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read named tensors, on the CPU."""
-    from safetensors.torch import load_file
+def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """Read all tensors of a file, or those named, on the CPU."""
+    if names is None:
+        from safetensors.torch import load_file
 
-    return load_file(path)
+        return load_file(path)
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in names}

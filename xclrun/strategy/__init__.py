@@ -17,9 +17,20 @@ __all__ = ["STRATEGIES", "Context", "State", "Strategy", "make", "strategy_class
 STRATEGIES: dict[str, str] = {
     "naive": "naive:Naive",
     "lang_spec_ft": "lang_spec_ft:LangSpecFT",
+    "lang_spec_trans": "lang_spec_trans:LangSpecTrans",
+    "lang_spec_enc": "lang_spec_enc:LangSpecEnc",
+    "lang_spec_embed": "lang_spec_embed:LangSpecEmbed",
+    "lang_spec_task": "lang_spec_task:LangSpecTask",
+    "lang_spec_ada_t": "lang_spec_ada_t:LangSpecAdaT",
+    "lang_spec_ada_f": "lang_spec_ada_f:LangSpecAdaF",
     "inc_joint": "inc_joint:IncJoint",
     "multilingual": "multilingual:Multilingual",
     "er": "er:ExperienceReplay",
+    "agem": "agem:AGEM",
+    "ewc": "ewc:EWC",
+    "ewc_online": "ewc_online:EWCOnline",
+    "kd_logit": "kd_logit:KDLogit",
+    "kd_rep": "kd_rep:KDRep",
 }
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -74,6 +75,13 @@ class State:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+class Library(Protocol):
+    """The weights of the run's earlier hops, for strategies that serve a language by those of its own hop."""
+
+    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        """Return some of the weights after the hop of that index (from 1), on the CPU."""
+
+
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
 
@@ -110,17 +118,36 @@ class Strategy(Generic[Settings]):
         return None
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return what can change the *evaluation* after ``hop``, beyond the trained weights."""
+        """Return what can change the *evaluation* after ``hop``, beyond the trained weights.
+
+        Must not be empty where `for_language` changes the model.
+        """
         return {}
+
+    def recalled(self, hop: Hop) -> Sequence[int]:
+        """Return the hops whose weights `for_language` may ask the library for in the evaluation after ``hop``."""
+        return ()
+
+    def language_specific(self, parameter: str) -> bool:
+        """Whether every language has values of its own of a parameter, given by its name in the model."""
+        return False
 
     def described(self) -> dict[str, Any]:
         """Return name, version and all settings: what a signature holds where everything matters."""
-        return {**asdict(self.settings), "version": self.version}
+        settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
+        return {**settings, "version": self.version}
 
     # What the loop calls.
 
-    def prepare(self, model: Model, stream: Stream) -> None:
-        """Add the parameters that the strategy needs: heads per language, copied layers, adapters."""
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        """Add the parameters that the strategy needs, freeze those that it does not train, and look at what is there.
+
+        Called whenever an untrained model is made, on the CPU. New parameters take their values from the seeded global
+        generator.
+
+        Args:
+            library: gives the weights of earlier hops in `for_language`.
+        """
 
     def begin_hop(self, context: Context) -> None:
         """Choose the active parameters and build what the hop needs."""
@@ -150,6 +177,10 @@ class Strategy(Generic[Settings]):
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
         """Choose the parts of the model that serve ``language`` in evaluation, given the languages seen so far."""
+
+    def footprint(self) -> dict[str, int]:
+        """Return what is kept for later hops, beside weights: ``examples`` in memory, and their ``bytes``."""
+        return {"examples": 0, "bytes": 0}
 
     def state_dict(self) -> State:
         """Return everything that the next hop needs; in a hop without a `signature`, only `end_hop` may change it."""

@@ -18,5 +18,8 @@ from xclrun.strategy.base import Strategy
 class LangSpecFT(Strategy[StrategyConfig]):
     """Every hop starts from hop 0; no settings."""
 
+    def language_specific(self, parameter: str) -> bool:
+        return True
+
     def stream(self, order: Sequence[str]) -> Stream:
         return independent(order)

@@ -1,20 +1,95 @@
-"""The replay memory: which training sentences of the languages seen so far are kept.
+"""The replay memory: which training sentences of the languages seen so far are kept, and the strategies that keep one.
 
 A memory holds indices into the training splits, never copies of sentences. Its size is a total; every seen language
 has an equal share (CCL, section 3.2). Random numbers are arguments.
+
+Which sentences fill a share is a ranking of the language's training split, most wanted first; a share is its beginning,
+so a share that shrinks when a language joins drops what the smaller share would never have had:
+
+- ``reservoir``: a random order, so that every share is a uniform sample (CCL; Vitter 1985).
+- ``ring``: equally many of each class, the latest in the training split (Chaudhry et al. 2019, "On tiny episodic
+  memories in continual learning", section 4, "ring buffer": one first-in-first-out buffer per class).
+- ``herding``: equally many of each class, chosen one by one so that their mean stays nearest to the mean of the class
+  (Rebuffi et al. 2017, "iCaRL", algorithm 4), in the space of the encoder's [CLS] after the hop, scaled to length 1.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from omegaconf import MISSING
+
+from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError
+from xclrun.plan import Hop
+from xclrun.strategy.base import Context, State, Strategy
+
+if TYPE_CHECKING:
+    from xclrun.data.encode import Encoded
+
+
+class MemorySelection(Enum):
+    reservoir = "reservoir"
+    ring = "ring"
+    herding = "herding"
+
+
+def ring(labels: np.ndarray) -> np.ndarray:
+    """Return all indices of ``labels`` (n,): the latest of every class first, then the second latest of every class, …
+
+    Among equals the later index comes first.
+    """
+    latest_first = np.arange(len(labels))[::-1]
+    return latest_first[np.argsort(_turns(labels[latest_first]), kind="stable")]
+
+
+def herding(labels: np.ndarray, features: np.ndarray, limit: int | None = None) -> np.ndarray:
+    """Return indices of ``labels`` (n,), best first and the classes in turn (larger classes first in each turn).
+
+    Within a class, the k-th index is the one that brings the mean of the first k features (unit vectors along the rows
+    of ``features``, (n, H)) nearest to the mean of the class; of equals the lower index.
+
+    Args:
+        limit: how many indices are needed; None: all.
+    """
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    classes, counts = np.unique(labels, return_counts=True)
+    chosen: list[np.ndarray] = []
+    for label in classes[np.argsort(-counts, kind="stable")]:
+        members = np.flatnonzero(labels == label)
+        chosen.append(members[_nearest_to_mean(unit[members], len(labels) if limit is None else limit)])
+    indices = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+    return indices[np.argsort(_turns(labels[indices]), kind="stable")][:limit]
+
+
+def _turns(labels: np.ndarray) -> np.ndarray:
+    """Return of each element how many of the same class stand before it."""
+    order = np.argsort(labels, kind="stable")
+    _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    turns = np.empty(len(labels), np.int64)
+    turns[order] = np.arange(len(labels)) - np.repeat(first, counts)
+    return turns
+
+
+def _nearest_to_mean(unit: np.ndarray, limit: int) -> np.ndarray:
+    """Return the order in which herding picks the rows of ``unit`` (n, H), unit vectors; at most ``limit`` of them."""
+    mean, total = unit.mean(axis=0), np.zeros(unit.shape[1])
+    left, picked = np.ones(len(unit), bool), []
+    for k in range(1, min(limit, len(unit)) + 1):
+        # |mean − (total + u) / k|² is smallest where (k · mean − total) · u is largest, since |u| = 1.
+        index = int(np.argmax(np.where(left, unit @ (k * mean - total), -np.inf)))
+        left[index], total = False, total + unit[index]
+        picked.append(index)
+    return np.array(picked, np.int64)
 
 
 class BalancedMemory:
-    """A memory of ``size`` sentences in all, shared equally by the languages seen, each share a uniform random sample.
+    """A memory of ``size`` sentences in all, shared equally by the languages seen.
 
-    When a language joins, the shares of the others shrink: a prefix of a uniformly permuted sample is again a uniform
+    When a language joins, the shares of the others shrink. A prefix of a uniformly permuted sample is again a uniform
     sample, so dropping from the end is what a reservoir with a smaller bound would have kept.
     """
 
@@ -23,10 +98,14 @@ class BalancedMemory:
         self.kept: dict[str, np.ndarray] = {}
 
     def add(self, language: str, available: int, generator: np.random.Generator) -> None:
-        """Take in a language with ``available`` training sentences, and shrink the others to the new share."""
+        """Take in a uniform random sample of a language with ``available`` training sentences."""
+        self.admit(language, generator.permutation(available))
+
+    def admit(self, language: str, ranking: np.ndarray) -> None:
+        """Take in the first of a language's ranked training sentences, and shrink the others to the new share."""
         shares = self.shares([*self.kept, language])
         self.kept = {name: indices[: shares[name]] for name, indices in self.kept.items()}
-        self.kept[language] = generator.permutation(available)[: shares[language]]
+        self.kept[language] = ranking[: shares[language]]
 
     def shares(self, languages: list[str]) -> dict[str, int]:
         """Return language → number of sentences it may keep; what does not divide evenly goes to the earliest."""
@@ -35,8 +114,21 @@ class BalancedMemory:
 
     def draw(self, language: str, count: int, generator: np.random.Generator) -> np.ndarray:
         """Return ``count`` distinct indices of ``language`` at random, or all where it has fewer."""
-        kept = self.kept[language]
-        return generator.choice(kept, size=min(count, len(kept)), replace=False)
+        return self.kept[language][self.draw_rows(language, count, generator)]
+
+    def draw_rows(self, language: str, count: int, generator: np.random.Generator) -> np.ndarray:
+        """Return where in ``kept[language]`` the indices of `draw` stand."""
+        available = len(self.kept[language])
+        return generator.choice(available, size=min(count, available), replace=False)
+
+    def draw_from_all(self, count: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return language → distinct indices, ``count`` in all (or all), drawn uniformly from the whole memory."""
+        ends = np.cumsum([len(indices) for indices in self.kept.values()])
+        drawn = np.sort(generator.choice(len(self), size=min(count, len(self)), replace=False))
+        parts = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
+        starts = [0, *ends[:-1]]
+        rows = zip(self.kept.items(), parts, starts, strict=True)
+        return {language: indices[part - start] for (language, indices), part, start in rows if len(part)}
 
     def __len__(self) -> int:
         return sum(len(indices) for indices in self.kept.values())
@@ -51,3 +143,73 @@ class BalancedMemory:
         memory = cls(facts["size"])
         memory.kept = {language: np.array(indices, dtype=np.int64) for language, indices in facts["kept"]}
         return memory
+
+
+@dataclass
+class MemorySettings(StrategyConfig):
+    memory: int = MISSING
+    every_k: int = MISSING
+    selection: MemorySelection = MemorySelection.reservoir
+
+
+Settings = TypeVar("Settings", bound=MemorySettings)
+
+
+class MemoryStrategy(Strategy[Settings]):
+    """Base of the strategies that keep a balanced memory, filled after each hop and used in the later ones."""
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.memory < 0:
+            raise UsageError(f"strategy.memory={settings.memory}: must be a number of sentences of at least 0")
+        if settings.every_k < 1:
+            raise UsageError(f"strategy.every_k={settings.every_k}: must be a number of mini-batches of at least 1")
+        super().__init__(settings)
+        self.memory = BalancedMemory(settings.memory)
+
+    def active(self) -> bool:
+        """Whether the settings let the strategy do anything at all."""
+        return self.settings.memory > 0
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        # The memory is empty in the first training.
+        return self.described() if hop.depth > 1 and self.active() else {}
+
+    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
+        return self.described() if self.active() else None
+
+    def due(self, step: int) -> list[str]:
+        """Return the languages that are replayed at a step: those with a memory, at every k-th step."""
+        if step % self.settings.every_k:
+            return []
+        return [language for language, kept in self.memory.kept.items() if len(kept)]
+
+    def end_hop(self, context: Context) -> None:
+        for language in context.hop.train:
+            self.memory.admit(language, self._ranking(language, context))
+
+    def _ranking(self, language: str, context: Context) -> np.ndarray:
+        train, selection = context.train[language], self.settings.selection
+        if selection is MemorySelection.ring:
+            return ring(train.labels)
+        if selection is MemorySelection.herding:
+            return herding(train.labels, _features(train, context), self.settings.memory)
+        return context.generator("memory", language).permutation(len(train))
+
+    def footprint(self) -> dict[str, int]:
+        kept = sum(tensor.nbytes for tensor in self.state_dict().tensors.values())
+        return {"examples": len(self.memory), "bytes": kept + sum(i.nbytes for i in self.memory.kept.values())}
+
+    def state_dict(self) -> State:
+        return State(facts=self.memory.to_facts())
+
+    def load_state_dict(self, state: State) -> None:
+        self.memory = BalancedMemory.from_facts(state.facts)
+
+
+def _features(train: Encoded, context: Context) -> np.ndarray:
+    """Return the encoder's [CLS] of all sentences, (n, H) float64."""
+    from xclrun.strategy.passes import outputs
+
+    passes = [(indices, output.cls.double().cpu().numpy()) for indices, output in outputs(context, train)]
+    order = np.argsort(np.concatenate([indices for indices, _ in passes]))
+    return np.concatenate([cls for _, cls in passes])[order]

@@ -17,6 +17,7 @@ from xclrun.plan import ALGORITHMS, Stage
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
+from xclrun.strategy.parameters import count
 from xclrun.train.listen import Listener
 from xclrun.train.making import Busy, Maker, made_here
 from xclrun.train.stop import StopFlag, Stopped
@@ -131,6 +132,12 @@ class _Execution:
                 "training": facts["training"],
             }
         )
+        # The state after a hop may be made only when the next one begins.
+        for entry, earlier in zip(self.manifest["stages"], self.run.stages, strict=False):
+            entry["kept"] = self.maker.footprint(earlier)
+        if "parameters" in facts:
+            counted = count(facts["parameters"], self.maker.strategy, self.run.stream)
+            self.manifest["parameters"] = counted.to_json()
         self.manifest["data"]["truncated"] = self.maker.truncated
         self.directory.write_manifest(self.manifest)
         self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=facts["scores"])

@@ -11,23 +11,27 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from xclrun import __version__
 from xclrun.config import PACKAGE, Selection
 from xclrun.data.encode import Encoded, encode
 from xclrun.model.network import Model, build
 from xclrun.model.vocabulary import load_tokenizer
-from xclrun.plan import Hop, Stage, digest
+from xclrun.plan import Hop, Stage, derive, digest
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
+from xclrun.strategy.parameters import sizes
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener
@@ -117,10 +121,11 @@ class Maker:
         self.store = replace(run.store, tell=listener.noted)
         self.device = choose_device(run.config.runtime.device, run.config.trainer.precision)
         self.strategy = run.strategy()
-        self.untouched = self.strategy.state_dict()
+        self.untouched, self.untouched_footprint = self.strategy.state_dict(), self.strategy.footprint()
         self.weights_of: int | None = None
         self.state_of: int | None = 0
         self.trained_here: set[int] = set()
+        self.whole: set[str] = set()
 
     # What is only made where something has to be computed.
 
@@ -149,7 +154,9 @@ class Maker:
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
         model = build(config.model, self.encodings.tokenizer, len(dataset.labels), len(dataset.tags), config.seed)
-        self.strategy.prepare(model, self.run.stream)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(config.seed, "strategy"))
+            self.strategy.prepare(model, self.run.stream, self)
         return model.to(self.device)
 
     def _context(self, hop: Hop) -> Context:
@@ -221,11 +228,11 @@ class Maker:
         self.stop.check()
         self.listener.hop_started(self.run, hop)
         context = self._context(hop)
+        # From here on the model is between hops: an interruption must not let it pass for either.
+        self.weights_of = None
         self.strategy.begin_hop(context)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
         dev = {language: self.encodings.splits[language, "dev"] for language in hop.select}
-        # From here on the model is between hops: an interruption must not let it pass for either.
-        self.weights_of = None
         training = HopTraining(
             context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop
         )
@@ -244,6 +251,21 @@ class Maker:
         checkpoints.clear()
         self.trained_here.add(hop.index)
         self.weights_of = hop.index
+
+    def _recall(self, hop: Hop) -> None:
+        """See to it that the weights that the evaluation after ``hop`` recalls lie in the store, whole."""
+        for index in self.strategy.recalled(hop):
+            stage = self.run.stages[index]
+            if not self.store.has(stage.train):
+                self._parents(stage.hop)
+            elif stage.train in self.whole:
+                continue
+            self._obtain(stage.train, lambda stage=stage: self._train(stage))  # type: ignore[misc]
+            self.whole.add(stage.train)
+
+    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
+        """Return some of the weights after a hop that was recalled: the strategy's `Library`."""
+        return load_tensors(self.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
 
     # The strategy's state.
 
@@ -271,7 +293,8 @@ class Maker:
         self.state(hop.parent)
         self.state_of = None
         self.strategy.end_hop(self._context(hop))
-        self.store.put(key, {"kind": "state", "hop": hop.name, "run": self.run.id, **made_here()}, self._fill_state)
+        facts = {"kind": "state", "hop": hop.name, "run": self.run.id, **made_here()}
+        self.store.put(key, facts | {"footprint": self.strategy.footprint()}, self._fill_state)
         self.state_of = hop.index
 
     def _fill_state(self, folder: Path) -> None:
@@ -279,6 +302,12 @@ class Maker:
         write_json(folder / "facts.json", state.facts)
         if state.tensors:
             save_tensors(folder / "state.safetensors", state.tensors)
+
+    def footprint(self, stage: Stage) -> dict[str, int] | None:
+        """Return what the strategy keeps after a hop; None where the store has no state of it (yet, or any more)."""
+        if stage.state is None:
+            return self.untouched_footprint
+        return self.store.facts(stage.state).get("footprint") if self.store.has(stage.state) else None
 
     # Predictions.
 
@@ -288,6 +317,7 @@ class Maker:
         The facts hold its scores and the counters of its training, so that they outlive the weights.
         """
         if not self.store.has(stage.evaluation):
+            self._recall(stage.hop)
             self.weights(stage.hop.index)
             self.state(stage.hop.index)
         folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
@@ -296,12 +326,16 @@ class Maker:
     def _evaluate(self, stage: Stage) -> None:
         # Sorted: the rows that runs share are the same whichever run's order made them.
         hop, languages = stage.hop, sorted(self.run.stream.languages)
+        self._recall(hop)
         self.weights(hop.index)
         self.state(hop.index)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
         seen = [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
         columns: dict[str, list[Any]] = {}
         scores: dict[str, dict[str, float]] = {}
+        if self.strategy.serving_signature(hop):
+            # Choosing parts changes the model, so that what is needed next is read anew.
+            self.weights_of = None
         for language in languages:
             self.stop.check()
             self.strategy.for_language(language, seen)
@@ -315,6 +349,9 @@ class Maker:
         columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
         table = predictions.table(columns)
         facts = {"kind": "evaluation", "run": self.run.id, **made_here(), "scores": scores, "training": training}
+        if hop.index == 0:
+            # Every run reads this first, and then knows its parameters without building a model.
+            facts["parameters"] = sizes(self.model)
         self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
 
     def _selected(self, training: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,208 @@
+"""A-GEM: the projection against its formula, and that the update which is applied is the projected one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from xclrun.data.encode import concat
+from xclrun.run import Run
+from xclrun.strategy.agem import AGEM, project
+from xclrun.strategy.memory import MemorySettings
+from xclrun.train import loop
+from xclrun.train.loop import HopTraining
+
+from .real import context_of, gradients, perturbed, weights
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+
+def agem(memory: int = 10, every_k: int = 1) -> AGEM:
+    return AGEM(MemorySettings("agem", memory, every_k))
+
+
+def test_projection_by_hand() -> None:
+    """g = (3, −4, 0), r = (0, 2, 1): g · r = −8, r · r = 5, so g + 8/5 r = (3, −0.8, 1.6), at right angles to r."""
+    g = [torch.tensor([[3.0], [-4.0]]), torch.tensor(0.0)]
+    project(g, [torch.tensor([[0.0], [2.0]]), torch.tensor(1.0)])
+    torch.testing.assert_close(g, [torch.tensor([[3.0], [-0.8]]), torch.tensor(1.6)])
+
+
+def test_gradients_that_agree_stay_as_they_are() -> None:
+    for reference in ([1.0, 1.0], [4.0, -3.0], [0.0, 0.0]):
+        g = [torch.tensor([3.0, 4.0])]
+        project(g, [torch.tensor(reference)])
+        assert torch.equal(g[0], torch.tensor([3.0, 4.0]))
+
+
+def formula(g: dict[str, Tensor], r: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Equation 11, on vectors of all weights, in double precision."""
+    flat_g, flat_r = (torch.cat([x[name].flatten().double() for name in g]) for x in (g, r))
+    along = flat_g @ flat_r
+    flat = flat_g - along / (flat_r @ flat_r) * flat_r if along < 0 else flat_g
+    parts = flat.float().split([x.numel() for x in g.values()])
+    return {name: part.view(g[name].shape) for (name, part) in zip(g, parts, strict=True)}
+
+
+def at_odds(make_run: Make, *overrides: str) -> tuple[AGEM, Any]:
+    """Return A-GEM in hop 3 with a memory of two languages, and the context of a model without dropout."""
+    run = make_run("model.dropout=0.0", *overrides)
+    strategy = agem()
+    for hop in (1, 2):
+        strategy.end_hop(context_of(run, hop))
+    context = context_of(run, 3)
+    perturbed(context.model, 0.3, 7)
+    return strategy, context
+
+
+def reference_by_hand(strategy: AGEM, context: Any, step: int) -> dict[str, Tensor]:
+    """The gradient of the mean loss on the random batch of the memory, all languages together."""
+    drawn = strategy.memory.draw_from_all(context.batch_size, context.generator("reference", step))
+    assert sum(len(indices) for indices in drawn.values()) == context.batch_size
+    context.model.zero_grad()
+    sentences = concat([context.train[language].select(indices) for language, indices in drawn.items()])
+    context.model.loss(sentences.batch(np.arange(len(sentences)))).backward()
+    return gradients(context.model)
+
+
+def test_gradients_of_steps_against_the_formula(make_run: Make) -> None:
+    strategy, context = at_odds(make_run)
+    projected = 0
+    for step in range(1, 9):
+        r = reference_by_hand(strategy, context, step)
+        context.model.zero_grad()
+        main = context.batch("es", np.arange(step, step + 4))
+        assert list(strategy.replay(step, main, context)) == [main]
+        # Uphill on the odd steps, so that there is something to project.
+        (strategy.loss(main, context) * (-1 if step % 2 else 1)).backward()
+        g = gradients(context.model)
+        strategy.edit_gradients(context)
+        found, wanted = gradients(context.model), formula(g, r)
+        for name in wanted:
+            torch.testing.assert_close(found[name], wanted[name], rtol=1e-4, atol=1e-5)
+        along = sum(float((found[name] * r[name]).sum()) for name in found)
+        assert along > -1e-3
+        projected += any(not torch.equal(found[name], g[name]) for name in g)
+    assert 0 < projected < 8
+
+
+def test_the_reference_is_the_same_in_parts(make_run: Make) -> None:
+    """Where the main gradient is accumulated in two parts, so is the memory's."""
+    strategy, context = at_odds(make_run, "trainer.gradient_accumulation=2")
+    assert context.batch_size == 8
+    r = reference_by_hand(strategy, context, 1)
+    context.model.zero_grad()
+    main = context.batch("es", np.arange(8))
+    list(strategy.replay(1, main, context))
+    sizes = []
+    loss_of = context.model.loss
+    context.model.loss = lambda batch: sizes.append(batch.size) or loss_of(batch)
+    for part in main.split(4):
+        strategy.loss(part, context)
+    parameters = [p for name, p in context.model.named_parameters() if name in r]
+    found = strategy.reference(strategy.memory_batch(context), parameters, context)
+    assert sizes == [4, 4, 4, 4]
+    for one, name in zip(found, r, strict=True):
+        torch.testing.assert_close(one, r[name], rtol=1e-4, atol=1e-6)
+
+
+def test_every_kth_step_alone_is_compared(make_run: Make) -> None:
+    strategy, context = at_odds(make_run)
+    strategy.settings.every_k = 3
+    looked = []
+    strategy.memory_batch = lambda context: looked.append(strategy._step)  # type: ignore[assignment,method-assign,func-returns-value]
+    strategy.reference = lambda batch, parameters, context: [p.grad for p in parameters]  # type: ignore[method-assign,misc]
+    main = context.batch("es", np.arange(4))
+    context.model.loss(main).backward()
+    for step in range(1, 8):
+        list(strategy.replay(step, main, context))
+        strategy.edit_gradients(context)
+    assert looked == [3, 6]
+
+
+@pytest.fixture
+def contradictory(changed_corpus: Callable[..., Path]) -> Path:
+    """A corpus in which German has the intents of English and Spanish the wrong way round."""
+
+    def swap(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            row["label"] = {"alarm": "call", "call": "weather", "weather": "alarm"}[row["label"]]
+
+    return changed_corpus({("de", "train"): swap})
+
+
+def test_the_update_that_is_applied_is_the_projected_one(
+    make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real loop with plain gradient descent: every step of hops 2 and 3 moves the weights by −lr · projected g."""
+    lr, seen = 0.05, {"checked": 0, "projected": 0}
+
+    def descent(parameters: Any, config: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=config.lr)
+
+    edit, update, loss = AGEM.edit_gradients, HopTraining._update, AGEM.loss
+    noted: dict[str, Any] = {}
+
+    def editing(self: AGEM, context: Any) -> None:
+        if not self.memory:
+            return
+        g = gradients(context.model)
+        r = reference_by_hand(self, context, self._step)
+        for name, p in context.model.named_parameters():
+            p.grad = g.get(name)
+        noted["wanted"] = formula(g, r)
+        seen["projected"] += any(not torch.equal(noted["wanted"][name], g[name]) for name in g)
+        edit(self, context)
+
+    def uphill_now_and_then(self: AGEM, batch: Any, context: Any) -> Tensor:
+        return loss(self, batch, context) * (-1 if context.hop.index > 1 and self._step % 2 else 1)
+
+    def updating(self: HopTraining, batch: Any) -> None:
+        noted.clear()
+        before = {name: p.detach().clone() for name, p in self.context.model.named_parameters()}
+        update(self, batch)
+        if "wanted" in noted:
+            for name, p in self.context.model.named_parameters():
+                if name in noted["wanted"]:
+                    torch.testing.assert_close(before[name] - lr * noted["wanted"][name], p.data, rtol=1e-4, atol=1e-5)
+            seen["checked"] += 1
+
+    monkeypatch.setattr(loop, "make_optimizer", descent)
+    monkeypatch.setattr(AGEM, "edit_gradients", editing)
+    monkeypatch.setattr(AGEM, "loss", uphill_now_and_then)
+    monkeypatch.setattr(HopTraining, "_update", updating)
+    do(make_run("strategy=agem", "model.dropout=0.0", f"trainer.lr={lr}"))
+    assert seen["checked"] == 10 + 8
+    assert 0 < seen["projected"] < 18
+
+
+def test_a_whole_run(make_run: Make, do: Do, contradictory: Path) -> None:
+    """Hop 1 is naive's, later ones are not; there is one update per main step; the memory is er's."""
+    run, naive, er = (make_run(f"strategy={name}", data=contradictory) for name in ("agem", "naive", "er"))
+    do(run)
+    assert run.stages[1].train == naive.stages[1].train
+    assert run.stages[2].train not in (naive.stages[2].train, er.stages[2].train)
+    assert [stage["training"]["updates"] for stage in run.directory.read_manifest()["stages"][1:]] == [12, 10, 8]
+    do(naive)
+    later, plain = weights(run, 2), weights(naive, 2)
+    assert any(not torch.equal(later[name], plain[name]) for name in plain)
+
+
+def test_bf16(make_run: Make, do: Do) -> None:
+    assert do(
+        make_run("strategy=agem", "order=[en,es]", "trainer.precision=bf16", "trainer.epochs=1")
+    ).directory.finished
+
+
+def test_without_memory_the_run_is_naives(make_run: Make) -> None:
+    free, naive = make_run("strategy=agem", "strategy.memory=0"), make_run("strategy=naive")
+    assert [stage.train for stage in free.stages] == [stage.train for stage in naive.stages]

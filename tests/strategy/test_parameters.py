@@ -1,0 +1,229 @@
+"""Counts of parameters: those of the CCL paper's Table 7, and what they are made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from xclrun.cli import main
+from xclrun.compose import Composed
+from xclrun.model.network import skeleton
+from xclrun.run import Run
+from xclrun.strategy import make
+from xclrun.strategy.parameters import Count, count, sizes
+from xclrun.train.listen import Listener
+from xclrun.train.making import Maker
+from xclrun.train.stop import StopFlag
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+
+INTENTS, TAGS, LANGUAGES = 114, 152, ("en", "de", "fr", "hi", "es", "th")
+# The paper's Table 7, without the adapters.
+TABLE_7 = {
+    "naive": 178_081_402,
+    "lang_spec_ft": 1_068_488_412,
+    "inc_joint": 178_081_402,
+    "multilingual": 178_081_402,
+    "lang_spec_embed": 639_123_322,
+    "lang_spec_enc_1_3": 284_399_482,
+    "lang_spec_enc_4_6": 284_399_482,
+    "lang_spec_enc_7_9": 284_399_482,
+    "lang_spec_enc_10_12": 284_399_482,
+    "lang_spec_enc_1_9": 497_035_642,
+    "lang_spec_trans": 1_067_348_602,
+    "lang_spec_enc_1_12": 603_353_722,
+    "lang_spec_enc_1_6": 390_717_562,
+    "lang_spec_enc_7_12": 390_717_562,
+    "lang_spec_task": 179_221_212,
+    "er": 178_081_402,
+}
+
+
+@pytest.fixture(scope="module")
+def mbert(compose: Callable[..., Composed]) -> dict[str, list[int]]:
+    return sizes(skeleton(compose("model=mbert").config.model, INTENTS, TAGS))
+
+
+@pytest.fixture
+def counted(mbert: dict[str, list[int]], compose: Callable[..., Composed]) -> Callable[[str], Count]:
+    """Count a strategy's parameters with mBERT, six languages and MTOP's labels."""
+
+    def run(name: str) -> Count:
+        strategy = make(compose(f"strategy={name}").config.strategy)
+        return count(mbert, strategy, strategy.stream(LANGUAGES))
+
+    return run
+
+
+@pytest.mark.parametrize("name", TABLE_7)
+def test_the_paper_s_table_7(name: str, counted: Callable[[str], Count]) -> None:
+    found = counted(name)
+    assert found.total == found.learnt == TABLE_7[name]
+    assert found.trained == TABLE_7["naive"]
+    assert found.stored == 4 * found.total
+
+
+def test_closed_formulas_of_the_parts(counted: Callable[[str], Count]) -> None:
+    v, d, f, p, t = 119_547, 768, 3_072, 512, 2
+    layer = 4 * (d * d + d) + 2 * d + (d * f + f) + (f * d + d) + 2 * d
+    expected = {
+        "embeddings": (v + p + t) * d + 2 * d,
+        "layers 1-12": 12 * layer,
+        "pooler": d * d + d,
+        "intent head": (d + 1) * INTENTS,
+        "tag head": (d + 1) * TAGS + TAGS**2 + 2 * TAGS,
+    }
+    parts = counted("naive").parts
+    assert {part.name: part.parameters for part in parts} == expected
+    assert [part.of for part in parts] == ["body"] * 3 + ["heads"] * 2
+    body = sum(part.parameters for part in parts if part.of == "body")
+    assert body == 177_853_440
+
+
+def test_parts_say_what_is_specific(counted: Callable[[str], Count]) -> None:
+    found = [(part.name, part.specific, part.copies) for part in counted("lang_spec_enc_4_6").parts]
+    assert found == [
+        ("embeddings", False, 1),
+        ("layers 1-3", False, 1),
+        ("layers 4-6", True, 6),
+        ("layers 7-12", False, 1),
+        ("pooler", False, 1),
+        ("intent head", False, 1),
+        ("tag head", False, 1),
+    ]
+
+
+def test_a_hundred_layers_are_found_by_their_own_number(compose: Callable[..., Composed]) -> None:
+    """Layer 1 is not layer 10 or 11."""
+    strategy = make(compose("strategy=lang_spec_enc", "strategy.layers=[1]").config.strategy)
+    named = {f"encoder.encoder.layer.{i}.weight": [10 ** (i % 10), 1] for i in range(100)}
+    found = count(named, strategy, strategy.stream(("a", "b")))
+    assert [(part.name, part.copies) for part in found.parts] == [("layer 1", 2), ("layers 2-100", 1)]
+
+
+def test_what_is_frozen_is_no_part_of_what_is_learnt(compose: Callable[..., Composed]) -> None:
+    strategy = make(compose("strategy=lang_spec_task").config.strategy)
+    named = {"encoder.embeddings.x": [100, 0], "encoder.pooler.x": [20, 1], "intent.weight": [3, 1]}
+    found = count(named, strategy, strategy.stream(("a", "b")))
+    assert (found.total, found.trained, found.learnt) == (126, 23, 26)
+
+
+def test_xlmr(compose: Callable[..., Composed]) -> None:
+    """278,043,648 parameters, pooler included, as its own library counts."""
+    named = sizes(skeleton(compose("model=xlmr").config.model, 1, 0))
+    assert sum(n for name, (n, _) in named.items() if name.startswith("encoder.")) == 278_043_648
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_skeleton_is_the_model_without_numbers(layers: int, make_run: Make) -> None:
+    run = make_run(f"model.hidden_layers={layers}")
+    maker = Maker(run, Listener(), StopFlag())
+    vocabulary = len(maker.encodings.tokenizer)
+    bare = skeleton(run.config.model, len(run.dataset.labels), len(run.dataset.tags), vocabulary)
+    assert sizes(bare) == sizes(maker.model)
+    assert {parameter.device for parameter in bare.parameters()} == {torch.device("meta")}
+
+
+def test_a_local_encoder_has_its_own_shape(make_run: Make, tmp_path: Any, compose: Callable[..., Composed]) -> None:
+    encoder = Maker(make_run("model.hidden_layers=2"), Listener(), StopFlag()).model.encoder
+    encoder.save_pretrained(tmp_path)  # type: ignore[operator]
+    config = compose("model=mbert", f"model.path={tmp_path}").config.model
+    assert sizes(skeleton(config, 1, 0).encoder) == sizes(encoder)
+
+
+# --- The command.
+
+
+def params(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main(["params", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+GIVEN = ("task.intents=114", "task.tags=152", "model=mbert")
+
+
+def test_the_command_needs_neither_data_nor_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    found = params(*GIVEN, "dataset=mtop", "order=order1", "strategy=lang_spec_trans,naive", capsys=capsys)
+    assert [(c["strategy"], c["total"], c["trained"], c["stored_bytes"], c["languages"]) for c in found] == [
+        ("lang_spec_trans", 1_067_348_602, 178_081_402, 4 * 1_067_348_602, 6),
+        ("naive", 178_081_402, 178_081_402, 4 * 178_081_402, 6),
+    ]
+
+
+def test_orders_and_seeds_are_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("task.intents=3", "task.tags=0", "task.languages=2", "strategy=lang_spec_task")
+    [found] = params(*given, "seed=1,2", "order=h2l,l2h", capsys=capsys)
+    assert found["languages"] == 2
+    # Three intents and a bias each, of 128 numbers; no tags.
+    assert [part["parameters"] for part in found["parts"]][-1] == 3 * 129
+    assert found["total"] - found["trained"] == 3 * 129
+
+
+def test_the_command_counts_what_a_run_trains(
+    make_run: Make, do: Do, capsys: pytest.CaptureFixture[str], corpus: Any
+) -> None:
+    run = do(make_run("strategy=lang_spec_task", "trainer.epochs=1"))
+    shape = [f"model.{key}={run.resolved['model'][key]}" for key in ("vocab_size", "hidden_size", "hidden_layers")]
+    shape += [f"model.{key}={run.resolved['model'][key]}" for key in ("attention_heads", "intermediate_size")]
+    data = ["dataset=jsonl", f"dataset.root={corpus}", "order=[en,de,es]", "strategy=lang_spec_task"]
+    [found] = params(*data, *shape, capsys=capsys)
+    manifest = run.directory.read_manifest()
+    assert {key: found[key] for key in manifest["parameters"]} == manifest["parameters"]
+    assert manifest["parameters"]["languages"] == 3
+
+
+def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["params", *GIVEN, "strategy=lang_spec_enc_10_12"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "mbert · lang_spec_enc(layers=[10,11,12]) · 6 languages · 114 intents, 152 tags"
+    assert ["layers", "10-12", "21,263,616", "6", "127,581,696", "yes"] in [line.split() for line in lines]
+    assert lines[-3:] == [
+        "total                284,399,482 (1.14 GB in fp32)",
+        "trained at each hop  178,081,402",
+        "trained in some hop  284,399,482",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["task.intent=3"], "no key is called 'task.intent'; did you mean 'task.intents'?"),
+        (["task.intents=0"], "task.intents=0: must be a whole number of at least 1"),
+        (["task.tags=x"], "task.tags=x: must be a whole number of at least 0"),
+        (["task.languages=2", "order=order1"], "task.languages=2: the order has 6 languages"),
+        (["dataset=mtop", "task.intents=2"], "params also takes task.intents=N task.tags=N task.languages=N"),
+        (["strategy=lang_spec_enc_1_3", *GIVEN[:2]], "there is no layer 3; the encoder has layers 1 to 2"),
+        (["--jsn"], "params: no option is called '--jsn'"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["params", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+# --- The manifest.
+
+
+def test_the_manifest_says_what_is_kept(make_run: Make, do: Do) -> None:
+    """A memory after the first hop is known though the evaluation is shared with naive."""
+    do(make_run("trainer.epochs=1"))
+    naive = make_run("trainer.epochs=1").directory.read_manifest()
+    er = do(make_run("strategy=er", "trainer.epochs=1")).directory.read_manifest()
+    assert [stage["kept"] for stage in naive["stages"]] == [{"examples": 0, "bytes": 0}] * 4
+    kept = [stage["kept"] for stage in er["stages"][1:]]
+    assert [entry["examples"] for entry in kept] == [10, 10, 10]
+    assert all(entry["bytes"] > 0 for entry in kept)
+
+
+def test_every_run_knows_its_own_count_from_a_shared_hop_0(make_run: Make, do: Do) -> None:
+    naive = do(make_run("trainer.epochs=1")).directory.read_manifest()["parameters"]
+    alone = do(make_run("strategy=lang_spec_ft", "trainer.epochs=1")).directory.read_manifest()["parameters"]
+    assert alone["total"] == 3 * naive["total"]
+    assert alone["trained"] == naive["trained"] == naive["total"]

@@ -1,0 +1,249 @@
+"""Language-specific parts: what a hop starts from, what serves a language, and that earlier languages' parts stay."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.store.prune import removable
+from xclrun.store.tensors import load_tensors
+from xclrun.strategy import Context
+from xclrun.strategy.naive import Naive
+from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.loop import HopTraining
+from xclrun.train.making import Maker, encodings
+from xclrun.train.stop import StopFlag, Stopped
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+Weights = dict[str, Tensor]
+
+# Overrides → the language-specific parameters of an encoder of two layers, written out by hand.
+STRATEGIES: dict[tuple[str, ...], Callable[[str], bool]] = {
+    ("strategy=lang_spec_trans",): lambda name: not name.startswith(("intent", "tagger")),
+    ("strategy=lang_spec_enc",): lambda name: ".layer." in name,
+    ("strategy=lang_spec_enc", "strategy.layers=[2]"): lambda name: ".layer.1." in name,
+    ("strategy=lang_spec_embed",): lambda name: ".embeddings." in name,
+    ("strategy=lang_spec_task",): lambda name: name.startswith(("intent", "tagger")),
+}
+ADAPTERS: dict[tuple[str, ...], Callable[[str], bool]] = {
+    ("strategy=lang_spec_ada_t",): lambda name: "adapters." in name,
+    ("strategy=lang_spec_ada_f",): lambda name: "adapters." in name,
+}
+ORDER = ("en", "de", "es")
+
+
+@pytest.fixture(params=[*STRATEGIES, *ADAPTERS], ids=lambda overrides: overrides[-1].removeprefix("strategy="))
+def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return (*request.param, "model.hidden_layers=2")
+
+
+@pytest.fixture
+def specific(overrides: tuple[str, ...]) -> Callable[[str], bool]:
+    return {**STRATEGIES, **ADAPTERS}[overrides[:-1]]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Weights]]:
+    """Language → the weights that served its test split, one entry for each evaluation made."""
+    found: dict[str, list[Weights]] = {}
+    predict = Evaluator.predict
+
+    def noting(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+        if split == "test":
+            weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            found.setdefault(language, []).append(weights)
+        return predict(self, model, encoded, language, split)
+
+    monkeypatch.setattr(Evaluator, "predict", noting)
+    return found
+
+
+def maker(run: Run) -> Maker:
+    return Maker(run, Listener(), StopFlag())
+
+
+def untrained(run: Run) -> Weights:
+    return {name: tensor.clone() for name, tensor in maker(run).model.state_dict().items()}
+
+
+def after(run: Run, hop: int) -> Weights:
+    return load_tensors(run.store.path(run.stages[hop].train) / "weights.safetensors")
+
+
+def assembled(shared: Weights, parts: Weights, specific: Callable[[str], bool]) -> Weights:
+    return {name: parts[name] if specific(name) else tensor for name, tensor in shared.items()}
+
+
+def same(a: Weights, b: Weights) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_what_serves_a_language_after_each_hop(
+    overrides: tuple[str, ...],
+    specific: Callable[[str], bool],
+    served: dict[str, list[Weights]],
+    make_run: Make,
+    do: Do,
+) -> None:
+    """Its own parts from its hop on, bit for bit; hop 0's before; always with the hop's shared parameters."""
+    run = do(make_run(*overrides))
+    start = untrained(run)
+    trained = [start, after(run, 1), after(run, 2), after(run, 3)]
+    assert {language: len(them) for language, them in served.items()} == dict.fromkeys(ORDER, 4)
+    for language, them in served.items():
+        own = ORDER.index(language) + 1
+        for hop, weights in enumerate(them):
+            assert same(weights, assembled(trained[hop], trained[own if hop >= own else 0], specific)), (language, hop)
+    # The parts and the shared parameters did change in training, or all of this says nothing.
+    for hop in (1, 2, 3):
+        changed = {name for name in start if not torch.equal(trained[hop][name], trained[hop - 1][name])}
+        assert any(specific(name) for name in changed)
+        assert any(not specific(name) for name in changed)
+
+
+def test_a_hop_is_naive_s_from_the_assembled_model(
+    overrides: tuple[str, ...], specific: Callable[[str], bool], make_run: Make, do: Do, tmp_path: Path
+) -> None:
+    """Train hops 2 and 3 by hand from the shared parameters of the hop before and hop 0's parts."""
+    run = do(make_run(*overrides))
+    start, found, config = untrained(run), encodings(run), run.config
+    for hop in run.stream.hops[2:]:
+        model = maker(run).model
+        model.load_state_dict(assembled(after(run, hop.index - 1), start, specific))
+        train = {language: found.splits[language, "train"] for language in ORDER}
+        device = torch.device("cpu")
+        HopTraining(
+            Context(model, hop, run.stream, train, device, config.seed, config.trainer.batch_size),
+            Naive(StrategyConfig("naive")),
+            config.trainer,
+            Evaluator(run.dataset, device, config.evaluate.batch_size, "fp32", config.evaluate.slot_f1),
+            {language: found.splits[language, "dev"] for language in hop.select},
+            Checkpoints(tmp_path / "checkpoints" / str(hop.index)),
+            Listener(),
+            StopFlag(),
+        ).run()
+        assert same(dict(model.state_dict()), after(run, hop.index))
+
+
+def test_predictions_are_those_of_models_assembled_by_hand(make_run: Make, do: Do) -> None:
+    run, specific = do(make_run("strategy=lang_spec_trans")), STRATEGIES["strategy=lang_spec_trans",]
+    model, config, splits = maker(run).model, run.config, encodings(run).splits
+    start = untrained(run)
+    evaluator = Evaluator(run.dataset, torch.device("cpu"), config.evaluate.batch_size, "fp32", config.evaluate.slot_f1)
+    rows = predictions.read(run.directory.predictions(2)).to_pandas()
+    for language, parts in {"en": after(run, 1), "de": after(run, 2), "es": start}.items():
+        model.load_state_dict(assembled(after(run, 2), parts, specific))
+        expected = evaluator.predict(model, splits[language, "test"], language, "test")
+        found = rows[rows["language"] == language]
+        for column in ("predicted", "log2_gold"):
+            assert found[column].tolist() == pytest.approx([*expected[column]], rel=1e-6)
+
+
+@pytest.mark.parametrize("given", STRATEGIES)
+def test_the_first_training_is_naive_s_and_its_evaluation_is_not(given: tuple[str, ...], make_run: Make) -> None:
+    own, naive = make_run(*given, "model.hidden_layers=2").stages, make_run("model.hidden_layers=2").stages
+    assert [a.train == b.train for a, b in zip(own, naive, strict=True)] == [True, True, False, False]
+    assert [a.evaluation == b.evaluation for a, b in zip(own, naive, strict=True)] == [True, False, False, False]
+    assert all(stage.state is None for stage in own)
+
+
+def test_no_two_strategies_share_what_differs(make_run: Make) -> None:
+    runs = [make_run(*overrides, "model.hidden_layers=2") for overrides in STRATEGIES]
+    runs.append(make_run("strategy=lang_spec_enc", "strategy.layers=[1]", "model.hidden_layers=2"))
+    for hop in (2, 3):
+        assert len({run.stages[hop].train for run in runs}) == len(runs)
+    for hop in (1, 2, 3):
+        assert len({run.stages[hop].evaluation for run in runs}) == len(runs)
+
+
+def test_a_shared_first_hop_gives_the_same_as_an_unshared_one(make_run: Make, do: Do) -> None:
+    given = ("strategy=lang_spec_task", "trainer.epochs=1")
+    alone = do(make_run(*given, outputs="alone"))
+    do(make_run("trainer.epochs=1", outputs="shared"))
+    shared = do(make_run(*given, outputs="shared"))
+    for hop in range(4):
+        first, second = alone.directory.predictions(hop), shared.directory.predictions(hop)
+        assert first.read_bytes() == second.read_bytes()
+
+
+class StopIn(Listener):
+    """Asks for a stop in the first step of a hop."""
+
+    def __init__(self, hop: int) -> None:
+        self.stop, self.hop = StopFlag(), hop
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.hop.index == self.hop:
+            self.stop.number = 15
+
+
+@pytest.fixture
+def stopped(make_run: Make, do: Do) -> Callable[..., Run]:
+    """A run of lang_spec_enc that was stopped in its last hop."""
+
+    def make(*overrides: str) -> Run:
+        run, listener = make_run("strategy=lang_spec_enc", "trainer.epochs=1", *overrides), StopIn(3)
+        with pytest.raises(Stopped):
+            do(run, listener, listener.stop)
+        return run
+
+    return make
+
+
+def digests(run: Run) -> list[bytes]:
+    return [run.directory.predictions(hop).read_bytes() for hop in range(4)]
+
+
+@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2)])
+def test_weights_that_are_gone_are_made_again(lost: tuple[int, ...], stopped: Any, make_run: Make, do: Do) -> None:
+    run = stopped()
+    for hop in lost:
+        shutil.rmtree(run.store.path(run.stages[hop].train))
+    do(run)
+    calm = do(make_run("strategy=lang_spec_enc", "trainer.epochs=1", outputs="calm"))
+    assert digests(run) == digests(calm)
+
+
+def test_damaged_weights_are_made_again(stopped: Any, make_run: Make, do: Do) -> None:
+    run = stopped()
+    path = run.store.path(run.stages[1].train) / "weights.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    do(run)
+    assert digests(run) == digests(do(make_run("strategy=lang_spec_enc", "trainer.epochs=1", outputs="calm")))
+
+
+def test_collecting_garbage_keeps_the_weights_that_an_unfinished_run_recalls(stopped: Any, do: Do) -> None:
+    run = stopped()
+    wanted = {run.stages[hop].train for hop in (1, 2)}
+    assert not wanted & {entry.path.name for entry in removable(run.store, run.outputs, weights=True)}
+    do(run)
+    assert wanted <= {entry.path.name for entry in removable(run.store, run.outputs, weights=True)}
+
+
+@pytest.mark.parametrize("layers", ["[]", "[1,1]"])
+def test_layers_that_cannot_be_meant(layers: str, make_run: Make) -> None:
+    with pytest.raises(
+        UsageError, match=r"^strategy\.layers=\[.*\]: must be different layers, counted from 1, or null$"
+    ):
+        make_run("strategy=lang_spec_enc", f"strategy.layers={layers}")
+
+
+@pytest.mark.parametrize("layer", [0, -1, 2])
+def test_layers_that_the_encoder_does_not_have(layer: int, make_run: Make, do: Do) -> None:
+    with pytest.raises(UsageError, match=rf"^strategy\.layers: there is no layer {layer}; .* layers 1 to 1$"):
+        do(make_run("strategy=lang_spec_enc", f"strategy.layers=[{layer}]"))

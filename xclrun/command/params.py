@@ -1,0 +1,205 @@
+"""``xclrun params``: how many parameters a strategy's model has."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xclrun.command.common import Parser
+from xclrun.compose import Composed
+from xclrun.config import Config
+from xclrun.errors import UsageError, did_you_mean
+from xclrun.strategy.parameters import Count
+
+# What is counted with and may be given instead of data: key → the least that it can be.
+TASK = {"task.intents": 1, "task.tags": 0, "task.languages": 1}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What of a dataset the number of parameters depends on.
+
+    Attributes:
+        intents: number of intents.
+        tags: number of tags; 0 where there are none.
+        languages: the languages of the stream.
+        vocabulary: word pieces of an encoder that is trained from scratch, where the data that it is learnt from is
+            at hand.
+    """
+
+    intents: int
+    tags: int
+    languages: tuple[str, ...]
+    vocabulary: int | None = None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the counts of a command's jobs; return the exit code."""
+    parser = Parser(
+        prog="xclrun params",
+        description="Count the parameters of `xclrun OVERRIDES`: those that serve all languages after the last hop, "
+        "those trained at each hop, by part. Numbers of labels come from the data, or are given: with task.intents=N "
+        "task.tags=N (and task.languages=N where the order is no list) neither data nor weights are needed.",
+        usage="xclrun params KEY=VALUE … [task.intents=N task.tags=N task.languages=N] [--json] [--outputs DIR]",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun")
+    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
+    parser.add_argument("--json", action="store_true", help="print facts as JSON")
+    parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
+    given, unknown = parser.parse_known_intermixed_args(list(arguments))
+    if unknown:
+        raise UsageError(f"params: no option is called '{unknown[0]}'; see `xclrun params --help`")
+    task, overrides = split(given.overrides)
+    overrides += [f"paths.outputs={given.outputs}"] if given.outputs else []
+    counted = counts(overrides, task)
+    if given.json:
+        facts = [{"model": c.config.model.name, "strategy": c.strategy, **c.count.to_json()} for c in counted]
+        print(json.dumps(facts, indent=1))
+    else:
+        print("\n\n".join(c.render() for c in counted))
+    return 0
+
+
+def split(overrides: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """Return the values of the ``task.*`` keys, and the other overrides.
+
+    Raises:
+        UsageError: there is no such key, or its value is no possible number.
+    """
+    task, rest = {}, []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if not key.startswith("task."):
+            rest.append(text)
+            continue
+        if key not in TASK:
+            raise UsageError(f"params: no key is called '{key}'; {did_you_mean(key, TASK)}")
+        if not re.fullmatch(r"[0-9]+", value) or int(value) < TASK[key]:
+            raise UsageError(f"{text}: must be a whole number of at least {TASK[key]}")
+        task[key] = int(value)
+    return task, rest
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The count of one job."""
+
+    config: Config
+    strategy: str
+    task: Task
+    count: Count
+
+    def render(self) -> str:
+        """Return the count as a table for a person."""
+        task, count = self.task, self.count
+        title = f"{self.config.model.name} · {self.strategy} · {_many(count.languages, 'language')}"
+        header = ("part", "parameters", "copies", "in all", "trained")
+        rows = [
+            (p.name, f"{p.parameters:,}", str(p.copies), f"{p.parameters * p.copies:,}", "yes" if p.trained else "no")
+            for p in count.parts
+        ]
+        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+            for row in [header, *rows]
+        ]
+        lines.insert(1, "─" * len(lines[0]))
+        facts = {
+            "total": f"{count.total:,} ({_size(count.stored)} in fp32)",
+            "trained at each hop": f"{count.trained:,}",
+            "trained in some hop": f"{count.learnt:,}",
+        }
+        told = [f"{name:<20} {value}" for name, value in facts.items()]
+        return "\n".join([f"{title} · {_many(task.intents, 'intent')}, {_many(task.tags, 'tag')}", *lines, *told])
+
+
+def _size(n: int) -> str:
+    return f"{n / 1e6:,.1f} MB" if n < 1e9 else f"{n / 1e9:,.2f} GB"
+
+
+def _many(n: int, word: str) -> str:
+    return f"{n} {word}" + ("" if n == 1 else "s")
+
+
+def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
+    """Return the counts of a command's jobs, each once: those that differ in order or seed alone have the same.
+
+    Raises:
+        UsageError: a job cannot work, or something that is counted with is neither given nor in the data.
+    """
+    from xclrun.compose import compose_command
+
+    found: dict[str, Counted] = {}
+    for job in compose_command(overrides):
+        counted = _count(job, task)
+        found.setdefault(json.dumps([job.resolved["model"], job.resolved["strategy"], vars(counted.task)]), counted)
+    return list(found.values())
+
+
+def _count(job: Composed, given: Mapping[str, int]) -> Counted:
+    import torch
+
+    from xclrun.config import check
+    from xclrun.model.network import skeleton
+    from xclrun.strategy import make
+    from xclrun.strategy.parameters import count, sizes
+
+    check(job.config)
+    strategy, task = make(job.config.strategy), _task(job.config, given)
+    stream = strategy.stream(task.languages)
+    model = skeleton(job.config.model, task.intents, task.tags, task.vocabulary)
+    with torch.device("meta"):
+        strategy.prepare(model, stream, _Nowhere())
+    settings = {k: v for k, v in job.resolved["strategy"].items() if k != "name"}
+    shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
+    label = f"{job.config.strategy.name}({shown})" if shown else job.config.strategy.name
+    return Counted(job.config, label, task, count(sizes(model), strategy, stream))
+
+
+def _short(value: Any) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+
+
+class _Nowhere:
+    """The library of a model that is only counted."""
+
+    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Any]:
+        raise AssertionError("a model that is only counted has no weights")
+
+
+def _task(config: Config, given: Mapping[str, int]) -> Task:
+    """Return what the count depends on: as given, else from the data."""
+    listed = config.order.languages
+    if "task.languages" in given:
+        number = given["task.languages"]
+        if listed is not None and len(listed) != number:
+            raise UsageError(f"task.languages={number}: the order has {_many(len(listed), 'language')}")
+        listed = listed or [f"language {i}" for i in range(1, number + 1)]
+    if listed is not None and {"task.intents", "task.tags"} <= given.keys():
+        return Task(given["task.intents"], given["task.tags"], tuple(listed))
+    return _from_data(config, given, listed)
+
+
+def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None) -> Task:
+    from xclrun.data.load import load_dataset
+    from xclrun.model.source import from_scratch
+    from xclrun.model.vocabulary import load_tokenizer
+
+    try:
+        dataset = load_dataset(config.dataset, config.bucket)
+    except UsageError as error:
+        raise UsageError(f"{error}; params also takes task.intents=N task.tags=N task.languages=N") from error
+    intents = given.get("task.intents", len(dataset.labels))
+    tags = given.get("task.tags", len(dataset.tags))
+    vocabulary = None
+    if from_scratch(config.model):
+        # Counting makes no folder of outputs.
+        with tempfile.TemporaryDirectory() as folder:
+            cache = Path(config.paths.outputs).expanduser() / "cache"
+            vocabulary = len(load_tokenizer(config.model, dataset, cache if cache.is_dir() else Path(folder)))
+    return Task(intents, tags, tuple(listed or dataset.languages), vocabulary)

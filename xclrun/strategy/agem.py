@@ -1,0 +1,88 @@
+"""Averaged gradient episodic memory (A-GEM): no step may raise the mean loss on the memory.
+
+Chaudhry et al. 2019, "Efficient lifelong learning with A-GEM", section 4, equation 11. With g the gradient of the main
+mini-batch and r that of a random batch of the memory (all languages seen before, together),
+
+    g ← g − (g · r / r · r) r    where g · r < 0
+
+over all trained weights, before clipping and the optimiser's step. After each hop a sample of its training sentences
+enters the memory, with equal shares per language.
+
+Settings: ``memory`` in sentences, all languages together; ``every_k``: how many main mini-batches come to one whose
+gradient is compared (1: each, as in the paper); ``selection`` of what is kept (`xclrun.strategy.memory`).
+
+Under fp16, r is computed in fp32: only the main loss has a scaler against gradients that vanish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from xclrun.strategy.base import Context
+from xclrun.strategy.memory import MemorySettings, MemoryStrategy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from xclrun.data.encode import Batch
+
+
+class AGEM(MemoryStrategy[MemorySettings]):
+    """Projection of the gradient, by one batch of the whole memory."""
+
+    settings_type = MemorySettings
+    _step = 0
+    _parts = 0
+
+    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
+        self._step, self._parts = step, 0
+        return (main,)
+
+    def loss(self, batch: Batch, context: Context) -> torch.Tensor:
+        # Where gradients are accumulated, the memory's batch is taken in as many parts as the main one.
+        self._parts += 1
+        return super().loss(batch, context)
+
+    def edit_gradients(self, context: Context) -> None:
+        if self.due(self._step):
+            parameters = [p for p in context.model.parameters() if p.grad is not None]
+            reference = self.reference(self.memory_batch(context), parameters, context)
+            project([p.grad for p in parameters if p.grad is not None], reference)
+
+    def memory_batch(self, context: Context) -> Batch:
+        """Return the random batch of the memory that belongs to this step."""
+        from xclrun.data.encode import concat
+
+        drawn = self.memory.draw_from_all(context.batch_size, context.generator("reference", self._step))
+        sentences = concat([context.train[language].select(indices) for language, indices in drawn.items()])
+        return sentences.batch(range(len(sentences))).to(context.device)
+
+    def reference(self, batch: Batch, parameters: list[torch.nn.Parameter], context: Context) -> list[Tensor]:
+        """Return the gradient of the model's loss on a batch, one tensor per parameter."""
+        import torch
+
+        total = [torch.zeros_like(p) for p in parameters]
+        for part in batch.split(-(-batch.size // max(1, self._parts))):
+            with torch.autocast(context.device.type, torch.bfloat16) if context.precision == "bf16" else nullcontext():
+                loss = context.model.loss(part) * (part.size / batch.size)
+            found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+            torch._foreach_add_(total, found)
+        return total
+
+
+def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
+    """Change ``gradients`` in place so that their product with ``reference`` is not negative (equation 11).
+
+    Nothing here waits for a GPU. ``reference`` is used up.
+    """
+    import torch
+
+    along = torch.stack([(g * r).sum() for g, r in zip(gradients, reference, strict=True)]).sum()
+    squared = torch.stack([r.square().sum() for r in reference]).sum()
+    # Where the memory's gradient is 0 there is no direction to project out.
+    share = along.clamp(max=0.0) / squared.clamp(min=torch.finfo(squared.dtype).tiny)
+    torch._foreach_mul_(reference, share)
+    torch._foreach_sub_(gradients, reference)

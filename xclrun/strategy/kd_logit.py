@@ -1,0 +1,163 @@
+"""Knowledge distillation on logits (KD-Logit): on remembered sentences, answer as the model that had just learnt them.
+
+CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. A memory is kept as by ``er``. In later hops, at every k-th
+main mini-batch, the loss of the main step is
+
+    loss + weight · Σ_j [ MSE(logits, logits_j) + MSE(emissions, emissions_j) ]
+
+over the languages j seen before, each on a batch of its share. The teacher's outputs, logits_j (intents) and
+emissions_j (tags, of words only, before the CRF), are those of the model after language j's hop, in eval mode. MSE is
+the mean over all numbers.
+
+They never change, so they are computed once, at the end of that hop, and stored with the memory: words end to end,
+without padding. In fp32 a stored output is exactly the teacher's; fp16 halves the bytes, and rounds logits of about 10
+by up to 0.004.
+
+Settings: ``memory`` in sentences, all languages together; ``every_k`` in main mini-batches; ``weight``, no unit;
+``selection`` of what is kept (`xclrun.strategy.memory`); ``teacher_precision``: ``fp32`` or ``fp16``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.errors import UsageError
+from xclrun.strategy.base import Context, State
+from xclrun.strategy.memory import MemorySettings, MemoryStrategy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xclrun.data.encode import Batch
+    from xclrun.model.network import Output
+
+
+class TeacherPrecision(Enum):
+    fp32 = "fp32"
+    fp16 = "fp16"
+
+
+@dataclass
+class DistillationSettings(MemorySettings):
+    weight: float = 0.01
+    teacher_precision: TeacherPrecision = TeacherPrecision.fp32
+
+
+class KDLogit(MemoryStrategy[DistillationSettings]):
+    """Distillation of logits and emissions.
+
+    Attributes:
+        teacher: language → name → the teacher's outputs, rows in the order of the memory: one per sentence, or one per
+            word where ``per_word`` says so.
+    """
+
+    settings_type = DistillationSettings
+    per_word = frozenset({"emissions"})
+
+    def __init__(self, settings: DistillationSettings) -> None:
+        if settings.weight < 0:
+            raise UsageError(f"strategy.weight={settings.weight}: must be at least 0")
+        super().__init__(settings)
+        self.teacher: dict[str, dict[str, Tensor]] = {}
+        self._drawn: dict[str, np.ndarray] = {}
+        self._size = self._done = 0
+
+    def active(self) -> bool:
+        return super().active() and self.settings.weight > 0
+
+    def distilled(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        """Return what is distilled of a forward pass: name → rows of a sentence each, or of a word each."""
+        emissions = {} if output.emissions is None else {"emissions": output.emissions[batch.word_mask]}
+        return {"logits": output.logits, **emissions}
+
+    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
+        self._drawn, self._size, self._done = {}, main.size, 0
+        for language in self.due(step) if self.active() else ():
+            generator = context.generator("distill", step, language)
+            self._drawn[language] = self.memory.draw_rows(language, context.batch_size, generator)
+        return (main,)
+
+    def loss(self, batch: Batch, context: Context) -> Tensor:
+        loss = super().loss(batch, context)
+        start, self._done = self._done, self._done + batch.size
+        for language, rows in self._drawn.items():
+            # Where gradients are accumulated, each part of the main batch takes its part of the memory's, and counts by
+            # its share of the step.
+            part = rows[len(rows) * start // self._size : len(rows) * self._done // self._size]
+            if len(part):
+                whole = self.distance(language, part, context, among=rows)
+                loss = loss + self.settings.weight * whole * (self._size / batch.size)
+        return loss
+
+    def distance(self, language: str, rows: np.ndarray, context: Context, among: np.ndarray | None = None) -> Tensor:
+        """Return the sum over outputs of their MSE to the teacher's, on rows of the memory (scalar).
+
+        Args:
+            among: the rows over which the means are taken, of which ``rows`` are a part; None: ``rows``.
+        """
+        batch = context.batch(language, self.memory.kept[language][rows])
+        found = self.distilled(context.model(batch), batch)
+        words = context.train[language].word_pieces.lengths[self.memory.kept[language]]
+        total = found[next(iter(found))].new_zeros(())
+        for name, student in found.items():
+            teacher = self._rows(self.teacher[language][name], name, rows, words).to(student.device)
+            everything = rows if among is None else among
+            count = int(words[everything].sum()) if name in self.per_word else len(everything)
+            total = total + (student.float() - teacher.float()).square().sum() / (count * student.shape[1])
+        return total
+
+    def _rows(self, stored: Tensor, name: str, rows: np.ndarray, words: np.ndarray) -> Tensor:
+        """Return the stored outputs of sentences ``rows``, whose words lie end to end."""
+        if name not in self.per_word:
+            return stored[rows]
+        ends = np.cumsum(words)
+        return stored[np.concatenate([np.arange(ends[row] - words[row], ends[row]) for row in rows])]
+
+    def end_hop(self, context: Context) -> None:
+        super().end_hop(context)
+        for language in context.hop.train:
+            self.teacher[language] = self._teach(language, context)
+        # Shares have shrunk from their ends.
+        for language, outputs in self.teacher.items():
+            kept = self.memory.kept[language]
+            words = int(context.train[language].word_pieces.lengths[kept].sum())
+            shares = {name: words if name in self.per_word else len(kept) for name in outputs}
+            self.teacher[language] = {name: tensor[: shares[name]].clone() for name, tensor in outputs.items()}
+
+    def _teach(self, language: str, context: Context) -> dict[str, Tensor]:
+        """Return the outputs of the model on a language's share of the memory, as stored."""
+        import torch
+
+        from xclrun.strategy.passes import outputs
+
+        kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
+        sentences = context.train[language].select(self.memory.kept[language])
+        found: dict[str, list[Tensor]] = {}
+        order: list[np.ndarray] = []
+        for indices, output in outputs(context, sentences):
+            batch = sentences.batch(indices)
+            order.append(indices)
+            for name, rows in self.distilled(output, batch.to(context.device)).items():
+                found.setdefault(name, []).append(rows.to("cpu", kind))
+        if not order:
+            return {}
+        # From batches of like lengths back to the memory's order.
+        at = np.concatenate(order)
+        back, words = np.argsort(at), sentences.word_pieces.lengths[at]
+        return {name: self._rows(torch.cat(parts), name, back, words) for name, parts in found.items()}
+
+    def state_dict(self) -> State:
+        tensors = {f"{name}/{language}": t for language, named in self.teacher.items() for name, t in named.items()}
+        return State(super().state_dict().facts, tensors)
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.teacher = {language: {} for language in self.memory.kept}
+        for key, tensor in state.tensors.items():
+            name, language = key.split("/", 1)
+            self.teacher[language][name] = tensor

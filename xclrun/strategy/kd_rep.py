@@ -1,0 +1,28 @@
+"""Knowledge distillation on representations (KD-Rep): on remembered sentences, encode as the model did that had just
+learnt them.
+
+CCL, section 3.2 ("KD-Rep"). As ``kd_logit`` in everything but what is distilled: the encoder's state at [CLS], cls_j,
+
+    loss + weight · Σ_j MSE(cls, cls_j)
+
+over the languages j seen before, at every k-th main mini-batch. The settings are those of ``kd_logit``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xclrun.strategy.kd_logit import KDLogit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xclrun.data.encode import Batch
+    from xclrun.model.network import Output
+
+
+class KDRep(KDLogit):
+    """Distillation of the encoder's [CLS]."""
+
+    def distilled(self, output: Output, batch: Batch) -> dict[str, Tensor]:
+        return {"cls": output.cls}

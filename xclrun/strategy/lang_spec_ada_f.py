@@ -1,0 +1,15 @@
+"""Language-specific adapters in a frozen encoder.
+
+CCL, section 3.2 ("Ada(F)"). The encoder stays as pretrained; adapters and heads are trained.
+Equation, settings and sources: `xclrun.strategy.adapters`.
+"""
+
+from __future__ import annotations
+
+from xclrun.strategy.adapters import LanguageAdapters
+
+
+class LangSpecAdaF(LanguageAdapters):
+    """Adapters per language; the encoder is frozen."""
+
+    frozen = True

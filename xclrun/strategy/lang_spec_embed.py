@@ -1,0 +1,16 @@
+"""Language-specific embeddings: every language has embeddings of its own; layers, pooler and heads are shared.
+
+CCL, section 3.2 ("Lang-Spec Embed"). The embeddings (of word pieces, positions and types, and their layer norm) of a
+hop's language start from the pretrained ones, which also serve languages that were not seen. No settings.
+"""
+
+from __future__ import annotations
+
+from xclrun.config import StrategyConfig
+from xclrun.strategy.parts import EMBEDDINGS, LanguageParts
+
+
+class LangSpecEmbed(LanguageParts[StrategyConfig]):
+    """The embeddings per language."""
+
+    parts = EMBEDDINGS

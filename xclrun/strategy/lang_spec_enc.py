@@ -1,0 +1,46 @@
+"""Language-specific layers: every language has some layers of the encoder of its own; the rest is shared.
+
+CCL, section 3.2 ("Lang-Spec Enc[a-b]": layers a to b, counted from 1, both included). Those layers of a hop's language
+start from the pretrained ones, which also serve languages that were not seen.
+
+Settings: ``layers``, their numbers; null stands for all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError
+from xclrun.plan import Stream
+from xclrun.strategy.base import Library
+from xclrun.strategy.parts import LAYERS, LanguageParts, layer
+
+if TYPE_CHECKING:
+    from xclrun.model import Model
+
+
+@dataclass
+class LayersSettings(StrategyConfig):
+    layers: list[int] | None = None
+
+
+class LangSpecEnc(LanguageParts[LayersSettings]):
+    """Chosen layers per language."""
+
+    settings_type = LayersSettings
+
+    def __init__(self, settings: LayersSettings) -> None:
+        super().__init__(settings)
+        layers = settings.layers
+        if layers is not None and (not layers or len(set(layers)) < len(layers)):
+            raise UsageError(f"strategy.layers={layers}: must be different layers, counted from 1, or null")
+        self.parts = LAYERS if layers is None else tuple(layer(number) for number in layers)
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        there = len({name.split(".")[3] for name in model.state_dict() if name.startswith(LAYERS)})
+        for number in self.settings.layers or ():
+            if not 1 <= number <= there:
+                raise UsageError(f"strategy.layers: there is no layer {number}; the encoder has layers 1 to {there}")
+        super().prepare(model, stream, library)

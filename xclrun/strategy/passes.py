@@ -1,0 +1,39 @@
+"""Passes over training sentences after a hop: what the model, without dropout, makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from xclrun.data.encode import length_sorted_batches
+
+if TYPE_CHECKING:
+    from xclrun.data.encode import Encoded
+    from xclrun.model.network import Model, Output
+    from xclrun.strategy.base import Context
+
+# Sentences in a batch.
+BATCH = 64
+
+
+@contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """Put the model into eval mode meanwhile."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@torch.no_grad()
+def outputs(context: Context, sentences: Encoded) -> Iterator[tuple[np.ndarray, Output]]:
+    """Yield (indices, outputs) of all sentences in batches of like lengths, in fp32 whatever the run's precision."""
+    with evaluating(context.model):
+        for indices in length_sorted_batches(sentences.lengths, BATCH):
+            yield indices, context.model(sentences.batch(indices).to(context.device))
