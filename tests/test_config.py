@@ -88,7 +88,7 @@ def test_known_keys_are_those_of_the_schema() -> None:
         ("dataset.replay.memori", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
         ("trainr.lr", "did you mean 'trainer'? Known: bucket, dataset"),
         ("sed", "did you mean 'seed'? Known: bucket, dataset"),
-        ("strategy.memory", "strategy=er has it, the strategy chosen has not"),
+        ("strategy.memory", "the strategy chosen has no such setting; er, agem, kd_logit and kd_rep have it"),
     ],
 )
 def test_nearest(key: str, told: str) -> None:

@@ -33,7 +33,7 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   all         every stage: the model, the seed
 #   trained     every hop that was trained, that is all but hop 0
 #   evaluated   as trained, and how hop 0 is evaluated
-#   replayed    what a memory can reach: hops that replay, and the memory itself
+#   own         what the strategy does by itself: see OWN
 EXPECTED = {
     "dataset.name": "id",
     "dataset.reader": "id",
@@ -52,8 +52,17 @@ EXPECTED = {
     "order.languages": "id",
     "order.by_size": "id",
     "strategy.name": "id",
-    "strategy.memory": "replayed",
-    "strategy.every_k": "replayed",
+    "strategy.memory": "own",
+    "strategy.every_k": "own",
+    "strategy.selection": "own",
+    "strategy.interleave": "own",
+    "strategy.weight": "own",
+    "strategy.teacher_precision": "own",
+    "strategy.penalty": "own",
+    "strategy.gamma": "own",
+    "strategy.fisher_examples": "own",
+    "strategy.layers": "own",
+    "strategy.reduction": "own",
     "model.name": "id",
     "model.hub": "nothing",
     "model.revision": "nothing",
@@ -63,6 +72,8 @@ EXPECTED = {
     "model.hidden_layers": "all",
     "model.attention_heads": "all",
     "model.intermediate_size": "all",
+    "model.positions": "all",
+    "model.token_types": "all",
     "model.max_length": "all",
     "model.dropout": "all",
     "model.label_on": "all",
@@ -96,6 +107,46 @@ EXPECTED = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """The hops in which a strategy does something by itself: in training, in evaluation, in the state that it keeps."""
+
+    train: tuple[int, ...] = ()
+    evaluation: tuple[int, ...] = ()
+    state: tuple[int, ...] = ()
+
+
+# Something is kept after each hop, and changes the training of the next ones.
+KEEPING = Own(train=(2, 3), evaluation=(2, 3), state=(1, 2, 3))
+# The first language's parts start as the whole model does, and serve from its hop on.
+PARTS = Own(train=(2, 3), evaluation=(1, 2, 3))
+# Adapters are there from the start.
+ADAPTERS = Own(train=(1, 2, 3), evaluation=(0, 1, 2, 3))
+OWN = {
+    "naive": Own(),
+    "lang_spec_ft": Own(),
+    "inc_joint": Own(),
+    "multilingual": Own(),
+    "lang_spec_trans": PARTS,
+    "lang_spec_enc": PARTS,
+    "lang_spec_embed": PARTS,
+    "lang_spec_task": PARTS,
+    "lang_spec_ada_t": ADAPTERS,
+    "lang_spec_ada_f": ADAPTERS,
+    "er": KEEPING,
+    "agem": KEEPING,
+    "ewc": KEEPING,
+    "ewc_online": KEEPING,
+    "kd_logit": KEEPING,
+    "kd_rep": KEEPING,
+}
+
+
+def starting(*kinds: Own) -> list[str]:
+    """Return the strategies of these kinds whose first training is on one language."""
+    return [name for name in STRATEGIES if OWN[name] in kinds and name != "multilingual"]
+
+
 def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys of a resolved config."""
     for key, value in node.items():
@@ -103,6 +154,10 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key
+
+
+# Other values of keys that are null by default.
+POSSIBLE = {"strategy.layers": [1], "strategy.fisher_examples": 7}
 
 
 def changed(resolved: dict[str, Any], key: str) -> dict[str, Any]:
@@ -113,9 +168,13 @@ def changed(resolved: dict[str, Any], key: str) -> dict[str, Any]:
     for parent in parents:
         node = node[parent]
     value = node[last]
-    # Numbers stay numbers, since strategies check their settings, and names stay words of the id.
-    if type(value) in (int, float):
+    # Settings stay possible, since strategies check them, and names stay words of the id.
+    if type(value) is int:
         node[last] = value + 1
+    elif type(value) is float:
+        node[last] = value / 2 if value else 1.0
+    elif key in POSSIBLE:
+        node[last] = POSSIBLE[key]
     else:
         node[last] = f"{value}x" if isinstance(value, str) else ["another", value]
     return result
@@ -182,15 +241,15 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
         kind = EXPECTED[key]
         after = Planned.of(changed(config, key))
         assert (after.id != before.id) == (kind != "nothing"), key
-        trained = {"all": [True for _ in hops], "replayed": [hop > 1 for hop in hops]}
-        trained["trained"] = trained["evaluated"] = [hop > 0 for hop in hops]
-        evaluated = {**trained, "evaluated": [True for _ in hops]}
-        nothing = [False for _ in hops]
-        assert differs(before, after, "train") == trained.get(kind, nothing), key
-        assert differs(before, after, "evaluation") == evaluated.get(kind, nothing), key
-        if strategy == "er":
-            stateful = trained | {"replayed": [hop > 0 for hop in hops], "all": [hop > 0 for hop in hops]}
-            assert differs(before, after, "state") == stateful.get(kind, nothing), key
+        for part in ("train", "evaluation", "state"):
+            from_hop = {"all": 0, "trained": 1, "evaluated": 0 if part == "evaluation" else 1}
+            reached = [hop >= from_hop[kind] if kind in from_hop else False for hop in hops]
+            if kind == "own":
+                reached = [hop in getattr(OWN[strategy], part) for hop in hops]
+            elif part == "state":
+                # Where nothing is kept, nothing can change.
+                reached = [is_reached and hop in OWN[strategy].state for hop, is_reached in enumerate(reached)]
+            assert differs(before, after, part) == reached, f"{key}: {part}"
 
 
 def test_every_key_is_there(resolved: Callable[..., dict[str, Any]]) -> None:
@@ -227,7 +286,7 @@ CHANGED_DATA = [
 ]
 
 
-@pytest.mark.parametrize("strategy", ["naive", "er", "inc_joint"])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in ("lang_spec_ft", "multilingual")])
 @pytest.mark.parametrize(("change", "trained", "evaluated"), CHANGED_DATA, ids=lambda value: str(value))
 def test_changed_data(
     strategy: str, change: dict[str, str], trained: list[int], evaluated: list[int], resolved: Callable[..., Any]
@@ -237,8 +296,8 @@ def test_changed_data(
     assert before.id != after.id
     assert differs(before, after, "train") == [hop in trained for hop in range(4)]
     assert differs(before, after, "evaluation") == [hop in evaluated for hop in range(4)]
-    if strategy == "er":
-        assert differs(before, after, "state") == [hop in trained for hop in range(4)]
+    kept = OWN[strategy].state
+    assert differs(before, after, "state") == [hop in trained and hop in kept for hop in range(4)]
 
 
 @pytest.mark.parametrize(("language", "own"), [("en", 1), ("de", 2), ("es", 3)])
@@ -283,10 +342,9 @@ def test_a_strategy_s_version_changes_what_it_computes(
     monkeypatch.setattr(strategy_class(strategy), "version", 2)
     after = Planned.of(resolved(strategy))
     assert before.id != after.id
-    # Only er computes anything of its own: from hop 2 on, and its memory from hop 1 on.
-    own = strategy == "er"
-    assert differs(before, after, "train") == [own and hop > 1 for hop in range(len(before.stages))]
-    assert differs(before, after, "state") == [own and hop > 0 for hop in range(len(before.stages))]
+    for part in ("train", "evaluation", "state"):
+        own = getattr(OWN[strategy], part)
+        assert differs(before, after, part) == [hop in own for hop in range(len(before.stages))]
 
 
 # The same through the readers and the configs.
@@ -372,18 +430,22 @@ def planned(make_run: Callable[..., Run]) -> Callable[..., tuple[Stage, ...]]:
 
 def test_hop_0_is_shared_by_all(planned: Callable[..., tuple[Stage, ...]]) -> None:
     first = {
-        (stages[0].train, stages[0].evaluation)
+        (strategy if OWN[strategy] is ADAPTERS else "all", stages[0].train, stages[0].evaluation)
         for strategy in STRATEGIES
         for order in itertools.permutations(ORDER)
         for stages in [planned(strategy, f"order=[{','.join(order)}]")]
     }
-    assert len(first) == 1
+    # The untrained model is the same for all; the adapters that serve a language in it are not.
+    assert len({train for _, train, _ in first}) == 1
+    assert len(first) == len({evaluation for _, _, evaluation in first}) == 1 + 2
 
 
-@pytest.mark.parametrize(("a", "b"), list(itertools.combinations(["naive", "er", "lang_spec_ft", "inc_joint"], 2)))
+@pytest.mark.parametrize(("a", "b"), list(itertools.combinations(starting(Own(), KEEPING, PARTS), 2)))
 def test_hop_1_is_shared(a: str, b: str, planned: Callable[..., tuple[Stage, ...]]) -> None:
     first, second = planned(a), planned(b)
-    assert (first[1].train, first[1].evaluation) == (second[1].train, second[1].evaluation)
+    assert first[1].train == second[1].train
+    # Parts serve the languages that were not seen otherwise.
+    assert (first[1].evaluation == second[1].evaluation) == (PARTS not in (OWN[a], OWN[b]))
     # And nothing after it is.
     assert not {s.train for s in first[2:]} & {s.train for s in second[2:]}
     assert not {s.evaluation for s in first[2:]} & {s.evaluation for s in second[2:]}
@@ -430,16 +492,22 @@ def test_no_two_hops_share_a_key_that_they_should_not(planned: Callable[..., tup
         for stage in planned(strategy, f"order=[{','.join(order)}]")
         if stage.hop.index
     ]
-    # Hop 1: three languages. Hops 2 and 3 of naive, er and inc_joint: six orders each. Multilingual: one.
-    # The union of inc_joint's last hop goes on from a model, so that it is no multilingual training.
-    assert len({stage.train for stage in stages}) == 3 + 3 * (6 + 6) + 1
-    assert len({stage.evaluation for stage in stages}) == 3 + 3 * (6 + 6) + 1
+    # Hop 1: three languages, as all start alike but the two with adapters. Hops 2 and 3: six orders each, of naive,
+    # inc_joint and all that do something of their own. Multilingual: one. The union of inc_joint's last hop goes on
+    # from a model, so that it is no multilingual training.
+    ordered = len(STRATEGIES) - len(["lang_spec_ft", "multilingual"])
+    assert len({stage.train for stage in stages}) == 3 * (1 + 2) + ordered * (6 + 6) + 1
+    # And parts serve otherwise from hop 1 on.
+    parts = len(starting(PARTS))
+    assert len({stage.evaluation for stage in stages}) == 3 * (1 + 2 + parts) + ordered * (6 + 6) + 1
 
 
-def test_strategies_that_keep_nothing_have_no_state(planned: Callable[..., tuple[Stage, ...]]) -> None:
-    for strategy in STRATEGIES:
-        states = [stage.state is not None for stage in planned(strategy)]
-        assert states == ([False, True, True, True] if strategy == "er" else [False] * len(states))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_only_strategies_that_keep_something_have_a_state(
+    strategy: str, planned: Callable[..., tuple[Stage, ...]]
+) -> None:
+    stages = planned(strategy)
+    assert [stage.state is not None for stage in stages] == [hop in OWN[strategy].state for hop in range(len(stages))]
 
 
 # --- Streams and orders.

@@ -269,7 +269,9 @@ def nearest(key: str) -> str:
     known = known_keys()
     if key in known:
         having = [name for name in STRATEGIES if key.removeprefix("strategy.") in _settings(name)]
-        return f"strategy={' and strategy='.join(having)} has it, the strategy chosen has not"
+        last = having.pop()
+        owners = f"{', '.join(having)} and {last} have" if having else f"{last} has"
+        return f"the strategy chosen has no such setting; {owners} it"
     parent, dot, _ = key.rpartition(".")
     if siblings := [name for name in known if dot and name.startswith(parent + dot)]:
         return did_you_mean(key, siblings, limit=20)

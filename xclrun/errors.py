@@ -29,7 +29,7 @@ class RunError(XclrunError):
     exit_code = 1
 
 
-def did_you_mean(name: str, known: Iterable[str], limit: int = 12) -> str:
+def did_you_mean(name: str, known: Iterable[str], limit: int = 40) -> str:
     """Return the end of an error line: the nearest known name if one is near, and the known names.
 
     >>> did_you_mean("mtpo", ["mini", "mtop"])

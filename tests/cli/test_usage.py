@@ -10,7 +10,7 @@ import pytest
 from .conftest import SMALL, Told
 
 UNKNOWN = [
-    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: er, inc_joint, "),
+    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: agem, er, ewc, "),
     ("order=h2", "did you mean 'h2l'? Known: h2l, l2h, "),
     ("order=en", "or a list of languages, as in order=[en,de]"),
     ("sweep=dema", "sweep=dema: unknown; did you mean 'demo'?"),
@@ -20,7 +20,7 @@ UNKNOWN = [
     ("trainr.lr=1", "no key is called 'trainr.lr'; did you mean 'trainer'?"),
     ("trainer.lrr=1", "no key is called 'trainer.lrr'; did you mean 'trainer.lr'? Known: trainer.batch_size, "),
     ("dataset.replay.memori=1", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
-    ("strategy.memory=5", "no key is called 'strategy.memory'; strategy=er has it, the strategy chosen has not"),
+    ("strategy.memory=5", "no key is called 'strategy.memory'; the strategy chosen has no such setting; er, agem, "),
     ("hydra.foo=1", "no key is called 'hydra.foo'"),
     ("+foo=1", "no key is called 'foo'; Known: bucket, "),
     ("++trainer.foo=1", "no key is called 'trainer.foo'; did you mean 'trainer.lr'?"),
@@ -67,7 +67,7 @@ GRAMMAR = [
     ("seed=range(1,x)", "'seed=range(1,x)' cannot be read ("),
     ("seed=interval(1,3)", "seed=interval(1,3): a sweep needs values to choose from"),
     ("=3", "'=3' has no key"),
-    ("strategy=null", "strategy=null: needs a name; Known: er, "),
+    ("strategy=null", "strategy=null: needs a name; Known: agem, er, "),
     ("strategy=[er,naive]", "strategy=[er,naive]: needs a name; "),
     ("order=1", "order=1: needs a name; Known: h2l, "),
     ("order={a:1}", "order={a:1}: needs a name; "),
@@ -130,7 +130,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: plan, "),
+        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: params, plan, "),
         (["reprot", "seed=1"], "values are set as key=value"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
         (["report"], "--outputs outputs: there is no such folder"),
