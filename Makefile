@@ -42,7 +42,7 @@ format: $(READY)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## time the training step against a bare loop
+bench: $(READY)  ## time training steps, evaluation, memory and planning against doing the same by hand
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what setup and tests made

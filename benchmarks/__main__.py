@@ -1,97 +1,51 @@
 """``make bench``: what xclrun costs over doing the same by hand. Prints a table and writes ``benchmarks/results.json``.
 
-- training step: a step of the loop (naive) over a bare loop with the same encoder, heads, batches and optimiser;
+- training steps: those of a strategy over a bare loop's (`benchmarks.steps`);
 - evaluation: prediction rows of a split over bare forward passes and decoding on the same length-sorted batches;
-- a job whose hops are all shared: seconds over none;
-- planning 7,200 runs: seconds.
+- memory of language-specific parts over that of naive fine-tuning (`benchmarks.memory`);
+- a job whose hops are all shared, and planning 7,200 runs: seconds.
+
+The data is mtop16 where the public data lies beside the project (or at XCLRUN_SHARED), else mini.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import memory
+from benchmarks.steps import training_step
+from benchmarks.timing import ratio, seconds
 from xclrun.command.plan import plan_runs
-from xclrun.config import Selection
 from xclrun.data.encode import length_sorted_batches
-from xclrun.plan import derive
-from xclrun.run import Run
-from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.execute import execute
 from xclrun.train.listen import Listener
-from xclrun.train.loop import HopTraining
 from xclrun.train.making import Maker
-from xclrun.train.optimize import make_optimizer
 from xclrun.train.stop import StopFlag
 
-REPETITIONS = 7
+# What a ratio may be at the most.
+AIMS = {"naive": 1.05, "er": 1.10, "kd_logit": 1.15, "kd_rep": 1.15, "ewc_online": 1.20, "agem": 1.35}
+EVALUATION_AIM, MEMORY_AIM = 1.15, 1.6
+# Transformers of twelve layers and their widths, with the pieces that the data has: the body costs as mBERT's.
+TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
+
+Found = dict[str, Any]
+# Name of the benchmark, what it may be at the most, and how it is measured.
+Benchmark = tuple[str, float | None, Callable[[], Found]]
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    """Return how long ``work`` takes."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-def ratio(ours: Callable[[], Any], bare: Callable[[], Any]) -> dict[str, float]:
-    """Return the median, least and greatest ratio of two things timed in turn, after one round that does not count."""
-    ours()
-    bare()
-    pairs = [(seconds(ours), seconds(bare)) for _ in range(REPETITIONS)]
-    ratios = [a / b for a, b in pairs]
-    medians = {"ours_s": statistics.median(a for a, _ in pairs), "bare_s": statistics.median(b for _, b in pairs)}
-    return {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios), **medians}
-
-
-def training(maker: Maker, folder: Path) -> dict[str, float]:
-    """Time one epoch of naive training in the loop against the bare loop."""
-    hop = maker.run.stream.hops[1]
-    data = maker.encodings.splits[hop.train[0], "train"]
-    trainer = maker.run.config.trainer
-    trainer.epochs, trainer.selection = 1, Selection.last
-    batch_size = trainer.batch_size
-
-    def ours() -> None:
-        # Without dev splits: their evaluation is another benchmark.
-        training = HopTraining(
-            maker._context(hop),
-            maker.strategy,
-            trainer,
-            maker.evaluator,
-            {},
-            Checkpoints(folder / "none"),
-            Listener(),
-            StopFlag(),
-        )
-        training._end_epoch = lambda: setattr(training.position, "epoch", 1)  # type: ignore[method-assign]
-        training.run()
-
-    def bare() -> None:
-        model = maker.model
-        model.train()
-        optimizer = make_optimizer(model.parameters(), trainer)
-        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(derive(0, "bench"))).numpy()
-        for start in range(0, len(order), batch_size):
-            batch = data.batch(order[start : start + batch_size])
-            optimizer.zero_grad(set_to_none=True)
-            model.loss(batch).backward()
-            optimizer.step()
-
-    return ratio(ours, bare)
-
-
-def evaluation(maker: Maker) -> dict[str, float]:
+def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
     """Time the evaluation of a split against bare forward passes and decoding."""
+    maker = Maker(plan_runs([*overrides, "tracking=none", f"paths.outputs={outputs}"])[0], Listener(), StopFlag())
     language = maker.run.stream.languages[0]
     data = maker.encodings.splits[language, "test"]
     batches = length_sorted_batches(data.lengths, maker.run.config.evaluate.batch_size)
@@ -99,22 +53,23 @@ def evaluation(maker: Maker) -> dict[str, float]:
     def bare() -> None:
         maker.model.eval()
         for indices in batches:
-            maker.model.predict(data.batch(indices))
+            maker.model.predict(data.batch(indices).to(maker.device))
 
     return ratio(lambda: maker.evaluator.predict(maker.model, data, language, "test"), bare)
 
 
-def shared_job(outputs: Path) -> float:
+def shared_job(outputs: Path) -> Found:
     """Return the seconds that a job takes whose hops are all in the store."""
     small = ["experiment=smoke", "tracking=none", f"paths.outputs={outputs}"]
     [first] = plan_runs([*small, "strategy=naive"])
     execute(first, Listener(), StopFlag())
     # With an empty memory every hop of er is naive's.
     runs = [plan_runs([*small, "strategy=er", "strategy.memory=0", f"strategy.every_k={k}"])[0] for k in range(1, 6)]
-    return statistics.median(seconds(lambda run=run: execute(run, Listener(), StopFlag())) for run in runs)  # type: ignore[misc]
+    taken = [seconds(lambda run=run: execute(run, Listener(), StopFlag())) for run in runs]  # type: ignore[misc]
+    return {"seconds": statistics.median(taken)}
 
 
-def planning(outputs: Path) -> float:
+def planning(outputs: Path) -> Found:
     """Return the seconds that planning 7,200 runs takes: 5 strategies, 2 budgets, 6 orders, 3 seeds, 40 buckets."""
     orders = ",".join(f"order{i}" for i in range(1, 7))
     overrides = [
@@ -123,33 +78,70 @@ def planning(outputs: Path) -> float:
         f"order={orders}",
     ]
     overrides += ["seed=1,2,3", "bucket=range(0,40)", "dataset.max_train=10", f"paths.outputs={outputs}"]
-    return seconds(lambda: plan_runs(overrides))
+    return {"seconds": seconds(lambda: plan_runs(overrides))}
+
+
+def data() -> tuple[str, list[str]]:
+    """Return the name of the data at hand, and how it is chosen."""
+    folder = Path(os.environ.get("XCLRUN_SHARED", Path(__file__).parents[2] / "shared" / "data")) / "mtop16"
+    if not folder.is_dir():
+        return "mini", []
+    return "mtop16", ["dataset=mtop", f"dataset.root={folder}", "dataset.max_train=400", "dataset.max_eval=400"]
+
+
+def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
+    """Yield all benchmarks."""
+    name, overrides = data()
+    for model, chosen, pairs in (("tiny", [], steps), ("12 layers", TWELVE_LAYERS, max(15, steps // 4))):
+        for strategy, aim in AIMS.items():
+            yield (
+                f"training step, {strategy} / bare loop ({name}, {model})",
+                aim,
+                lambda s=strategy, c=chosen, p=pairs: training_step(s, [*overrides, *c], p, outputs),  # type: ignore[misc]
+            )
+        yield (
+            f"training step, agem / bare loop of two passes ({name}, {model})",
+            AIMS["agem"],
+            lambda c=chosen, p=pairs: training_step("agem", [*overrides, *c], p, outputs, passes=2),  # type: ignore[misc]
+        )
+    yield f"evaluation / bare forward passes ({name}, tiny)", EVALUATION_AIM, lambda: evaluation(overrides, outputs)
+    yield (
+        f"memory, lang_spec_trans / naive ({name}, 12 layers)",
+        MEMORY_AIM,
+        lambda: memory.over_naive("lang_spec_trans", [*overrides, *TWELVE_LAYERS]),
+    )
+    yield "a job whose hops are all shared, seconds", None, lambda: shared_job(outputs / "jobs")
+    yield "planning 7,200 runs, seconds", None, lambda: planning(outputs / "plan")
+
+
+def shown(found: Found, aim: float | None) -> str:
+    """Return one result for a person, beside its aim."""
+    if "seconds" in found:
+        return f"{found['seconds']:.2f}"
+    text = f"{found['ratio']:.3f}"
+    if "least" in found:
+        text += f" ({found['least']:.2f} to {found['greatest']:.2f})"
+    if "due" in found and "plain" in found:
+        text += f"; where the memory is due {found['due']['ratio']:.2f}"
+    return text if aim is None else f"{text}; aim {aim:g}: {'met' if found['ratio'] <= aim else 'MISSED'}"
 
 
 def main() -> None:
-    """Run all benchmarks."""
+    """Run all benchmarks, or those whose names hold a word."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("only", nargs="*", help="words, one of which is in the name; default: all")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
+    parser.add_argument("--steps", type=int, default=60, help="pairs of training steps (default: %(default)s)")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    known = json.loads(given.out.read_text(encoding="utf-8")) if given.only and given.out.is_file() else {}
+    results: dict[str, Any] = known.get("results", {})
     with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
-        outputs = Path(folder)
-        run: Run = plan_runs(["tracking=none", f"paths.outputs={outputs}"])[0]
-        maker = Maker(run, Listener(), StopFlag())
-        maker.weights(0)
-        results: dict[str, Any] = {
-            "training step, naive / bare (mini, tiny)": training(maker, outputs),
-            "evaluation / bare forward (mini, tiny)": evaluation(maker),
-            "a job whose hops are all shared, seconds": shared_job(outputs / "jobs"),
-            "planning 7,200 runs, seconds": planning(outputs / "plan"),
-        }
-    for name, found in results.items():
-        text = (
-            f"{found:.2f}"
-            if isinstance(found, float)
-            else "{ratio:.3f} ({least:.3f} to {greatest:.3f})".format(**found)
-        )
-        print(f"{name:<48} {text}")
+        for name, aim, measure in benchmarks(Path(folder), given.steps):
+            if given.only and not any(word in name for word in given.only):
+                continue
+            results[name] = measure() | ({} if aim is None else {"aim": aim})
+            print(f"{name:<66} {shown(results[name], aim)}", flush=True)
     facts = {"machine": platform.platform(), "torch": torch.__version__, "threads": 1, "results": results}
     given.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 

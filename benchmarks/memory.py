@@ -1,0 +1,65 @@
+"""Memory of a training with language-specific parts over that of naive fine-tuning.
+
+On a GPU: the most that torch had on it. Elsewhere: how far the greatest resident size of a process of its own goes
+beyond what it had before the model was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import resource
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Of the hop with which a stream's first language-specific parts have been left behind.
+HOP = 2
+STEPS = 3
+
+
+def peak(strategy: str, overrides: Sequence[str]) -> int:
+    """Return the bytes that a few steps of a strategy's second hop take, measured in a process of their own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_measure, (strategy, list(overrides)))
+
+
+def _measure(strategy: str, overrides: Sequence[str]) -> int:
+    import torch
+
+    from benchmarks.steps import _Enough
+    from xclrun.command.plan import plan_runs
+    from xclrun.train.checkpoint import Checkpoints
+    from xclrun.train.listen import Listener, Progress
+    from xclrun.train.loop import HopTraining
+    from xclrun.train.making import Maker
+    from xclrun.train.stop import StopFlag
+
+    class Few(Listener):
+        def stepped(self, progress: Progress) -> None:
+            if progress.step == STEPS:
+                raise _Enough
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
+        given = [f"strategy={strategy}", "trainer.selection=last", "tracking=none", f"paths.outputs={folder}"]
+        [run] = plan_runs([*given, *overrides])
+        maker = Maker(run, Listener(), StopFlag())
+        assert maker.encodings
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for hop in run.stream.hops[1 : HOP + 1]:
+            maker.strategy.begin_hop(maker._context(hop))
+        context, trainer = maker._context(run.stream.hops[HOP]), run.config.trainer
+        checkpoints = Checkpoints(Path(folder) / "none")
+        with contextlib.suppress(_Enough):
+            HopTraining(context, maker.strategy, trainer, maker.evaluator, {}, checkpoints, Few(), maker.stop).run()
+        if maker.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated())
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+
+
+def over_naive(strategy: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the ratio of a strategy's peak to naive's, and both in bytes."""
+    ours, naive = peak(strategy, overrides), peak("naive", overrides)
+    return {"ratio": ours / naive, "ours_bytes": ours, "naive_bytes": naive}

@@ -1,0 +1,125 @@
+"""A training step of a strategy over one of a bare loop: same encoder, heads, optimiser, precision and padded batches.
+
+The strategy is in a hop with three languages before it, the mean of a stream of six. After each main step of the
+product's loop, with all that the strategy adds to it, a bare loop takes one on a copy of the model and the same
+sentences; the two are a pair. Steps at which a memory is due are told apart from the others, and the ratio for the
+paper's k = 100 is put together from both: (99 · plain + due) / 100.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import summary
+from xclrun.command.plan import plan_runs
+from xclrun.data.encode import epoch_batches
+from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.loop import HopTraining
+from xclrun.train.making import Maker
+from xclrun.train.optimize import make_optimizer
+from xclrun.train.stop import StopFlag
+
+# Index of the hop: three languages were learnt before.
+HOP = 4
+# Every how many main steps a memory is due here.
+EVERY_K = 5
+# As in the paper.
+K = 100
+
+
+class _Enough(Exception):
+    """All pairs are there."""
+
+
+class _Pairs(Listener):
+    """Takes a bare step after each of the loop's, and notes how long both took."""
+
+    def __init__(self, maker: Maker, steps: int, passes: int) -> None:
+        self.passes = passes
+        context, trainer = maker._context(maker.run.stream.hops[HOP]), maker.run.config.trainer
+        self.steps, self.device, self.pairs = steps, context.device, list[tuple[float, float]]()
+        self.data = context.train[context.hop.train[0]]
+        self.batches = [
+            indices
+            for epoch in range(trainer.epochs)
+            for indices in epoch_batches(len(self.data), context.batch_size, context.generator("shuffle", epoch))
+        ]
+        self.model = copy.deepcopy(maker.model).train()
+        self.optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], trainer)
+        self.began = time.perf_counter()
+
+    def stepped(self, progress: Progress) -> None:
+        self._wait()
+        ours = time.perf_counter() - self.began
+        began = time.perf_counter()
+        batch = self.data.batch(self.batches[progress.step - 1]).to(self.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        for _ in range(self.passes):
+            self.model.loss(batch).backward()
+        self.optimizer.step()
+        self._wait()
+        self.pairs.append((ours, time.perf_counter() - began))
+        if progress.step == self.steps:
+            raise _Enough
+        self.began = time.perf_counter()
+
+    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
+        # The dev scores are no part of a step.
+        self.began = time.perf_counter()
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+
+def training_step(
+    strategy: str, overrides: Sequence[str], steps: int, outputs: Path, passes: int = 1
+) -> dict[str, Any]:
+    """Return the ratios of a strategy's step: ``plain`` ones, those that are ``due``, and both ``at_k_100``.
+
+    Args:
+        overrides: dataset and model.
+        steps: pairs to take, a multiple of `EVERY_K`.
+        passes: forward and backward passes in a bare step.
+    """
+    # Languages of equal size, whose shares of the memory hold more than a batch.
+    given = [f"strategy={strategy}", "dataset.replay.memory=300", f"dataset.replay.every_k={EVERY_K}", *overrides]
+    [run] = plan_runs([*given, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])
+    maker = Maker(run, Listener(), StopFlag())
+    strategy_, hops = maker.strategy, run.stream.hops
+    # What was learnt does not matter for the time that a step takes.
+    for hop in hops[1:HOP]:
+        maker.model.train()
+        strategy_.begin_hop(maker._context(hop))
+        strategy_.end_hop(maker._context(hop))
+    context = maker._context(hops[HOP])
+    strategy_.begin_hop(context)
+    pairs = _Pairs(maker, steps, passes)
+    language, checkpoints = context.hop.train[0], Checkpoints(outputs / "no-checkpoints")
+    dev = {language: maker.encodings.splits[language, "dev"]}
+    loop = HopTraining(context, strategy_, run.config.trainer, maker.evaluator, dev, checkpoints, pairs, maker.stop)
+    try:
+        loop.run()
+    except _Enough:
+        return _found(pairs.pairs, every_k=getattr(strategy_.settings, "every_k", None))
+    raise RuntimeError(f"{steps} steps are more than the training has")
+
+
+def _found(pairs: Sequence[tuple[float, float]], every_k: int | None) -> dict[str, Any]:
+    # The first steps also find memory and choose kernels.
+    numbered = list(enumerate(pairs, 1))[EVERY_K:]
+    due = [pair for step, pair in numbered if every_k and step % every_k == 0]
+    plain = [pair for step, pair in numbered if not (every_k and step % every_k == 0)]
+    parts = {name: summary(some) for name, some in (("plain", plain), ("due", due)) if some}
+    if not due or not plain:
+        [only] = parts.values()
+        return {**only, **parts}
+    at_k = ((K - 1) * parts["plain"]["ratio"] + parts["due"]["ratio"]) / K
+    return {**parts["plain"], "ratio": at_k, **parts}

@@ -1,0 +1,31 @@
+"""Ratios of times that were taken in turn, so that what slows the machine down slows both sides."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+REPETITIONS = 7
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Return how long ``work`` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def summary(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Return the median, least and greatest ratio of (ours, bare) seconds, and both medians."""
+    ratios = [ours / bare for ours, bare in pairs]
+    medians = {"ours_s": statistics.median(a for a, _ in pairs), "bare_s": statistics.median(b for _, b in pairs)}
+    return {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios), **medians}
+
+
+def ratio(ours: Callable[[], Any], bare: Callable[[], Any]) -> dict[str, float]:
+    """Return the `summary` of two things timed in turn, after one round that does not count."""
+    ours()
+    bare()
+    return summary([(seconds(ours), seconds(bare)) for _ in range(REPETITIONS)])
