@@ -82,7 +82,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         encoder.prompt_tuning.base_model_embeddings = None
         with _quiet("adapters.model_mixin"):
             encoder.add_adapter(NAME, config=adapters.SeqBnInvConfig(reduction_factor=self.settings.reduction))
-        encoder.set_active_adapters(NAME)
+            encoder.set_active_adapters(NAME)
         for name, parameter in model.encoder.named_parameters():
             parameter.requires_grad_(not self.frozen or self.language_specific(name))
         super().prepare(model, stream, library)
@@ -90,7 +90,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
 
 @contextmanager
 def _quiet(logger: str) -> Iterator[None]:
-    """Hold back a library's warning about something that comes right in the next line."""
+    """Hold back a library's warnings about adapters that are there and not yet active."""
     found = logging.getLogger(logger)
     before = found.level
     found.setLevel(logging.ERROR)
