@@ -297,7 +297,7 @@ def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
         execute(run, Stopper(), stop)
     mirror = Mirror(outputs, TrackingConfig())
     assert mirror.send_all() == 1
-    assert content(mirror)[run.id]["status"] == "RUNNING"
+    assert content(mirror)[run.id]["status"] == "KILLED"
     assert len(content(mirror)[run.id]["metrics"]["intent.score.en"]) == 2
     time.sleep(1.1)  # times are in seconds
     execute(run, Listener(), StopFlag())

@@ -44,7 +44,8 @@ def record(directory: RunDirectory) -> RunRecord:
         for stage in manifest["stages"]
         for epoch in stage["training"]["epochs"]
     ]
-    status = "finished" if directory.finished else ("failed" if manifest["status"] == "failed" else "running")
+    ended = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
+    status = "finished" if directory.finished else ended
     return RunRecord(
         run_id=manifest["run_id"],
         dataset=config["dataset"]["name"],

@@ -158,7 +158,7 @@ class Mirror:
             self._log_metrics(found.info.run_id, mine, metrics, started)
             self._log_artifacts(found.info.run_id, directory, mine)
             self.client.set_tag(found.info.run_id, f"{TAG}.status", mine.status)
-            status = {"finished": "FINISHED", "failed": "FAILED"}.get(mine.status, "RUNNING")
+            status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(mine.status, "RUNNING")
             end = None if status == "RUNNING" else started + round(1000 * manifest.get("seconds", 0))
             if status == "RUNNING":
                 self.client.update_run(found.info.run_id, status="RUNNING")

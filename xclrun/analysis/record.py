@@ -19,7 +19,7 @@ SCHEMA = 1
 # Names of tasks in tables → metrics in records. A dataset without tags only has the first.
 TASKS = {"intent": "intent_accuracy", "slots": "slot_f1"}
 
-STATUSES = ("finished", "running", "failed")
+STATUSES = ("finished", "running", "interrupted", "failed")
 
 # Stream → hops that N languages make.
 STREAMS = {
@@ -46,7 +46,7 @@ class RunRecord:
         data_fingerprint: hash of the data.
         code_version: for people, for example ``0.1.0+gabc123``.
         algorithms: version of the algorithms; runs of different ones are never averaged.
-        status: ``finished``, ``running`` or ``failed``.
+        status: ``finished``, ``running``, ``interrupted`` or ``failed``.
         curve: one dict for each epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
             metric → score.
         encoder: identity of the encoder before fine-tuning; empty where it is not known.

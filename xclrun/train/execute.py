@@ -24,6 +24,9 @@ from xclrun.train.stop import StopFlag, Stopped
 
 __all__ = ["Busy", "execute"]
 
+# As many threads as torch takes by itself, before any run chose.
+THREADS = torch.get_num_threads()
+
 Scores = dict[str, dict[str, float]]
 
 
@@ -41,8 +44,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
         Stopped: a signal asked for it; a checkpoint was saved, or the run was at its end.
         Busy: another process does the run or makes a stage of it, and this one is not patient.
     """
-    if run.config.runtime.threads is not None:
-        torch.set_num_threads(run.config.runtime.threads)
+    torch.set_num_threads(run.config.runtime.threads or THREADS)
     lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:
         if not patient:
