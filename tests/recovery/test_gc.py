@@ -111,14 +111,15 @@ def test_leftovers_go_when_they_are_old(outputs: Path, xclrun: Command) -> None:
     folder.mkdir()
     (folder / "weights.safetensors").write_bytes(b"half")
     file.write_bytes(b"half")
+    lease = place / f"{'0' * 64}.lease-1"  # of a process that died
+    lease.write_text("{}")
     assert _kinds(outputs)["leftover"] == 2
     assert "0 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
     old = time.time() - prune.AGE - 1
-    for path in (folder, file):
+    for path in (folder, file, lease):
         os.utime(path, (old, old))
-    assert "2 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
-    assert not folder.exists()
-    assert not file.exists()
+    assert "3 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
+    assert not any(path.exists() for path in (folder, file, lease))
     assert whole(outputs)
 
 

@@ -21,6 +21,7 @@ from xclrun.store.stages import FACTS, StageStore
 
 # Leftovers of a crash younger than this may belong to a process that is alive on another machine.
 AGE = 3600.0
+_LEASE = re.compile(r"\.lease-\d+$")
 _STAGE = re.compile("[0-9a-f]{64}")
 
 
@@ -31,7 +32,7 @@ class Entry:
     Attributes:
         path: where.
         kind: ``train``, ``state``, ``evaluation``; ``damaged`` where its facts cannot be read; ``checkpoint``;
-            ``leftover`` of a crash.
+            ``leftover`` of a crash, such as the lease of an owner who has been silent for long.
         bytes: on disk.
         hop: what was learnt.
         runs: unfinished and finished runs that refer to it.
@@ -51,6 +52,10 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
+def _old(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > AGE
+
+
 def _references(outputs: Path) -> dict[str, list[bool]]:
     """Return key → for each run that refers to it, whether it is finished."""
     found: dict[str, list[bool]] = {}
@@ -67,7 +72,7 @@ def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
     references = _references(outputs)
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
-            if path.name.startswith((TEMPORARY, CLOCK)):
+            if path.name.startswith((TEMPORARY, CLOCK)) or (_LEASE.search(path.name) and _old(path)):
                 yield Entry(path, "leftover", _size(path), "", 0, 0)
             elif path.name.endswith(".checkpoints"):
                 key = path.name.removesuffix(".checkpoints")
@@ -96,7 +101,7 @@ def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry
     """
     for entry in entries(store, outputs):
         if entry.kind == "leftover":
-            if time.time() - entry.path.stat().st_mtime > AGE:
+            if _old(entry.path):
                 yield entry
         elif entry.kind == "checkpoint":
             if store.has(entry.path.name.removesuffix(".checkpoints")):
