@@ -247,7 +247,10 @@ def _check_shape(m: ModelConfig) -> None:
         why = "must be given where none of model.path, model.hub and model.package is"
         _require(getattr(m, key) is not None, f"model.{key}", "null", why)
     assert m.hidden_size is not None
+    assert m.hidden_layers is not None
     assert m.attention_heads is not None
+    there = f"the encoder has model.hidden_layers={m.hidden_layers}"
+    _require(m.layers is None or m.layers <= m.hidden_layers, "model.layers", m.layers, there)
     multiple = f"must be a multiple of model.attention_heads={m.attention_heads}"
     _require(m.hidden_size % m.attention_heads == 0, "model.hidden_size", m.hidden_size, multiple)
     longest = f"the encoder has model.positions={m.positions}"

@@ -2,8 +2,8 @@
 
 The package carries the weights (Wang et al. 2024, "Multilingual E5 text embeddings"; MIT) in 4 bits: one file that
 holds the shape, the pieces of the XLM-R tokenizer (unigram) with their log-probabilities, and the tensors. Its layout
-is what the package's ``e5.c`` reads, all little-endian. A matrix is rows of blocks of 32 weights: a scale s (fp16) and 16
-bytes, where byte j holds weight j in its low and weight j + 16 in its high half as q, and the weight is s · (q − 8).
+is what the package's ``e5.c`` reads, all little-endian. A matrix is rows of blocks of 32 weights: a scale s (fp16) and
+16 bytes, where byte j holds weight j in its low and weight j + 16 in its high half as q, and the weight is s · (q − 8).
 float32 holds these values exactly. The rest is float32 already.
 
 The file is pinned by its checksum, which therefore is the encoder's identity: plans need neither the folder nor torch.

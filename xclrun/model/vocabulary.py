@@ -94,7 +94,9 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
+        # The library warns of Mistral's tokenizers wherever its own version saved the folder, unless told not to.
+        options = {"use_fast": True, "local_files_only": True, "fix_mistral_regex": False}
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         # What the tokenizers' own reader raises is a plain Exception.
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
