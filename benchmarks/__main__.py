@@ -2,6 +2,7 @@
 
 - training step: a step of the loop (naive) over a bare loop with the same encoder, heads, batches and optimiser;
 - evaluation: prediction rows of a split over bare forward passes and decoding on the same length-sorted batches;
+- training step with the whole vocabulary over that with the trimmed one, at mBERT's size, random weights;
 - a job whose hops are all shared: seconds over none;
 - planning 7,200 runs: seconds.
 """
@@ -15,25 +16,40 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from xclrun.command.plan import plan_runs
 from xclrun.config import Selection
-from xclrun.data.encode import length_sorted_batches
+from xclrun.data.encode import Batch, length_sorted_batches
+from xclrun.model.network import build
 from xclrun.plan import derive
 from xclrun.run import Run
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.execute import execute
 from xclrun.train.listen import Listener
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker
+from xclrun.train.making import Maker, encodings
 from xclrun.train.optimize import make_optimizer
 from xclrun.train.stop import StopFlag
 
 REPETITIONS = 7
+MBERT = {"hidden_size": 768, "hidden_layers": 12, "attention_heads": 12, "intermediate_size": 3072}
+MBERT |= {"vocab_size": 119_547, "positions": 512}
+
+
+class Sized:
+    """Stands for a tokenizer with as many pieces as mBERT's."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.pad_token_id = tokenizer.pad_token_id
+
+    def __len__(self) -> int:
+        return MBERT["vocab_size"]
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -104,6 +120,29 @@ def evaluation(maker: Maker) -> dict[str, float]:
     return ratio(lambda: maker.evaluator.predict(maker.model, data, language, "test"), bare)
 
 
+def trimming(run: Run) -> dict[str, float]:
+    """Time a training step with mBERT's whole vocabulary, random weights, against the same with the trimmed one."""
+    found, config = encodings(run), replace(run.config.model, **MBERT)
+    indices = range(run.config.trainer.batch_size)
+    batch = found.splits[run.stream.languages[0], "train"].batch(indices)
+    pieces = np.unique(np.concatenate([split.pieces.values for split in found.splits.values()]))
+    renumbered = replace(batch, input_ids=torch.from_numpy(np.searchsorted(pieces, batch.input_ids.numpy())))
+
+    def step(kept: np.ndarray | None, batch: Batch) -> Callable[[], None]:
+        classes, tags = len(run.dataset.labels), len(run.dataset.tags)
+        model = build(config, Sized(found.tokenizer), classes, tags, 1, kept)
+        optimizer = make_optimizer(model.parameters(), run.config.trainer)
+
+        def once() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            model.loss(batch).backward()
+            optimizer.step()
+
+        return once
+
+    return ratio(step(None, batch), step(pieces, renumbered))
+
+
 def shared_job(outputs: Path) -> float:
     """Return the seconds that a job takes whose hops are all in the store."""
     small = ["experiment=smoke", "tracking=none", f"paths.outputs={outputs}"]
@@ -140,6 +179,7 @@ def main() -> None:
         results: dict[str, Any] = {
             "training step, naive / bare (mini, tiny)": training(maker, outputs),
             "evaluation / bare forward (mini, tiny)": evaluation(maker),
+            "training step, whole / trimmed (mini, mBERT size)": trimming(run),
             "a job whose hops are all shared, seconds": shared_job(outputs / "jobs"),
             "planning 7,200 runs, seconds": planning(outputs / "plan"),
         }
