@@ -61,8 +61,8 @@ def test_trimming_at_the_size_of_mbert(tokenizer: BertTokenizerFast) -> None:
     splits = [encode(examples, tokenizer, (), (), 128) for examples in read().values()]
     kept = used_pieces(splits, tokenizer)
     assert len(kept) < PIECES / 20
-    whole = build(small(vocab_size=PIECES), tokenizer, 5, 7, 1).eval()
-    trimmed = build(small(vocab_size=PIECES), tokenizer, 5, 7, 1, kept).eval()
+    whole = build(small(vocab_size=PIECES, max_length=128), tokenizer, 5, 7, 1).eval()
+    trimmed = build(small(vocab_size=PIECES, max_length=128), tokenizer, 5, 7, 1, kept).eval()
     for split in splits:
         batch, twin = split.batch(range(8)), split.renumbered(kept).batch(range(8))
         assert whole(batch).logits.equal(trimmed(twin).logits)
