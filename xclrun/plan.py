@@ -38,6 +38,7 @@ NOT_IDENTITY = frozenset(
         "dataset.on_bad_line",
         "dataset.replay",
         "model.path",
+        "model.package",
         "model.hub",
         "model.revision",
         "trainer.checkpoint_minutes",

@@ -30,12 +30,14 @@ class Task:
         languages: the languages of the stream.
         vocabulary: word pieces of an encoder that is trained from scratch, where the data that it is learnt from is
             at hand.
+        kept: word pieces that a trimmed vocabulary keeps, where the data is at hand; None where nothing is trimmed.
     """
 
     intents: int
     tags: int
     languages: tuple[str, ...]
     vocabulary: int | None = None
+    kept: int | None = None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +60,16 @@ def main(arguments: Sequence[str]) -> int:
     overrides += [f"paths.outputs={given.outputs}"] if given.outputs else []
     counted = counts(overrides, task)
     if given.json:
-        facts = [{"model": c.config.model.name, "strategy": c.strategy, **c.count.to_json()} for c in counted]
+        facts = [
+            {
+                "model": c.config.model.name,
+                "strategy": c.strategy,
+                **c.count.to_json(),
+                "total_untrimmed": c.untrimmed.total,
+                "kept_pieces": c.task.kept,
+            }
+            for c in counted
+        ]
         print(json.dumps(facts, indent=1))
     else:
         print("\n\n".join(c.render() for c in counted))
@@ -87,12 +98,13 @@ def split(overrides: Sequence[str]) -> tuple[dict[str, int], list[str]]:
 
 @dataclass(frozen=True)
 class Counted:
-    """The count of one job."""
+    """The count of one job, and that with the whole vocabulary; the same where it is not trimmed, or not known how."""
 
     config: Config
     strategy: str
     task: Task
     count: Count
+    untrimmed: Count
 
     def render(self) -> str:
         """Return the count as a table for a person."""
@@ -114,6 +126,10 @@ class Counted:
             "trained at each hop": f"{count.trained:,}",
             "trained in some hop": f"{count.learnt:,}",
         }
+        if task.kept is not None:
+            facts["untrimmed"] = f"{self.untrimmed.total:,} ({task.kept:,} word embeddings are kept)"
+        elif self.config.model.trim_vocabulary:
+            facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
         told = [f"{name:<20} {value}" for name, value in facts.items()]
         return "\n".join([f"{title} · {_many(task.intents, 'intent')}, {_many(task.tags, 'tag')}", *lines, *told])
 
@@ -152,13 +168,19 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     check(job.config)
     strategy, task = make(job.config.strategy), _task(job.config, given)
     stream = strategy.stream(task.languages)
-    model = skeleton(job.config.model, task.intents, task.tags, task.vocabulary)
-    with torch.device("meta"):
-        strategy.prepare(model, stream, _Nowhere())
+
+    def counted(vocabulary: int | None) -> Count:
+        model = skeleton(job.config.model, task.intents, task.tags, vocabulary)
+        with torch.device("meta"):
+            strategy.prepare(model, stream, _Nowhere())
+        return count(sizes(model), strategy, stream)
+
+    untrimmed = counted(task.vocabulary)
+    trimmed = untrimmed if task.kept is None else counted(task.kept)
     settings = {k: v for k, v in job.resolved["strategy"].items() if k != "name"}
     shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
     label = f"{job.config.strategy.name}({shown})" if shown else job.config.strategy.name
-    return Counted(job.config, label, task, count(sizes(model), strategy, stream))
+    return Counted(job.config, label, task, trimmed, untrimmed)
 
 
 def _short(value: Any) -> str:
@@ -186,9 +208,10 @@ def _task(config: Config, given: Mapping[str, int]) -> Task:
 
 
 def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None) -> Task:
+    from xclrun.data.encode import encode
     from xclrun.data.load import load_dataset
     from xclrun.model.source import from_scratch
-    from xclrun.model.vocabulary import load_tokenizer
+    from xclrun.model.vocabulary import load_tokenizer, used_pieces
 
     try:
         dataset = load_dataset(config.dataset, config.bucket)
@@ -196,10 +219,15 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
         raise UsageError(f"{error}; params also takes task.intents=N task.tags=N task.languages=N") from error
     intents = given.get("task.intents", len(dataset.labels))
     tags = given.get("task.tags", len(dataset.tags))
-    vocabulary = None
-    if from_scratch(config.model):
+    vocabulary = kept = None
+    model = config.model
+    if from_scratch(model) or model.trim_vocabulary:
         # Counting makes no folder of outputs.
         with tempfile.TemporaryDirectory() as folder:
             cache = Path(config.paths.outputs).expanduser() / "cache"
-            vocabulary = len(load_tokenizer(config.model, dataset, cache if cache.is_dir() else Path(folder)))
-    return Task(intents, tags, tuple(listed or dataset.languages), vocabulary)
+            tokenizer = load_tokenizer(model, dataset, cache if cache.is_dir() else Path(folder))
+        vocabulary = len(tokenizer) if from_scratch(model) else None
+        if model.trim_vocabulary:
+            splits = (encode(e, tokenizer, (), (), model.max_length, model.label_on) for e in dataset.splits.values())
+            kept = len(used_pieces(splits, tokenizer))
+    return Task(intents, tags, tuple(listed or dataset.languages), vocabulary, kept)

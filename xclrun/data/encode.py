@@ -165,6 +165,15 @@ class Encoded:
         at = np.asarray(indices, np.int64)
         return Encoded(**{name: _select(value, at) for name, value in vars(self).items()})
 
+    def renumbered(self, kept: np.ndarray) -> Encoded:
+        """Return the same examples where piece ``kept[i]`` has become piece i.
+
+        Args:
+            kept: (m,) ids of pieces, ascending; all pieces of the examples are among them.
+        """
+        pieces = Ragged(np.searchsorted(kept, self.pieces.values).astype(np.int32), self.pieces.offsets)
+        return replace(self, pieces=pieces, pad=int(np.searchsorted(kept, self.pad)))
+
     def batch(self, indices: np.ndarray | Sequence[int]) -> Batch:
         """Return the given examples, in the given order, padded to the longest of them, on the CPU."""
         import torch

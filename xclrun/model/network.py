@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -18,7 +20,7 @@ from xclrun.config import ModelConfig
 from xclrun.data.encode import Batch
 from xclrun.errors import UsageError
 from xclrun.model.heads import TagHead
-from xclrun.model.source import from_scratch, locate
+from xclrun.model.source import check_layers, from_scratch, locate
 from xclrun.plan import derive
 
 
@@ -56,10 +58,17 @@ class Prediction:
 
 
 class Model(nn.Module):
-    """An encoder with an intent head and, where the dataset has tags, a tag head."""
+    """An encoder with an intent head and, where the dataset has tags, a tag head.
 
-    def __init__(self, encoder: nn.Module, classes: int, tags: int, dropout: float) -> None:
+    Attributes:
+        vocabulary: rows of the encoder's word embeddings before they were trimmed, where that is known.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, classes: int, tags: int, dropout: float, vocabulary: int | None = None
+    ) -> None:
         super().__init__()
+        self.vocabulary = vocabulary
         hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
         self.encoder = encoder
         self.dropout = nn.Dropout(dropout)
@@ -115,7 +124,7 @@ def _shape(config: ModelConfig, vocabulary: int, pad: int) -> Any:
     missing = [key for key, value in {"vocab_size": config.vocab_size, **shape}.items() if value is None]
     if missing:
         raise UsageError(
-            f"model={config.name}: neither model.path nor model.hub is given, and the shape lacks {', '.join(missing)}"
+            f"model={config.name}: no source of weights is given, and the shape lacks {', '.join(missing)}"
         )
     if config.hidden_size % config.attention_heads:  # type: ignore[operator]
         raise UsageError(
@@ -129,7 +138,7 @@ def _shape(config: ModelConfig, vocabulary: int, pad: int) -> Any:
         hidden_dropout_prob=config.dropout,
         attention_probs_dropout_prob=config.dropout,
         hidden_size=config.hidden_size,
-        num_hidden_layers=config.hidden_layers,
+        num_hidden_layers=config.layers or config.hidden_layers,
         num_attention_heads=config.attention_heads,
         intermediate_size=config.intermediate_size,
     )
@@ -142,7 +151,7 @@ def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
 
 
 def _pretrained_encoder(config: ModelConfig) -> nn.Module:
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoModel
     from transformers.utils import logging
 
     folder = locate(config)
@@ -150,7 +159,7 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+        shape = _pretrained_shape(config, folder)
         shape.hidden_dropout_prob = shape.attention_probs_dropout_prob = config.dropout
         encoder, report = AutoModel.from_pretrained(
             folder,
@@ -179,6 +188,32 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
     return encoder
 
 
+def _pretrained_shape(config: ModelConfig, folder: Path) -> Any:
+    """Return the library's config of a pretrained encoder, cut to the layers that are asked for."""
+    from transformers import AutoConfig
+
+    shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+    if config.layers is not None:
+        check_layers(config)
+        shape.num_hidden_layers = config.layers
+    return shape
+
+
+def keep_rows(encoder: Any, kept: np.ndarray) -> None:
+    """Cut an encoder's word embeddings to the rows ``kept``, so that row ``kept[i]`` becomes row i.
+
+    Exact: a row that no example uses has a gradient of zero, and Adam updates each row by its own gradients alone,
+    with weight decay too.
+
+    Args:
+        kept: (m,) ids of pieces, ascending; the padding's and all below it among them, so that theirs stay.
+    """
+    whole = encoder.get_input_embeddings()
+    weight = whole.weight.detach()[torch.from_numpy(kept)].clone()
+    encoder.set_input_embeddings(nn.Embedding.from_pretrained(weight, freeze=False, padding_idx=whole.padding_idx))
+    encoder.config.vocab_size = len(kept)
+
+
 def _positions(encoder: Any) -> int:
     """Return the number of word pieces that an encoder has positions for."""
     table = encoder.embeddings.position_embeddings
@@ -192,22 +227,26 @@ def skeleton(config: ModelConfig, classes: int, tags: int, vocabulary: int | Non
     The shape is that of the local folder where ``path`` is given, else the config's own.
 
     Args:
-        vocabulary: number of word pieces of an encoder that is trained from scratch; default: the config's.
+        vocabulary: rows of the word embeddings, where they are trimmed or learnt from the data; default: the shape's.
 
     Raises:
         UsageError: the shape is not known.
     """
-    from transformers import AutoConfig, AutoModel
+    from transformers import AutoModel
 
     if config.path is not None:
-        shape = AutoConfig.from_pretrained(locate(config), local_files_only=True)
+        shape = _pretrained_shape(config, locate(config))
+        shape.vocab_size = vocabulary or shape.vocab_size
     else:
+        check_layers(config)
         shape = _shape(config, vocabulary or config.vocab_size or 0, 0)
     with torch.device("meta"):
         return Model(AutoModel.from_config(shape), classes, tags, config.dropout)
 
 
-def build(config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: int) -> Model:
+def build(
+    config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: int, kept: np.ndarray | None = None
+) -> Model:
     """Return the untrained model (hop 0): the encoder as pretrained or freshly initialised, and fresh heads.
 
     Args:
@@ -215,12 +254,16 @@ def build(config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: in
         classes: number of classes.
         tags: number of tags; 0 for a dataset without tags.
         seed: the run's seed: equal seeds give equal weights, and the global random state is left as it was.
+        kept: rows of the word embeddings to keep (see `keep_rows`), or None for all. The other weights are the same.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))
         if from_scratch(config):
-            encoder = _fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id)
+            encoder: Any = _fresh_encoder(config, len(tokenizer), tokenizer.pad_token_id)
         else:
             encoder = _pretrained_encoder(config)
+        rows = encoder.get_input_embeddings().num_embeddings
+        if kept is not None:
+            keep_rows(encoder, kept)
         torch.default_generator.manual_seed(derive(seed, "heads"))
-        return Model(encoder, classes, tags, config.dropout)
+        return Model(encoder, classes, tags, config.dropout, rows)

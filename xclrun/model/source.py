@@ -1,13 +1,15 @@
-"""Where an encoder comes from, and what identifies it: a local folder, the hub, or training from scratch."""
+"""Where an encoder comes from, and what identifies it: a local folder, a package, the hub, or training from scratch."""
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from pathlib import Path
 
 from xclrun.config import ModelConfig
 from xclrun.data.example import Dataset
 from xclrun.errors import UsageError
+from xclrun.model import e5
 from xclrun.plan import digest
 from xclrun.store.files import sha256
 
@@ -18,16 +20,18 @@ IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_c
 
 
 def from_scratch(model: ModelConfig) -> bool:
-    """Whether the encoder is trained from scratch: neither a path nor a name on the hub is given."""
-    return model.path is None and model.hub is None
+    """Whether the encoder is trained from scratch: neither a path nor a package nor a name on the hub is given."""
+    return model.path is None and model.package is None and model.hub is None
 
 
 def locate(model: ModelConfig) -> Path:
-    """Return the local folder of a pretrained encoder, fetching it from the hub where no path is given.
+    """Return the local folder of a pretrained encoder; one of a package is converted, one of the hub fetched.
 
     Raises:
-        UsageError: the folder does not hold an encoder, or the hub cannot be reached.
+        UsageError: the folder does not hold an encoder, the package is not there, or the hub cannot be reached.
     """
+    if model.path is None and model.package is not None:
+        return e5.folder()
     if model.path is None:
         assert model.hub is not None
         return _from_hub(model.hub, model.revision, model.name)
@@ -68,12 +72,47 @@ def _folder_identity(folder: Path) -> str:
     return digest([[file.name, sha256(file)] for file in files])
 
 
-def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
-    """Return the hash of what the encoder is before fine-tuning.
+def source_identity(model: ModelConfig, dataset: Dataset) -> str:
+    """Return the hash of what the encoder comes from.
 
     Pretrained: the content of its files. From scratch: the training splits that its vocabulary is learnt from (its
     shape is in the config, its initial weights follow from the seed).
     """
     if from_scratch(model):
         return digest([dataset.fingerprints[language, "train"] for language in sorted(dataset.languages)])
+    if model.path is None and model.package is not None:
+        e5.packaged_file()
+        return digest([e5.SHA256, e5.VERSION])
     return _folder_identity(locate(model).resolve())
+
+
+def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
+    """Return the hash of what the encoder is before fine-tuning.
+
+    Which rows of the embeddings a trimmed one keeps depends on all splits, so they are part of what it is: runs on
+    other splits have weights of another shape, and share nothing with it.
+
+    Raises:
+        UsageError: there is no such encoder, or it has fewer layers than are asked for.
+    """
+    check_layers(model)
+    identity = source_identity(model, dataset)
+    if not model.trim_vocabulary:
+        return identity
+    return digest([identity, sorted((*key, value) for key, value in dataset.fingerprints.items())])
+
+
+def check_layers(model: ModelConfig) -> None:
+    """Check that the encoder has the layers that are asked for.
+
+    Raises:
+        UsageError: it has fewer.
+    """
+    if model.layers is None:
+        return
+    there = model.hidden_layers
+    if model.path is not None or there is None:
+        config = json.loads((locate(model) / "config.json").read_text(encoding="utf-8"))
+        there = config.get("num_hidden_layers", config.get("n_layers"))
+    if there is not None and model.layers > there:
+        raise UsageError(f"model.layers={model.layers}: the encoder has {there} layers")

@@ -11,10 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from xclrun.config import ModelConfig
+from xclrun.data.encode import Encoded
 from xclrun.data.example import Dataset
 from xclrun.errors import UsageError
-from xclrun.model.source import encoder_identity, from_scratch, locate
+from xclrun.model.source import from_scratch, locate, source_identity
 from xclrun.plan import digest
 from xclrun.store.files import atomic_write
 
@@ -57,6 +60,18 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     return list(dict.fromkeys([*SPECIAL, *characters, *pieces]))
 
 
+def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
+    """Return the ids (m,) int64, ascending, of the pieces that a trimmed vocabulary keeps.
+
+    Those are the pieces of the splits, the special ones, and all up to the padding: its id stays, since RoBERTa's
+    family counts positions from it.
+    """
+    pad = tokenizer.pad_token_id
+    assert isinstance(pad, int)
+    always = np.array([*range(pad + 1), *tokenizer.all_special_ids], np.int64)
+    return np.unique(np.concatenate([always, *(np.unique(split.pieces.values) for split in splits)]))
+
+
 def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrainedTokenizerFast:
     """Return the encoder's tokenizer; one that is learnt is kept in ``cache``.
 
@@ -66,7 +81,7 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
     from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
     if from_scratch(model):
-        key = digest([encoder_identity(model, dataset), model.vocab_size])
+        key = digest([source_identity(model, dataset), model.vocab_size])
         path = cache / f"vocabulary-{key[:16]}.txt"
         if not path.is_file():
             assert model.vocab_size is not None
@@ -79,7 +94,9 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True, local_files_only=True)
+        # The library warns of Mistral's tokenizers wherever its own version saved the folder, unless told not to.
+        options = {"use_fast": True, "local_files_only": True, "fix_mistral_regex": False}
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         # What the tokenizers' own reader raises is a plain Exception.
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -140,6 +140,7 @@ class _Execution:
         if "parameters" in facts:
             counted = count(facts["parameters"], self.maker.strategy, self.run.stream)
             self.manifest["parameters"] = counted.to_json()
+            self.manifest["vocabulary"] = facts["vocabulary"]
         self.manifest["data"]["truncated"] = self.maker.truncated
         self.directory.write_manifest(self.manifest)
         self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=facts["scores"])

@@ -17,6 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from xclrun import __version__
 from xclrun.config import PACKAGE, Selection
 from xclrun.data.encode import Encoded, encode
 from xclrun.model.network import Model, build
-from xclrun.model.vocabulary import load_tokenizer
+from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.plan import Hop, Stage, derive, digest
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -52,10 +53,16 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class Encodings:
-    """Tokenizer and encoded splits, kept between runs of one process that agree on data and encoder."""
+    """Tokenizer and encoded splits, kept between runs of one process that agree on data and encoder.
+
+    Attributes:
+        kept: where the vocabulary is trimmed, the tokenizer's ids (m,) of its pieces: piece i of the splits is
+            ``kept[i]``.
+    """
 
     tokenizer: Any
     splits: Mapping[tuple[str, str], Encoded]
+    kept: np.ndarray | None = None
 
     @property
     def truncated(self) -> dict[str, int]:
@@ -77,7 +84,10 @@ def encodings(run: Run) -> Encodings:
             name: encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value)
             for name, examples in dataset.splits.items()
         }
-        _encodings[key] = Encodings(tokenizer, splits)
+        kept = used_pieces(splits.values(), tokenizer) if config.trim_vocabulary else None
+        if kept is not None:
+            splits = {name: split.renumbered(kept) for name, split in splits.items()}
+        _encodings[key] = Encodings(tokenizer, splits, kept)
         write_json(_truncated(run), _encodings[key].truncated)
     return _encodings[key]
 
@@ -153,7 +163,8 @@ class Maker:
 
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
-        model = build(config.model, self.encodings.tokenizer, len(dataset.labels), len(dataset.tags), config.seed)
+        tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
+        model = build(config.model, tokenizer, len(dataset.labels), len(dataset.tags), config.seed, kept)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, self)
@@ -352,6 +363,8 @@ class Maker:
         if hop.index == 0:
             # Every run reads this first, and then knows its parameters without building a model.
             facts["parameters"] = sizes(self.model)
+            encoder: Any = self.model.encoder
+            facts["vocabulary"] = {"encoder": self.model.vocabulary, "kept": encoder.config.vocab_size}
         self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
 
     def _selected(self, training: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""A training step with a trimmed vocabulary over the same with the whole one, at mBERT's size with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.timing import ratio
+from xclrun.command.plan import plan_runs
+from xclrun.data.encode import Batch
+from xclrun.model.network import build
+from xclrun.train.making import encodings
+from xclrun.train.optimize import make_optimizer
+
+# Word pieces in mBERT's vocabulary.
+WHOLE = 119_547
+
+
+class _Sized:
+    """Stands for a tokenizer with as many pieces as mBERT's."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.pad_token_id = tokenizer.pad_token_id
+
+    def __len__(self) -> int:
+        return WHOLE
+
+
+def trimmed_over_whole(overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
+    """Return the ratio of step times on one batch of the data, and how many pieces are kept.
+
+    Args:
+        overrides: a dataset, and an encoder of mBERT's shape that is trained from scratch.
+    """
+    [run] = plan_runs([*overrides, "tracking=none", f"paths.outputs={outputs}"])
+    found, config = encodings(run), replace(run.config.model, vocab_size=WHOLE)
+    batch = found.splits[run.stream.languages[0], "train"].batch(range(run.config.trainer.batch_size))
+    pieces = np.unique(np.concatenate([split.pieces.values for split in found.splits.values()]))
+    renumbered = replace(batch, input_ids=torch.from_numpy(np.searchsorted(pieces, batch.input_ids.numpy())))
+
+    def step(kept: np.ndarray | None, batch: Batch) -> Callable[[], None]:
+        classes, tags = len(run.dataset.labels), len(run.dataset.tags)
+        model = build(config, _Sized(found.tokenizer), classes, tags, 1, kept)
+        optimizer = make_optimizer(model.parameters(), run.config.trainer)
+
+        def once() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            model.loss(batch).backward()
+            optimizer.step()
+
+        return once
+
+    return {**ratio(step(pieces, renumbered), step(None, batch)), "kept": len(pieces), "whole": WHOLE}
