@@ -146,6 +146,7 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
 
     from xclrun.config import check
     from xclrun.model.network import skeleton
+    from xclrun.plan import strategy_name
     from xclrun.strategy import make
     from xclrun.strategy.parameters import count, sizes
 
@@ -155,9 +156,11 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     model = skeleton(job.config.model, task.intents, task.tags, task.vocabulary)
     with torch.device("meta"):
         strategy.prepare(model, stream, _Nowhere())
-    settings = {k: v for k, v in job.resolved["strategy"].items() if k != "name"}
+    own, beneath = job.resolved["strategy"], job.resolved["strategy"].get("expansion") or {}
+    settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "expansion", "pretrained")}
     shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
-    label = f"{job.config.strategy.name}({shown})" if shown else job.config.strategy.name
+    name = strategy_name(job.resolved["strategy"])
+    label = f"{name}({shown})" if shown else name
     return Counted(job.config, label, task, count(sizes(model), strategy, stream))
 
 

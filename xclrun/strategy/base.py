@@ -128,9 +128,17 @@ class Strategy(Generic[Settings]):
         """Return the hops whose weights `for_language` may ask the library for in the evaluation after ``hop``."""
         return ()
 
+    def relied_on(self, hop: Hop) -> Sequence[int]:
+        """Return the hops whose weights the training of ``hop`` may ask the library for."""
+        return ()
+
     def language_specific(self, parameter: str) -> bool:
         """Whether every language has values of its own of a parameter, given by its name in the model."""
         return False
+
+    def identified(self) -> int | str:
+        """Return what identifies the strategy in a run's id beside its settings: its version."""
+        return self.version
 
     def described(self) -> dict[str, Any]:
         """Return name, version and all settings: what a signature holds where everything matters."""
@@ -146,7 +154,8 @@ class Strategy(Generic[Settings]):
         generator.
 
         Args:
-            library: gives the weights of earlier hops in `for_language`.
+            library: gives the weights of earlier hops, those that `relied_on` names in training and those that
+                `recalled` names in `for_language`.
         """
 
     def begin_hop(self, context: Context) -> None:

@@ -219,6 +219,8 @@ class Maker:
         self.weights_of = index
 
     def _parents(self, hop: Hop) -> None:
+        """Bring strategy and model to where the training of ``hop`` starts, with all in the store that it relies on."""
+        self._recall(self.strategy.relied_on(hop))
         self.state(hop.parent)
         self.weights(hop.parent)
 
@@ -252,9 +254,9 @@ class Maker:
         self.trained_here.add(hop.index)
         self.weights_of = hop.index
 
-    def _recall(self, hop: Hop) -> None:
-        """See to it that the weights that the evaluation after ``hop`` recalls lie in the store, whole."""
-        for index in self.strategy.recalled(hop):
+    def _recall(self, hops: Sequence[int]) -> None:
+        """See to it that the weights after some hops, which the library will be asked for, lie in the store, whole."""
+        for index in hops:
             stage = self.run.stages[index]
             if not self.store.has(stage.train):
                 self._parents(stage.hop)
@@ -317,7 +319,7 @@ class Maker:
         The facts hold its scores and the counters of its training, so that they outlive the weights.
         """
         if not self.store.has(stage.evaluation):
-            self._recall(stage.hop)
+            self._recall(self.strategy.recalled(stage.hop))
             self.weights(stage.hop.index)
             self.state(stage.hop.index)
         folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
@@ -326,7 +328,7 @@ class Maker:
     def _evaluate(self, stage: Stage) -> None:
         # Sorted: the rows that runs share are the same whichever run's order made them.
         hop, languages = stage.hop, sorted(self.run.stream.languages)
-        self._recall(hop)
+        self._recall(self.strategy.recalled(hop))
         self.weights(hop.index)
         self.state(hop.index)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
