@@ -42,7 +42,21 @@ ADAPTERS: dict[tuple[str, ...], Callable[[str], bool]] = {
     ("strategy=lang_spec_ada_t",): lambda name: "adapters." in name,
     ("strategy=lang_spec_ada_f",): lambda name: "adapters." in name,
 }
+# The same beneath other strategies.
+COMPOSED: dict[tuple[str, ...], Callable[[str], bool]] = {
+    ("strategy=er", "strategy.expansion=lang_spec_task"): STRATEGIES["strategy=lang_spec_task",],
+    ("strategy=er", "strategy.expansion=lang_spec_trans"): STRATEGIES["strategy=lang_spec_trans",],
+    ("strategy=kd_logit", "strategy.expansion=lang_spec_enc"): STRATEGIES["strategy=lang_spec_enc",],
+    ("strategy=kd_rep", "strategy.expansion=lang_spec_embed"): STRATEGIES["strategy=lang_spec_embed",],
+    ("strategy=agem", "strategy.expansion=lang_spec_ada_t"): ADAPTERS["strategy=lang_spec_ada_t",],
+    ("strategy=ewc", "strategy.expansion=lang_spec_task"): STRATEGIES["strategy=lang_spec_task",],
+    ("strategy=ewc_online", "strategy.expansion=lang_spec_ada_f"): ADAPTERS["strategy=lang_spec_ada_f",],
+}
 ORDER = ("en", "de", "es")
+
+
+def name_of(overrides: tuple[str, ...]) -> str:
+    return "+".join(text.rpartition(".")[2].partition("=")[2] for text in overrides)
 
 
 @pytest.fixture(params=[*STRATEGIES, *ADAPTERS], ids=lambda overrides: overrides[-1].removeprefix("strategy="))
@@ -52,7 +66,7 @@ def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @pytest.fixture
 def specific(overrides: tuple[str, ...]) -> Callable[[str], bool]:
-    return {**STRATEGIES, **ADAPTERS}[overrides[:-1]]
+    return {**STRATEGIES, **ADAPTERS, **COMPOSED}[overrides[:-1]]
 
 
 @pytest.fixture
@@ -91,6 +105,7 @@ def same(a: Weights, b: Weights) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("overrides", [*STRATEGIES, *ADAPTERS, *COMPOSED], ids=name_of, indirect=True)
 def test_what_serves_a_language_after_each_hop(
     overrides: tuple[str, ...],
     specific: Callable[[str], bool],

@@ -39,7 +39,8 @@ NAME = "language"
 @dataclass
 class AdapterSettings(StrategyConfig):
     reduction: int = 2
-    pretrained: dict[str, str] | None = None
+    # Language → str; Hydra adds no keys to a typed mapping.
+    pretrained: Any = None
 
 
 class LanguageAdapters(LanguageParts[AdapterSettings]):
@@ -57,6 +58,11 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         if settings.reduction < 1:
             raise UsageError(f"strategy.reduction={settings.reduction}: must be a whole number of at least 1")
         super().__init__(settings)
+        self.given: dict[str, str] = settings.pretrained or {}
+        if not isinstance(self.given, dict) or not all(isinstance(name, str) for name in self.given.values()):
+            raise UsageError(
+                f"strategy.pretrained={self.given}: must be null, or a folder per language as in {{en: DIR}}"
+            )
         self.pretrained: dict[str, Mapping[str, Tensor]] = {}
 
     def language_specific(self, parameter: str) -> bool:
@@ -65,8 +71,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
     @cached_property
     def contents(self) -> dict[str, str]:
         """Language → hash of its pretrained adapters."""
-        given = self.settings.pretrained or {}
-        return {language: adapter_identity(_key(language), name) for language, name in given.items()}
+        return {language: adapter_identity(_key(language), name) for language, name in self.given.items()}
 
     def identified(self) -> int | str:
         return f"{self.version}+{digest(self.contents)[:12]}" if self.contents else self.version
@@ -104,7 +109,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         for name, parameter in model.encoder.named_parameters():
             parameter.requires_grad_(not self.frozen or self.language_specific(name))
         super().prepare(model, stream, library)
-        for language, given in (self.settings.pretrained or {}).items():
+        for language, given in self.given.items():
             # A model that is only counted has no values.
             if language in stream.languages and not next(encoder.parameters()).is_meta:
                 found = read_adapter(encoder, NAME, _key(language), given)
