@@ -33,6 +33,7 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   all         every stage: the model, the seed
 #   trained     every hop that was trained, that is all but hop 0
 #   evaluated   as trained, and how hop 0 is evaluated
+#   composed    another strategy beneath: what changes, `test_an_expansion_changes_what_it_does` says
 #   replayed    what a memory can reach: hops that replay, and the memory itself
 EXPECTED = {
     "dataset.name": "id",
@@ -52,6 +53,8 @@ EXPECTED = {
     "order.languages": "id",
     "order.by_size": "id",
     "strategy.name": "id",
+    "strategy.expansion": "composed",
+    "strategy.pretrained": "nothing",
     "strategy.memory": "replayed",
     "strategy.every_k": "replayed",
     "model.name": "id",
@@ -180,6 +183,8 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
             continue  # Another name is another stream: what that changes, the sharing tests say.
         assert key in EXPECTED, f"{key} is new: write down in EXPECTED what changes with it"
         kind = EXPECTED[key]
+        if kind == "composed" or key == "strategy.pretrained":
+            continue  # Not any value can stand there; pretrained adapters: tests/strategy/test_adapters.
         after = Planned.of(changed(config, key))
         assert (after.id != before.id) == (kind != "nothing"), key
         trained = {"all": [True for _ in hops], "replayed": [hop > 1 for hop in hops]}
@@ -191,6 +196,27 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
         if strategy == "er":
             stateful = trained | {"replayed": [hop > 0 for hop in hops], "all": [hop > 0 for hop in hops]}
             assert differs(before, after, "state") == stateful.get(kind, nothing), key
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expansion", "trained", "evaluated"),
+    [
+        *[
+            (name, "lang_spec_task", [2, 3], [1, 2, 3])
+            for name in ("er", "agem", "kd_logit", "kd_rep", "ewc", "ewc_online")
+        ],
+        ("lang_spec_ft", "lang_spec_ada_f", [1, 2, 3], [0, 1, 2, 3]),
+    ],
+)
+def test_an_expansion_changes_what_it_does(
+    strategy: str, expansion: str, trained: list[int], evaluated: list[int], make_run: Callable[..., Run]
+) -> None:
+    plain, over = (make_run(f"strategy={strategy}", f"strategy.expansion={e}") for e in ("null", expansion))
+    assert plain.id != over.id
+    assert plain.id == make_run(f"strategy={strategy}").id
+    pairs = list(zip(plain.stages, over.stages, strict=True))
+    assert [hop for hop, (a, b) in enumerate(pairs) if a.train != b.train] == trained
+    assert [hop for hop, (a, b) in enumerate(pairs) if a.evaluation != b.evaluation] == evaluated
 
 
 def test_every_key_is_there(resolved: Callable[..., dict[str, Any]]) -> None:

@@ -78,6 +78,7 @@ class AGEM(MemoryStrategy[MemorySettings]):
         total = [torch.zeros_like(p) for p in parameters]
         size = sum(batch.size for _, batch in batches)
         for language, batch in batches:
+            context.beside(batch)
             for part in batch.split(-(-size // max(1, self._parts))):
                 bf16 = context.precision == "bf16"
                 with torch.autocast(context.device.type, torch.bfloat16) if bf16 else nullcontext():

@@ -12,7 +12,7 @@ Life of a strategy in a run::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -42,6 +42,7 @@ class Context:
         seed: the run's seed; use `generator` rather than this.
         batch_size: sentences in a mini-batch.
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
+        beside: hears of each batch of the memory that a step learns from beside the batch that it is given.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class Context:
     seed: int
     batch_size: int
     precision: str = "fp32"
+    beside: Callable[[Batch], None] = lambda batch: None
 
     def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
         """Return a generator of its own for ``purpose`` at ``position`` in this hop: the same whatever ran before."""

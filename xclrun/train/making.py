@@ -293,10 +293,11 @@ class Maker:
     def _end_hop(self, hop: Hop, key: str) -> None:
         self.weights(hop.index)
         self.state(hop.parent)
-        self.state_of = None
+        self.state_of, began = None, time.monotonic()
         self.strategy.end_hop(self._context(hop))
+        footprint = {**self.strategy.footprint(), "seconds": time.monotonic() - began}
         facts = {"kind": "state", "hop": hop.name, "run": self.run.id, **made_here()}
-        self.store.put(key, facts | {"footprint": self.strategy.footprint()}, self._fill_state)
+        self.store.put(key, facts | {"footprint": footprint}, self._fill_state)
         self.state_of = hop.index
 
     def _fill_state(self, folder: Path) -> None:
@@ -305,10 +306,13 @@ class Maker:
         if state.tensors:
             save_tensors(folder / "state.safetensors", state.tensors)
 
-    def footprint(self, stage: Stage) -> dict[str, int] | None:
-        """Return what the strategy keeps after a hop; None where the store has no state of it (yet, or any more)."""
+    def footprint(self, stage: Stage) -> Mapping[str, float] | None:
+        """Return what the strategy keeps after a hop, and the ``seconds`` that it took to make that.
+
+        None where the store has no state of it (yet, or any more).
+        """
         if stage.state is None:
-            return self.untouched_footprint
+            return {**self.untouched_footprint, "seconds": 0.0}
         return self.store.facts(stage.state).get("footprint") if self.store.has(stage.state) else None
 
     # Predictions.
