@@ -181,7 +181,6 @@ def values(folder: Path, name: str = "wiki") -> dict[str, Tensor]:
     return {f"encoder.{key.removeprefix('bert.').replace(f'.{name}.', '.language.')}": t for key, t in saved.items()}
 
 
-@pytest.mark.filterwarnings("ignore:.*adapters available but none")
 @pytest.mark.parametrize("kind", KINDS)
 def test_pretrained_adapters_are_where_a_hop_starts(kind: str, make_run: Make, do: Do, tmp_path: Path) -> None:
     """And not what serves a language that was not seen: that stays the fresh ones."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,55 @@ def test_the_first_training_is_naive_s_and_its_evaluation_is_not(given: tuple[st
     assert [a.train == b.train for a, b in zip(own, naive, strict=True)] == [True, True, False, False]
     assert [a.evaluation == b.evaluation for a, b in zip(own, naive, strict=True)] == [True, False, False, False]
     assert all(stage.state is None for stage in own)
+
+
+def size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device, the model: one body. Beside it on the CPU the first one, and the one being chosen for a while."""
+    given: list[tuple[weakref.ref[Tensor], int]] = []
+    peaks, models = [], []
+    tensors, predict = Maker.tensors, Evaluator.predict
+
+    def lending(self: Maker, hop: int, names: Any) -> Any:
+        assert sum(n for ref, n in given if ref() is not None) == 0, "a body is lent while another still lives"
+        found = tensors(self, hop, names)
+        given.extend((weakref.ref(tensor), tensor.nbytes) for tensor in found.values())
+        peaks.append(size(found.values()))
+        return found
+
+    def looking(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+        assert sum(n for ref, n in given if ref() is not None) == 0, "a body outlives its choice"
+        models.append(size(model.state_dict().values()))
+        strategy = run_maker[0].strategy
+        assert size(strategy.initial.values()) == body
+        assert strategy.held == {}
+        return predict(self, model, encoded, language, split)
+
+    run_maker: list[Any] = []
+    build = Maker._untrained
+    monkeypatch.setattr(Maker, "_untrained", lambda self: (run_maker.append(self), build(self))[1])
+    run = make_run(
+        "strategy=lang_spec_trans",
+        "dataset=mini",
+        "dataset.max_train=8",
+        "model.vocab_size=600",
+        "dataset.max_eval=4",
+        "order=[en,de,fr,es,hi,th]",
+        "trainer.epochs=1",
+    )
+    start = untrained(run)
+    body = size(tensor for name, tensor in start.items() if STRATEGIES["strategy=lang_spec_trans",](name))
+    run_maker.clear()
+    monkeypatch.setattr(Maker, "tensors", lending)
+    monkeypatch.setattr(Evaluator, "predict", looking)
+    do(run)
+    # Six hops; after hop i the i languages seen are served by bodies of their own.
+    assert len(peaks) == 1 + 2 + 3 + 4 + 5 + 6
+    assert set(peaks) == {body}
+    assert set(models) == {size(start.values())}
 
 
 def test_no_two_strategies_share_what_differs(make_run: Make) -> None:

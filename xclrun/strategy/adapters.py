@@ -105,7 +105,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         encoder.prompt_tuning.base_model_embeddings = None
         with quiet("adapters.model_mixin"):
             encoder.add_adapter(NAME, config=adapters.SeqBnInvConfig(reduction_factor=self.settings.reduction))
-        encoder.set_active_adapters(NAME)
+            encoder.set_active_adapters(NAME)
         for name, parameter in model.encoder.named_parameters():
             parameter.requires_grad_(not self.frozen or self.language_specific(name))
         super().prepare(model, stream, library)
