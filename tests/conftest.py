@@ -86,10 +86,10 @@ def write_corpus(folder: Path, change: Mapping[tuple[str, str], Callable[[list[d
 @cache
 def composed(overrides: tuple[str, ...]) -> Composed:
     """Compose one job as the command line does; Hydra takes a tenth of a second, so each is composed once."""
-    from xclrun.compose import compose_jobs, lists_of_languages, loader
+    from xclrun.compose import compose_jobs, expansions, lists_of_languages, loader
 
     with loader() as config_loader:
-        [job] = compose_jobs([lists_of_languages(overrides)], config_loader)
+        [job] = compose_jobs([expansions(lists_of_languages(overrides))], config_loader)
     return job
 
 

@@ -34,6 +34,7 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   trained     every hop that was trained, that is all but hop 0
 #   evaluated   as trained, and how hop 0 is evaluated
 #   own         what the strategy does by itself: see OWN
+#   composed    another strategy beneath: what changes, `test_an_expansion_changes_what_it_does` says
 EXPECTED = {
     "dataset.name": "id",
     "dataset.reader": "id",
@@ -63,6 +64,8 @@ EXPECTED = {
     "strategy.fisher_examples": "own",
     "strategy.layers": "own",
     "strategy.reduction": "own",
+    "strategy.expansion": "composed",
+    "strategy.pretrained": "nothing",
     "model.name": "id",
     "model.hub": "nothing",
     "model.revision": "nothing",
@@ -242,6 +245,8 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
             continue  # Another name is another stream: what that changes, the sharing tests say.
         assert key in EXPECTED, f"{key} is new: write down in EXPECTED what changes with it"
         kind = EXPECTED[key]
+        if kind == "composed" or key == "strategy.pretrained":
+            continue  # Not any value can stand there; pretrained adapters: tests/strategy/test_adapters.
         after = Planned.of(changed(config, key))
         assert (after.id != before.id) == (kind != "nothing"), key
         for part in ("train", "evaluation", "state"):
@@ -253,6 +258,27 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
                 # Where nothing is kept, nothing can change.
                 reached = [is_reached and hop in OWN[strategy].state for hop, is_reached in enumerate(reached)]
             assert differs(before, after, part) == reached, f"{key}: {part}"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expansion", "trained", "evaluated"),
+    [
+        *[
+            (name, "lang_spec_task", [2, 3], [1, 2, 3])
+            for name in ("er", "agem", "kd_logit", "kd_rep", "ewc", "ewc_online")
+        ],
+        ("lang_spec_ft", "lang_spec_ada_f", [1, 2, 3], [0, 1, 2, 3]),
+    ],
+)
+def test_an_expansion_changes_what_it_does(
+    strategy: str, expansion: str, trained: list[int], evaluated: list[int], make_run: Callable[..., Run]
+) -> None:
+    plain, over = (make_run(f"strategy={strategy}", f"strategy.expansion={e}") for e in ("null", expansion))
+    assert plain.id != over.id
+    assert plain.id == make_run(f"strategy={strategy}").id
+    pairs = list(zip(plain.stages, over.stages, strict=True))
+    assert [hop for hop, (a, b) in enumerate(pairs) if a.train != b.train] == trained
+    assert [hop for hop, (a, b) in enumerate(pairs) if a.evaluation != b.evaluation] == evaluated
 
 
 def test_every_key_is_there(resolved: Callable[..., dict[str, Any]]) -> None:

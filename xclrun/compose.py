@@ -34,6 +34,9 @@ FREE = ("seed", "bucket")
 def register() -> None:
     """Make the typed schemas and the sweeps known to Hydra."""
     store = ConfigStore.instance()
+    for name in choices()["strategy/expansion"]:
+        node = {"defaults": [f"/strategy/{name}@_here_"]}
+        store.store(group="strategy/expansion", name=name, node=node, provider="xclrun")
     for name, schema in SCHEMAS.items():
         store.store(group="schema", name=name, node=schema)
     for name in STRATEGIES:
@@ -76,6 +79,20 @@ def lists_of_languages(overrides: Sequence[str]) -> list[str]:
     return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
 
 
+def expansions(overrides: Sequence[str]) -> list[str]:
+    """Rewrite ``strategy.expansion=NAME``, a choice that reads like a value, as the choice of a group that it is."""
+
+    def rewritten(text: str) -> str:
+        key, _, value = text.partition("=")
+        if key.strip() not in ("strategy.expansion", "strategy/expansion") or parse([text])[0].is_sweep_override():
+            return text
+        # To Hydra no choice is a value.
+        separator = "." if value.strip() == "null" or value.strip().startswith("{") else "/"
+        return f"strategy{separator}expansion={value}"
+
+    return [rewritten(text) for text in overrides]
+
+
 def checked(arguments: Sequence[str]) -> list[str]:
     """Return a command's overrides as Hydra takes them; refuse those that would not do there what they seem to.
 
@@ -84,7 +101,7 @@ def checked(arguments: Sequence[str]) -> list[str]:
             or sweeper is chosen.
         hydra.errors.HydraException: an override that cannot be parsed.
     """
-    overrides = lists_of_languages([_at_home(argument) for argument in arguments])
+    overrides = expansions(lists_of_languages([_at_home(argument) for argument in arguments]))
     groups = {**choices(), "hydra/sweeper": {}}
     for override in parse(overrides):
         key, text = override.key_or_group, override.input_line
@@ -126,14 +143,14 @@ def expand(
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    given = {text.partition("=")[0] for text in overrides}
+    given = {text.partition("=")[0].replace("strategy/expansion", "strategy.expansion") for text in overrides}
     before = [f"{key}={value}" for key, value in (preset or {}).items() if key not in given]
     parsed = parse([*before, *overrides], config_loader)
     continuous = [o.input_line for o in parsed if o.is_sweep_override() and not o.is_discrete_sweep()]
     if continuous:
         raise UsageError(f"{continuous[0]}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)")
     [jobs] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    return [lists_of_languages(job) for job in jobs]
+    return [expansions(lists_of_languages(job)) for job in jobs]
 
 
 def compose_command(arguments: Sequence[str]) -> list[Composed]:

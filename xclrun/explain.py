@@ -19,6 +19,12 @@ VALUES = (
     (r"field '.*' is not Optional", "cannot be null"),
 )
 
+NO_EXPANSION = (
+    "strategy.expansion: the strategy chosen cannot have one; er, agem, ewc, ewc_online, kd_logit, kd_rep and "
+    "lang_spec_ft can. The other lang_spec_ strategies are expansions themselves, naive with one is that one, and "
+    "inc_joint and multilingual mix languages in a batch, which have no parts in common"
+)
+
 
 def explain(error: BaseException) -> str:
     """Return one line for an exception of Hydra or OmegaConf."""
@@ -50,8 +56,12 @@ def _unknown_choice(text: str) -> str | None:
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", text):
         group, choice = found.groups()
         listed = "; or a list of languages, as in order=[en,de]" if group == "order" else ""
-        return f"{group}={choice}: unknown; {did_you_mean(choice, choices().get(group, {}), limit=40)}{listed}"
+        known = choices().get(group, {})
+        group = group.replace("strategy/expansion", "strategy.expansion")
+        return f"{group}={choice}: unknown; {did_you_mean(choice, known, limit=40)}{listed}"
     if found := re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text):
+        if found[1] == "strategy/expansion":
+            return NO_EXPANSION
         return f"no group is called '{found[1]}'; {did_you_mean(found[1], choices())}"
     return None
 

@@ -6,6 +6,7 @@ batch size and precision, under the same strategy where there is one, and on the
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def forecast(runs: Sequence[Run]) -> Forecast:
     """
     by_strategy: dict[str, list[Run]] = {}
     for run in runs:
-        by_strategy.setdefault(run.config.strategy.name, []).append(run)
+        by_strategy.setdefault(run.strategy_name, []).append(run)
     store = runs[0].store
     costs = Costs(store)
     there = set(store.all_keys())
@@ -195,7 +196,8 @@ def _needed(run: Run, there: set[str]) -> set[int]:
 def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     """Return what the measures of these runs lack: (what it gives, runs that are not finished).
 
-    A transfer T needs `lang_spec_ft` of the same data, model, trainer and seed; all runs need hop 0, which they bring.
+    A transfer T needs `lang_spec_ft` of the same data, model, trainer, seed and language adapters; all runs need hop 0,
+    which they bring.
     """
     unfinished = [run for run in runs if not run.directory.finished]
     found = [("F, T0, FP", unfinished)] if unfinished else []
@@ -205,8 +207,11 @@ def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
             reference = run.reference()
             # Any order serves: what counts is that each of its hops is there.
             references.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
-    needed = [r for r in references.values() if not _reference_there(r)]
-    return [*found, ("T", needed)] if needed else found
+    by_strategy: dict[str, list[Run]] = {}
+    for reference in references.values():
+        if not _reference_there(reference):
+            by_strategy.setdefault(json.dumps(reference.resolved["strategy"]), []).append(reference)
+    return [*found, *(("T", needed) for needed in by_strategy.values())]
 
 
 def _reference_there(reference: Run) -> bool:
@@ -217,6 +222,6 @@ def _reference_there(reference: Run) -> bool:
     if reference.directory.finished:
         return True
     for directory in run_directories(reference.outputs):
-        if directory.finished and "-lang_spec_ft-" in directory.run_id:
+        if directory.finished and "-lang_spec_ft" in directory.run_id:
             wanted -= {stage["evaluation"] for stage in directory.read_manifest()["stages"]}
     return not wanted

@@ -140,7 +140,7 @@ def _announce(sweep: Sweep, waiting: int) -> None:
     def several(values: set[Any], word: str) -> str:
         return f"{len(values)} {word}{'' if len(values) == 1 else 's' if word != 'strategy' else ''}"
 
-    strategies = {run.config.strategy.name for run in runs}
+    strategies = {run.strategy_name for run in runs}
     orders = {run.config.order.name for run in runs}
     parts = [
         f"{len(strategies)} {'strategy' if len(strategies) == 1 else 'strategies'}",

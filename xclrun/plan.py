@@ -28,7 +28,8 @@ from xclrun.errors import UsageError, did_you_mean
 ALGORITHMS = 1
 
 # Config keys that cannot change a result, and so are no part of a run's identity. Everything else is.
-# The content behind a path is: the data's and the encoder's fingerprints stand in for dataset.root and model.path.
+# The content behind a path is: the data's and the encoder's fingerprints stand in for dataset.root and model.path, the
+# hashes of pretrained adapters for where those lie.
 # Budgets of replay are part of it where a strategy takes them over as its own settings.
 NOT_IDENTITY = frozenset(
     {
@@ -37,6 +38,8 @@ NOT_IDENTITY = frozenset(
         "dataset.hub_config",
         "dataset.on_bad_line",
         "dataset.replay",
+        "strategy.pretrained",
+        "strategy.expansion.pretrained",
         "model.path",
         "model.package",
         "model.hub",
@@ -270,7 +273,19 @@ def stages(
     return tuple(result)
 
 
-def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy_version: int) -> str:
+def strategy_name(settings: Mapping[str, Any]) -> str:
+    """Return the name of a strategy for people, given its resolved settings: ``er``, or ``er+lang_spec_task``."""
+    expansion = settings.get("expansion")
+    return f"{settings['name']}+{expansion['name']}" if expansion else str(settings["name"])
+
+
+def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the resolved settings of a strategy's language adapters, its own or its expansion's; None without any."""
+    found = settings.get("expansion") or settings
+    return found if found["name"].startswith("lang_spec_ada_") else None
+
+
+def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy_version: int | str) -> str:
     """Return the id of a run: words that help a person, then the hash that is the identity (12 of 64 hex digits)."""
     content = {
         "config": identity(config),
@@ -278,7 +293,8 @@ def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy
         "encoder": encoder,
         "versions": {"algorithms": ALGORITHMS, "strategy": strategy_version},
     }
-    words = [config["dataset"]["name"], config["strategy"]["name"], config["order"]["name"], f"s{config['seed']}"]
+    strategy = strategy_name(config["strategy"])
+    words = [config["dataset"]["name"], strategy, config["order"]["name"], f"s{config['seed']}"]
     if config.get("bucket") is not None:
         words.append(f"b{config['bucket']}")
     # An id is the name of a folder, for which file systems have 255 bytes.

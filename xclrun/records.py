@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from xclrun.plan import strategy_name
 from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
 
@@ -50,7 +51,7 @@ def record(directory: RunDirectory) -> RunRecord:
         run_id=manifest["run_id"],
         dataset=config["dataset"]["name"],
         model=config["model"]["name"],
-        strategy=config["strategy"]["name"],
+        strategy=strategy_name(config["strategy"]),
         order=config["order"]["name"],
         languages=tuple(languages),
         seed=config["seed"],

@@ -9,11 +9,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from xclrun.config import Config, StrategyConfig, check
+from xclrun.config import Config, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset
 from xclrun.model.source import encoder_identity
-from xclrun.plan import DataIdentity, Hop, Stage, Stream, digest, resolve_order, run_id, stages
+from xclrun.plan import (
+    DataIdentity,
+    Hop,
+    Stage,
+    Stream,
+    adapters_of,
+    digest,
+    resolve_order,
+    run_id,
+    stages,
+    strategy_name,
+)
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Strategy, make, strategy_class
@@ -61,11 +72,16 @@ class Run:
     def cache(self) -> Path:
         return self.outputs / "cache"
 
+    @property
+    def strategy_name(self) -> str:
+        """Name of the strategy for people: ``er``, or ``er+lang_spec_task``."""
+        return strategy_name(self.resolved["strategy"])
+
     @cached_property
     def label(self) -> str:
         """Short words for a person: strategy, order, seed."""
         c = self.config
-        return f"{c.strategy.name} · {c.order.name} · seed {c.seed}" + (
+        return f"{self.strategy_name} · {c.order.name} · seed {c.seed}" + (
             "" if c.bucket is None else f" · bucket {c.bucket}"
         )
 
@@ -75,14 +91,22 @@ class Run:
         trainer = {key: self.resolved["trainer"][key] for key in ("batch_size", "gradient_accumulation", "precision")}
         return {
             "model": digest([model, trainer, len(self.dataset.labels), len(self.dataset.tags)])[:16],
-            "strategy": self.config.strategy.name if self.strategy().signature(hop) else "naive",
+            "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",
             "examples": sum(len(self.dataset.split(language, "train")) for language in hop.train),
         }
 
     def reference(self) -> Run:
-        """Return the run whose scores are the reference scores M of this one: each language learnt alone."""
-        config = replace(self.config, strategy=StrategyConfig("lang_spec_ft"))
-        return plan_run(config, {**self.resolved, "strategy": {"name": "lang_spec_ft"}})
+        """Return the run whose scores are the reference scores M of this one: each language learnt alone.
+
+        With language adapters where this one has some.
+        """
+        own, resolved = self.config.strategy, self.resolved["strategy"]
+        adapters = adapters_of(resolved)
+        typed = own if adapters is resolved else getattr(own, "expansion", None)
+        settings = strategy_class("lang_spec_ft").settings_type("lang_spec_ft")
+        settings.expansion = typed if adapters else None  # type: ignore[attr-defined]
+        strategy = {"name": "lang_spec_ft", "expansion": adapters}
+        return plan_run(replace(self.config, strategy=settings), {**self.resolved, "strategy": strategy})
 
     def strategy(self) -> Strategy[Any]:
         """Return a fresh strategy object."""
@@ -144,7 +168,7 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         resolved=resolved,
         dataset=dataset,
         stream=stream,
-        id=run_id(resolved, data, encoder, strategy_class(config.strategy.name).version),
+        id=run_id(resolved, data, encoder, strategy.identified()),
         stages=stages(resolved, stream, data, encoder, strategy),
         data_fingerprint=data.fingerprint,
         encoder=encoder,

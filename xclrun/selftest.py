@@ -59,10 +59,12 @@ class Outcome:
 
 
 def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
-    """Return the small run of a strategy."""
+    """Return the small run of a strategy: ``er``, or ``er+lang_spec_task``, over language-specific parts."""
     from xclrun.compose import compose_command
 
-    [composed] = compose_command([*JOB, f"strategy={strategy}", f"paths.outputs={outputs}", *extra])
+    name, _, expansion = strategy.partition("+")
+    chosen = [f"strategy={name}"] + ([f"strategy.expansion={expansion}"] if expansion else [])
+    [composed] = compose_command([*JOB, *chosen, f"paths.outputs={outputs}", *extra])
     return plan_run(composed.config, composed.resolved)
 
 

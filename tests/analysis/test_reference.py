@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,24 @@ def test_other_strategies_and_metrics_are_no_reference() -> None:
     assert np.isnan(find(record(), record("naive", seed=1), record("lang_spec_ft", stream="sequence"))).all()
     scores = References([alone([0.7, 0.8, 0.9])]).scores(record(), "slot_f1")
     assert np.isnan(scores).all()
+
+
+ADAPTERS = {"name": "lang_spec_ada_t", "reduction": 2, "pretrained": None}
+
+
+def test_strategies_with_adapters_have_reference_runs_with_adapters() -> None:
+    plain = alone([0.7, 0.8, 0.9])
+    name = "lang_spec_ft+lang_spec_ada_t"
+    settings = {"strategy": {"name": "lang_spec_ft", "expansion": ADAPTERS}}
+    mono = replace(alone([0.1, 0.2, 0.3], config=settings, strategy_version="1+1"), strategy=name)
+    coarse = {"strategy": {"name": "lang_spec_ft", "expansion": {**ADAPTERS, "reduction": 16}}}
+    other = replace(alone([0.5, 0.5, 0.5], config=coarse, strategy_version="1+1"), strategy=name)
+    own = record("lang_spec_ada_t", config={"strategy": ADAPTERS})
+    over = record("er", config={"strategy": {"name": "er", "expansion": ADAPTERS}}, strategy_version="1+1")
+    beneath = record("er", config={"strategy": {"name": "er", "expansion": {"name": "lang_spec_task"}}})
+    for found in (own, over):
+        assert find(found, plain, mono, other) == [0.1, 0.2, 0.3]
+        np.testing.assert_array_equal(find(found, plain, other), [NAN, NAN, NAN])
+    assert find(beneath, plain, mono) == find(record(), plain, mono) == [0.7, 0.8, 0.9]
+    # Adapters with another pretrained content are others.
+    assert np.isnan(find(record("lang_spec_ada_t", config={"strategy": ADAPTERS}, strategy_version="1+ab"), mono)).all()

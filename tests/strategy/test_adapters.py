@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,3 +152,159 @@ def test_without_the_library(make_run: Make, do: Do, monkeypatch: pytest.MonkeyP
 def test_reductions_that_cannot_work(reduction: int, told: str, make_run: Make, do: Do) -> None:
     with pytest.raises(UsageError, match=rf"^strategy\.reduction={reduction}: {told}"):
         do(make_run("strategy=lang_spec_ada_t", f"strategy.reduction={reduction}"))
+
+
+# --- Pretrained adapters.
+
+
+def save(run: Run, folder: Path, seed: int, name: str = "wiki", **changes: Any) -> Path:
+    """Save an adapter as the library does, with random values, for the encoder of a run."""
+    import adapters
+    from adapters import SeqBnInvConfig
+
+    encoder: Any = untrained(run).encoder
+    adapters.init(encoder)
+    encoder.add_adapter(name, config=SeqBnInvConfig(**{"reduction_factor": 2, **changes}))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for key, parameter in encoder.named_parameters():
+            if f"adapters.{name}." in key:
+                parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+    folder.mkdir(exist_ok=True)
+    encoder.save_adapter(str(folder), name, use_safetensors=True)
+    return folder
+
+
+def values(folder: Path, name: str = "wiki") -> dict[str, Tensor]:
+    """Return the values in a folder by the names that they have in a model with our adapters."""
+    saved = load_tensors(folder / "adapter.safetensors")
+    return {f"encoder.{key.removeprefix('bert.').replace(f'.{name}.', '.language.')}": t for key, t in saved.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pretrained_adapters_are_where_a_hop_starts(kind: str, make_run: Make, do: Do, tmp_path: Path) -> None:
+    """And not what serves a language that was not seen: that stays the fresh ones."""
+    en, es = (save(make_run(), tmp_path / language, seed) for seed, language in enumerate(("en", "es")))
+    given = f"strategy.pretrained={{en:'{en}',es:'{es}'}}"
+    run = make_run(f"strategy={kind}", given, "trainer.epochs=1")
+    maker = Maker(run, Listener(), StopFlag())
+    fresh = {key: t.clone() for key, t in maker.model.state_dict().items() if "adapters." in key}
+    assert fresh.keys() == values(en).keys()
+    assert "wiki" not in str(maker.model.state_dict().keys())
+    starts: dict[str, dict[str, Tensor]] = {"de": fresh, "en": values(en), "es": values(es)}
+    for hop in run.stream.hops[1:]:
+        maker.strategy.begin_hop(maker._context(hop))
+        own = maker.model.state_dict()
+        assert all(torch.equal(own[key], value) for key, value in starts[hop.name].items())
+    maker.strategy.for_language("es", ["de"])
+    assert all(torch.equal(maker.model.state_dict()[key], value) for key, value in fresh.items())
+    do(run)
+    # A rate of nothing but 3e-3 and few steps: what was learnt is still near where it started.
+    for hop, folder in ((1, en), (3, es)):
+        after, start = weights(run, hop), values(folder)
+        assert any(not torch.equal(after[key], start[key]) for key in start)
+        assert all((after[key] - start[key]).abs().max() < 0.05 for key in start)
+
+
+def test_the_content_of_pretrained_adapters_is_the_identity(make_run: Make, tmp_path: Path) -> None:
+    first, other = (save(make_run(), tmp_path / str(seed), seed) for seed in (1, 2))
+    moved = tmp_path / "moved"
+    moved.symlink_to(first)
+
+    def planned(folder: Path | None, *overrides: str) -> Run:
+        given = (f"strategy.pretrained={{en:'{folder}'}}",) if folder else ()
+        return make_run("strategy=lang_spec_ada_f", *given, *overrides)
+
+    a, b, c, none = planned(first), planned(moved), planned(other), planned(None)
+    assert (a.id, a.stages) == (b.id, b.stages)
+    assert len({run.id for run in (a, c, none)}) == 3
+    assert len({run.stages[1].train for run in (a, c, none)}) == 3
+    over = [
+        make_run(
+            "strategy=er", "strategy.expansion=lang_spec_ada_f", f"strategy.expansion.pretrained={{en:'{folder}'}}"
+        )
+        for folder in (first, moved, other)
+    ]
+    assert over[0].id == over[1].id != over[2].id
+    assert [s.train for s in over[0].stages[:2]] == [s.train for s in a.stages[:2]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (
+            lambda f: (f / "adapter.safetensors").rename(f / "pytorch_adapter.bin"),
+            "has no adapter.safetensors; .* pickles",
+        ),
+        (lambda f: (f / "adapter_config.json").unlink(), "has no adapter_config.json"),
+        (lambda f: (f / "adapter_config.json").write_text("{}"), "does not fit this encoder"),
+        (lambda f: (f / "adapter.safetensors").write_bytes(b"no tensors"), "does not fit this encoder"),
+    ],
+    ids=["pickle", "no config", "empty config", "no tensors"],
+)
+def test_folders_that_are_no_adapter(
+    spoil: Callable[[Path], Any], told: str, make_run: Make, do: Do, tmp_path: Path
+) -> None:
+    folder = save(make_run(), tmp_path / "en", 1)
+    spoil(folder)
+    with pytest.raises(UsageError, match=rf"^strategy\.pretrained\.en={folder}: {told}"):
+        do(make_run("strategy=lang_spec_ada_f", f"strategy.pretrained={{en:'{folder}'}}"))
+
+
+@pytest.mark.parametrize("changes", [{"reduction_factor": 4}, {"non_linearity": "gelu"}, {"inv_adapter": None}])
+def test_adapters_of_another_kind(changes: dict[str, Any], make_run: Make, do: Do, tmp_path: Path) -> None:
+    folder = save(make_run(), tmp_path / "en", 1, **changes)
+    [key] = changes
+    with pytest.raises(UsageError, match=rf"pretrained\.en=.*: is another kind of adapter \({key}={changes[key]}"):
+        do(make_run("strategy=lang_spec_ada_f", f"strategy.pretrained={{en:'{folder}'}}"))
+
+
+def test_adapters_for_another_encoder(make_run: Make, do: Do, tmp_path: Path) -> None:
+    folder = save(make_run("model.hidden_size=32"), tmp_path / "en", 1)
+    with pytest.raises(UsageError, match=r"pretrained\.en=.*: does not fit this encoder"):
+        do(make_run("strategy=lang_spec_ada_f", f"strategy.pretrained={{en:'{folder}'}}"))
+
+
+def test_names_that_are_neither_folder_nor_on_a_hub(make_run: Make) -> None:
+    with pytest.raises(UsageError, match=r"pretrained\.en=/no/such/folder: is no folder, nor a name on the hub"):
+        make_run("strategy=lang_spec_ada_f", "strategy.pretrained={en:/no/such/folder}")
+
+
+# --- Each language alone with adapters: the reference of strategies that have them.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_alone_with_adapters_is_hop_1_of_the_strategy(kind: str, make_run: Make, do: Do) -> None:
+    given = ("strategy=lang_spec_ft", f"strategy.expansion={kind}", "trainer.epochs=1")
+    alone = make_run(*given)
+    for language, order in (("de", "[de,en,es]"), ("es", "[es,de,en]")):
+        first = make_run(f"strategy={kind}", f"order={order}", "trainer.epochs=1")
+        index = ("en", "de", "es").index(language) + 1
+        assert first.stages[1].train == alone.stages[index].train
+        assert first.stages[0].evaluation == alone.stages[0].evaluation
+        # There unseen languages are served by fresh adapters, here all by the one model.
+        assert first.stages[1].evaluation != alone.stages[index].evaluation
+        assert make_run(f"strategy={kind}", "trainer.epochs=1").reference().id == alone.id
+    over = make_run("strategy=er", f"strategy.expansion={kind}", "trainer.epochs=1")
+    assert over.reference().id == alone.id
+    assert make_run("strategy=er", "trainer.epochs=1").reference().id == make_run(given[0], given[2]).id
+    do(alone)
+    own = alone.directory.read_manifest()["stages"][2]["scores"]["de"]
+    mono = do(make_run(f"strategy={kind}", "order=[de,en,es]", "trainer.epochs=1", outputs="other"))
+    assert mono.directory.read_manifest()["stages"][1]["scores"]["de"] == own
+
+
+def test_the_counts_of_models_alone(compose: Callable[..., Composed]) -> None:
+    """Of Ada(F) the frozen encoder is one for all languages; of Ada(T) every language has its own."""
+
+    def total(kind: str) -> int:
+        composed = compose("strategy=lang_spec_ft", f"strategy.expansion={kind}", "model=mbert").config
+        strategy = make(composed.strategy)
+        stream, model = strategy.stream(tuple("abcdef")), skeleton(composed.model, 114, 152)
+        nowhere: Any = None
+        with torch.device("meta"):
+            strategy.prepare(model, stream, nowhere)
+        return count(sizes(model), strategy, stream).total
+
+    assert total("lang_spec_ada_t") == 6 * (178_081_402 + 7_387_776)
+    assert total("lang_spec_ada_f") == 177_853_440 + 6 * (227_962 + 7_387_776)

@@ -109,7 +109,7 @@ def test_the_reference_is_the_same_in_parts(make_run: Make) -> None:
     for part in main.split(4):
         strategy.loss(part, context)
     parameters = [p for name, p in context.model.named_parameters() if name in r]
-    found = strategy.reference(strategy.memory_batch(context), parameters, context)
+    found = strategy.reference(strategy.memory_batches(context), parameters, context)
     assert sizes == [4, 4, 4, 4]
     for one, name in zip(found, r, strict=True):
         torch.testing.assert_close(one, r[name], rtol=1e-4, atol=1e-6)
@@ -119,8 +119,8 @@ def test_every_kth_step_alone_is_compared(make_run: Make) -> None:
     strategy, context = at_odds(make_run)
     strategy.settings.every_k = 3
     looked = []
-    strategy.memory_batch = lambda context: looked.append(strategy._step)  # type: ignore[assignment,method-assign,func-returns-value]
-    strategy.reference = lambda batch, parameters, context: [p.grad for p in parameters]  # type: ignore[method-assign,misc]
+    strategy.memory_batches = lambda context: looked.append(strategy._step)  # type: ignore[assignment,method-assign,func-returns-value]
+    strategy.reference = lambda batches, parameters, context: [p.grad for p in parameters]  # type: ignore[method-assign,misc]
     main = context.batch("es", np.arange(4))
     context.model.loss(main).backward()
     for step in range(1, 8):

@@ -113,8 +113,8 @@ def test_no_memory_no_extra_steps(context: Any, learn: Any) -> None:
 def test_what_it_signs() -> None:
     """Hop 1 is trained as by naive; the memory exists from then on."""
     hops = er().stream(("en", "de", "es")).hops
-    everything = {"name": "er", "memory": 10, "every_k": 3, "selection": "reservoir", "interleave": "extra"}
-    everything["version"] = ExperienceReplay.version
+    everything = {"name": "er", "memory": 10, "every_k": 3, "version": ExperienceReplay.version}
+    everything |= {"selection": "reservoir", "interleave": "extra", "expansion": None}
     assert [er().signature(hop) for hop in hops] == [{}, {}, everything, everything]
     assert [er().state_signature(hop) for hop in hops[1:]] == [everything] * 3
     assert [er(memory=0).signature(hop) for hop in hops] == [{}] * 4

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from xclrun.config import StrategyConfig
 from xclrun.plan import independent
 from xclrun.run import Run
+from xclrun.strategy.expansion import ExpandableSettings
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 
 
 def test_the_stream_starts_anew_for_every_language() -> None:
-    strategy = LangSpecFT(StrategyConfig("lang_spec_ft"))
+    strategy = LangSpecFT(ExpandableSettings("lang_spec_ft"))
     stream = strategy.stream(("de", "en"))
     assert stream == independent(("de", "en"))
     assert [(hop.train, hop.parent) for hop in stream.hops[1:]] == [(("de",), 0), (("en",), 0)]

@@ -216,10 +216,29 @@ def test_the_manifest_says_what_is_kept(make_run: Make, do: Do) -> None:
     do(make_run("trainer.epochs=1"))
     naive = make_run("trainer.epochs=1").directory.read_manifest()
     er = do(make_run("strategy=er", "trainer.epochs=1")).directory.read_manifest()
-    assert [stage["kept"] for stage in naive["stages"]] == [{"examples": 0, "bytes": 0}] * 4
+    assert [stage["kept"] for stage in naive["stages"]] == [{"examples": 0, "bytes": 0, "seconds": 0.0}] * 4
     kept = [stage["kept"] for stage in er["stages"][1:]]
     assert [entry["examples"] for entry in kept] == [10, 10, 10]
-    assert all(entry["bytes"] > 0 for entry in kept)
+    assert all(entry["bytes"] > 0 and entry["seconds"] > 0 for entry in kept)
+
+
+@pytest.mark.parametrize("name", ["er", "kd_logit", "agem"])
+def test_the_manifest_says_what_was_trained_on(name: str, make_run: Make, do: Do) -> None:
+    """Steps of er are its own; kd and A-GEM learn from the memory beside the batches of the hop."""
+    given = ("trainer.epochs=1", "strategy.every_k=2", "strategy.memory=20")
+    stages = do(make_run(f"strategy={name}", *given)).directory.read_manifest()["stages"][1:]
+    trained = [stage["training"] for stage in stages]
+    # Hops 2 and 3 have 18 and 13 sentences in batches of 4, so 2 memory batches of each language, or of all, in hop 2,
+    # and 2 in hop 3; after hop 2 a language's share is 10.
+    batches = {"er": (2, 4), "kd_logit": (2, 4), "agem": (2, 2)}[name]
+    drawn = [0, *(4 * n for n in batches)]
+    own, beside = (
+        [t["examples"] - n for t, n in zip(trained, (22, 18, 13), strict=True)],
+        [t["beside_examples"] for t in trained],
+    )
+    assert (own, beside) == ((drawn, [0, 0, 0]) if name == "er" else ([0, 0, 0], drawn))
+    assert [t["beside_tokens"] > 0 for t in trained] == [n > 0 for n in beside]
+    assert all(t["tokens"] > t["examples"] and t["seconds"] > 0 and t["step"] > 0 for t in trained)
 
 
 def test_every_run_knows_its_own_count_from_a_shared_hop_0(make_run: Make, do: Do) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,21 @@ ADAPTERS: dict[tuple[str, ...], Callable[[str], bool]] = {
     ("strategy=lang_spec_ada_t",): lambda name: "adapters." in name,
     ("strategy=lang_spec_ada_f",): lambda name: "adapters." in name,
 }
+# The same beneath other strategies.
+COMPOSED: dict[tuple[str, ...], Callable[[str], bool]] = {
+    ("strategy=er", "strategy.expansion=lang_spec_task"): STRATEGIES["strategy=lang_spec_task",],
+    ("strategy=er", "strategy.expansion=lang_spec_trans"): STRATEGIES["strategy=lang_spec_trans",],
+    ("strategy=kd_logit", "strategy.expansion=lang_spec_enc"): STRATEGIES["strategy=lang_spec_enc",],
+    ("strategy=kd_rep", "strategy.expansion=lang_spec_embed"): STRATEGIES["strategy=lang_spec_embed",],
+    ("strategy=agem", "strategy.expansion=lang_spec_ada_t"): ADAPTERS["strategy=lang_spec_ada_t",],
+    ("strategy=ewc", "strategy.expansion=lang_spec_task"): STRATEGIES["strategy=lang_spec_task",],
+    ("strategy=ewc_online", "strategy.expansion=lang_spec_ada_f"): ADAPTERS["strategy=lang_spec_ada_f",],
+}
 ORDER = ("en", "de", "es")
+
+
+def name_of(overrides: tuple[str, ...]) -> str:
+    return "+".join(text.rpartition(".")[2].partition("=")[2] for text in overrides)
 
 
 @pytest.fixture(params=[*STRATEGIES, *ADAPTERS], ids=lambda overrides: overrides[-1].removeprefix("strategy="))
@@ -52,7 +67,7 @@ def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @pytest.fixture
 def specific(overrides: tuple[str, ...]) -> Callable[[str], bool]:
-    return {**STRATEGIES, **ADAPTERS}[overrides[:-1]]
+    return {**STRATEGIES, **ADAPTERS, **COMPOSED}[overrides[:-1]]
 
 
 @pytest.fixture
@@ -91,6 +106,7 @@ def same(a: Weights, b: Weights) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("overrides", [*STRATEGIES, *ADAPTERS, *COMPOSED], ids=name_of, indirect=True)
 def test_what_serves_a_language_after_each_hop(
     overrides: tuple[str, ...],
     specific: Callable[[str], bool],
@@ -158,6 +174,55 @@ def test_the_first_training_is_naive_s_and_its_evaluation_is_not(given: tuple[st
     assert [a.train == b.train for a, b in zip(own, naive, strict=True)] == [True, True, False, False]
     assert [a.evaluation == b.evaluation for a, b in zip(own, naive, strict=True)] == [True, False, False, False]
     assert all(stage.state is None for stage in own)
+
+
+def size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the device, the model: one body. Beside it on the CPU the first one, and the one being chosen for a while."""
+    given: list[tuple[weakref.ref[Tensor], int]] = []
+    peaks, models = [], []
+    tensors, predict = Maker.tensors, Evaluator.predict
+
+    def lending(self: Maker, hop: int, names: Any) -> Any:
+        assert sum(n for ref, n in given if ref() is not None) == 0, "a body is lent while another still lives"
+        found = tensors(self, hop, names)
+        given.extend((weakref.ref(tensor), tensor.nbytes) for tensor in found.values())
+        peaks.append(size(found.values()))
+        return found
+
+    def looking(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+        assert sum(n for ref, n in given if ref() is not None) == 0, "a body outlives its choice"
+        models.append(size(model.state_dict().values()))
+        strategy = run_maker[0].strategy
+        assert size(strategy.initial.values()) == body
+        assert strategy.held == {}
+        return predict(self, model, encoded, language, split)
+
+    run_maker: list[Any] = []
+    build = Maker._untrained
+    monkeypatch.setattr(Maker, "_untrained", lambda self: (run_maker.append(self), build(self))[1])
+    run = make_run(
+        "strategy=lang_spec_trans",
+        "dataset=mini",
+        "dataset.max_train=8",
+        "model.vocab_size=600",
+        "dataset.max_eval=4",
+        "order=[en,de,fr,es,hi,th]",
+        "trainer.epochs=1",
+    )
+    start = untrained(run)
+    body = size(tensor for name, tensor in start.items() if STRATEGIES["strategy=lang_spec_trans",](name))
+    run_maker.clear()
+    monkeypatch.setattr(Maker, "tensors", lending)
+    monkeypatch.setattr(Evaluator, "predict", looking)
+    do(run)
+    # Six hops; after hop i the i languages seen are served by bodies of their own.
+    assert len(peaks) == 1 + 2 + 3 + 4 + 5 + 6
+    assert set(peaks) == {body}
+    assert set(models) == {size(start.values())}
 
 
 def test_no_two_strategies_share_what_differs(make_run: Make) -> None:

@@ -35,7 +35,7 @@ class RunRecord:
 
     Attributes:
         run_id: identity of the run; records with the same one are the same run.
-        dataset, model, strategy: names in conf.
+        dataset, model, strategy: names in conf; ``er+lang_spec_task`` for a strategy with an expansion.
         order: its name in conf (``h2l``, ``order3``), or the languages joined by ``-`` where a list was given.
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
         seed, bucket: as in conf; ``bucket`` is None where the whole training split is used.
@@ -50,7 +50,8 @@ class RunRecord:
         curve: one dict for each epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
             metric → score.
         encoder: identity of the encoder before fine-tuning; empty where it is not known.
-        strategy_version: version of the strategy's own algorithm.
+        strategy_version: version of the strategy's own algorithm; with the expansion's, and the content of pretrained
+            adapters, where it has those.
 
     Raises:
         ValueError: a matrix whose shape is not that of the stream, a score outside [0, 1], an unknown stream or
@@ -74,7 +75,7 @@ class RunRecord:
     status: str
     curve: tuple[dict[str, Any], ...] = ()
     encoder: str = ""
-    strategy_version: int = 1
+    strategy_version: int | str = 1
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -150,7 +151,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "scores": dict,
     "config": dict,
     "algorithms": int,
-    "strategy_version": int,
+    "strategy_version": (int, str),
     "curve": list,
 }
 

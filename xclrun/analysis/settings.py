@@ -15,7 +15,7 @@ from xclrun.plan import NOT_IDENTITY
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
 FREE = {"order", "seed", "bucket", "hydra"} | NOT_IDENTITY
 # These have columns of their own.
-NAMED = {"dataset.name", "model.name", "strategy.name"}
+NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 
 # A label with more settings than these would fill the table: it then names as many as tell the runs apart.
 LONGEST = 4

@@ -50,12 +50,15 @@ def overview() -> str:
         "",
         "choices (GROUP=CHOICE):",
     ]
+    # Those beneath a strategy are strategies, told there.
+    found.pop("strategy/expansion")
     for group in sorted(found, key=lambda g: _ORDER.index(g) if g in _ORDER else len(_ORDER)):
         lines.append(f"  {group}")
         lines += [f"    {choice:<13} {comment}"[:158] for choice, comment in found[group].items()]
     lines += [
         "",
         "values (KEY=VALUE), for example: trainer.epochs=3 trainer.lr=1e-4 dataset.max_train=500 order=[en,de,th]",
+        "  strategy.expansion=lang_spec_task  parts of their own for languages beneath er, agem, ewc, kd_… (or null)",
         "  xclrun --cfg job                   every value, with strategy=… and the like as they would be run",
         "  xclrun --config-dir DIR …          your own YAML files too: DIR/strategy/mine.yaml is strategy=mine",
         '  xclrun -sc install=bash            shell completion: eval "$(xclrun -sc install=bash)"',

@@ -162,6 +162,7 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
 
     from xclrun.config import check
     from xclrun.model.network import skeleton
+    from xclrun.plan import strategy_name
     from xclrun.strategy import make
     from xclrun.strategy.parameters import count, sizes
 
@@ -177,9 +178,11 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
 
     untrimmed = counted(task.vocabulary)
     trimmed = untrimmed if task.kept is None else counted(task.kept)
-    settings = {k: v for k, v in job.resolved["strategy"].items() if k != "name"}
+    own, beneath = job.resolved["strategy"], job.resolved["strategy"].get("expansion") or {}
+    settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "expansion", "pretrained")}
     shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
-    label = f"{job.config.strategy.name}({shown})" if shown else job.config.strategy.name
+    name = strategy_name(own)
+    label = f"{name}({shown})" if shown else name
     return Counted(job.config, label, task, trimmed, untrimmed)
 
 

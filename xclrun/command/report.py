@@ -27,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
 
+    from xclrun.analysis.reference import REFERENCE
     from xclrun.launch import command
     from xclrun.report import write_report
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     records = _records(outputs, given)
     if chosen is not None:
         # Reference runs serve the runs of the sweep wherever they were run.
-        records = [r for r in records if r.run_id in chosen or r.strategy == "lang_spec_ft"]
+        records = [r for r in records if r.run_id in chosen or r.strategy.startswith(REFERENCE)]
     name = given.name or given.sweep or "all"
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")

@@ -14,7 +14,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Kill a small run of each strategy at random instants, continue it, and compare its predictions "
         "with those of a run that was left alone. Exit code 1 on any difference. At most about three minutes.",
     )
-    parser.add_argument("strategies", nargs="*", metavar="STRATEGY", help="default: all")
+    parser.add_argument("strategies", nargs="*", metavar="STRATEGY", help="er, er+lang_spec_task, …; default: all")
     parser.add_argument("--kills", type=int, default=10, help="kills per strategy (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the instants (default: %(default)s)")
     given = parser.parse_args(list(arguments))
@@ -23,12 +23,13 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.strategy import STRATEGIES
 
     for name in given.strategies:
-        choose("strategy", name, STRATEGIES, "xclrun")
+        choose("strategy", name.partition("+")[0], STRATEGIES, "xclrun")
     outcomes = test.selftest(given.strategies or list(STRATEGIES), given.kills, given.seed)
-    print(f"{'strategy':<14} {'kills':>6} {'seconds':>8}  predictions")
+    width = max(14, *(len(o.strategy) for o in outcomes))
+    print(f"{'strategy':<{width}} {'kills':>6} {'seconds':>8}  predictions")
     for o in outcomes:
         print(
-            f"{o.strategy:<14} {o.kills:>6} {o.seconds:>8.1f}  "
+            f"{o.strategy:<{width}} {o.kills:>6} {o.seconds:>8.1f}  "
             + ("identical" if o.equal else f"DIFFER: {', '.join(o.differing)}")
         )
     return int(not all(o.equal for o in outcomes))

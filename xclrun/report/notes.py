@@ -9,8 +9,8 @@ import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, missing_combinations
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.analysis.reference import REFERENCE, References
-from xclrun.analysis.settings import differing_settings
+from xclrun.analysis.reference import References, reference_name
+from xclrun.analysis.settings import differing_settings, grouped
 
 
 def comparison_notes(comparison: Comparison) -> list[str]:
@@ -46,13 +46,17 @@ def _reference_notes(comparison: Comparison) -> list[str]:
     references, metric = References(comparison.runs), TASKS[comparison.tasks[0]]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
-    if not lacking:
-        return []
-    first, seeds = lacking[0], ",".join(map(str, sorted({run.seed for run in lacking})))
-    is_list = first.order == "-".join(first.languages)
-    order = f"'order=[{','.join(first.languages)}]'" if is_list else f"order={first.order}"
-    settings = f"dataset={comparison.dataset} model={comparison.model} strategy={REFERENCE} {order} seed={seeds}"
-    return [f"T needs reference runs: xclrun {settings} -m (with the same dataset, model and trainer settings)"]
+    notes = []
+    for name, runs in grouped(lacking, reference_name).items():
+        first, seeds = runs[0], ",".join(map(str, sorted({run.seed for run in runs})))
+        is_list = first.order == "-".join(first.languages)
+        order = f"'order=[{','.join(first.languages)}]'" if is_list else f"order={first.order}"
+        strategy = f"strategy={name.replace('+', ' strategy.expansion=')}"
+        settings = f"dataset={comparison.dataset} model={comparison.model} {strategy} {order} seed={seeds}"
+        notes.append(
+            f"T needs reference runs: xclrun {settings} -m (with the same dataset, model and trainer settings)"
+        )
+    return notes
 
 
 def report_notes(records: Sequence[RunRecord], heatmaps: int) -> list[str]:

@@ -5,8 +5,8 @@ mini-batch and r that of a random batch of the memory (all languages seen before
 
     g ← g − (g · r / r · r) r    where g · r < 0
 
-over all trained weights, before clipping and the optimiser's step. After each hop a sample of its training sentences
-enters the memory, with equal shares per language.
+over all trained weights that languages share, before clipping and the optimiser's step. After each hop a sample of its
+training sentences enters the memory, with equal shares per language.
 
 Settings: ``memory`` in sentences, all languages together; ``every_k``: how many main mini-batches come to one whose
 gradient is compared (1: each, as in the paper); ``selection`` of what is kept (`xclrun.strategy.memory`).
@@ -48,28 +48,44 @@ class AGEM(MemoryStrategy[MemorySettings]):
 
     def edit_gradients(self, context: Context) -> None:
         if self.due(self._step):
-            parameters = [p for p in context.model.parameters() if p.grad is not None]
-            reference = self.reference(self.memory_batch(context), parameters, context)
+            named = context.model.named_parameters()
+            parameters = [p for name, p in named if p.grad is not None and not self.language_specific(name)]
+            reference = self.reference(self.memory_batches(context), parameters, context)
             project([p.grad for p in parameters if p.grad is not None], reference)
 
-    def memory_batch(self, context: Context) -> Batch:
-        """Return the random batch of the memory that belongs to this step."""
+    def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
+        """Return the random batch of the memory that belongs to this step, as (language, batch).
+
+        It is one batch under the name of its first language where all languages share the whole model, else one for
+        each language.
+        """
         from xclrun.data.encode import concat
 
         drawn = self.memory.draw_from_all(context.batch_size, context.generator("reference", self._step))
-        sentences = concat([context.train[language].select(indices) for language, indices in drawn.items()])
-        return sentences.batch(range(len(sentences))).to(context.device)
+        groups = [[*drawn]] if self.settings.expansion is None else [[language] for language in drawn]
+        found = []
+        for group in groups:
+            sentences = concat([context.train[language].select(drawn[language]) for language in group])
+            found.append((group[0], sentences.batch(range(len(sentences))).to(context.device)))
+        return found
 
-    def reference(self, batch: Batch, parameters: list[torch.nn.Parameter], context: Context) -> list[Tensor]:
-        """Return the gradient of the model's loss on a batch, one tensor per parameter."""
+    def reference(
+        self, batches: list[tuple[str, Batch]], parameters: list[torch.nn.Parameter], context: Context
+    ) -> list[Tensor]:
+        """Return the gradient of the mean loss over the sentences of all batches, one tensor per parameter."""
         import torch
 
         total = [torch.zeros_like(p) for p in parameters]
-        for part in batch.split(-(-batch.size // max(1, self._parts))):
-            with torch.autocast(context.device.type, torch.bfloat16) if context.precision == "bf16" else nullcontext():
-                loss = context.model.loss(part) * (part.size / batch.size)
-            found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-            torch._foreach_add_(total, found)
+        size = sum(batch.size for _, batch in batches)
+        for language, batch in batches:
+            context.beside(batch)
+            for part in batch.split(-(-size // max(1, self._parts))):
+                bf16 = context.precision == "bf16"
+                with torch.autocast(context.device.type, torch.bfloat16) if bf16 else nullcontext():
+                    mean = self.through(language, context, lambda model, part=part: model.loss(part))  # type: ignore[misc]
+                    loss = mean * (part.size / size)
+                found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+                torch._foreach_add_(total, found)
         return total
 
 

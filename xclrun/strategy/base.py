@@ -12,7 +12,7 @@ Life of a strategy in a run::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -42,6 +42,7 @@ class Context:
         seed: the run's seed; use `generator` rather than this.
         batch_size: sentences in a mini-batch.
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
+        beside: hears of each batch of the memory that a step learns from beside the batch that it is given.
     """
 
     model: Model
@@ -52,6 +53,7 @@ class Context:
     seed: int
     batch_size: int
     precision: str = "fp32"
+    beside: Callable[[Batch], None] = lambda batch: None
 
     def generator(self, purpose: str, *position: int | str) -> np.random.Generator:
         """Return a generator of its own for ``purpose`` at ``position`` in this hop: the same whatever ran before."""
@@ -128,9 +130,17 @@ class Strategy(Generic[Settings]):
         """Return the hops whose weights `for_language` may ask the library for in the evaluation after ``hop``."""
         return ()
 
+    def relied_on(self, hop: Hop) -> Sequence[int]:
+        """Return the hops whose weights the training of ``hop`` may ask the library for."""
+        return ()
+
     def language_specific(self, parameter: str) -> bool:
         """Whether every language has values of its own of a parameter, given by its name in the model."""
         return False
+
+    def identified(self) -> int | str:
+        """Return what identifies the strategy in a run's id beside its settings: its version."""
+        return self.version
 
     def described(self) -> dict[str, Any]:
         """Return name, version and all settings: what a signature holds where everything matters."""
@@ -146,7 +156,8 @@ class Strategy(Generic[Settings]):
         generator.
 
         Args:
-            library: gives the weights of earlier hops in `for_language`.
+            library: gives the weights of earlier hops, those that `relied_on` names in training and those that
+                `recalled` names in `for_language`.
         """
 
     def begin_hop(self, context: Context) -> None:

@@ -21,6 +21,8 @@ from xclrun.strategy.base import Context
 from xclrun.strategy.memory import MemorySettings, MemoryStrategy
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from xclrun.data.encode import Batch
 
 
@@ -38,6 +40,7 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
     """Replay of a balanced memory, in steps of its own."""
 
     settings_type = ReplaySettings
+    _replayed: str | None = None
 
     def __init__(self, settings: ReplaySettings) -> None:
         if settings.interleave is Interleave.replace and settings.every_k == 1:
@@ -53,4 +56,11 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
             yield main
         for language in due:
             generator = context.generator("replay", step, language)
+            self._replayed = language
             yield context.batch(language, self.memory.draw(language, context.batch_size, generator))
+        self._replayed = None
+
+    def loss(self, batch: Batch, context: Context) -> Tensor:
+        if self._replayed is None:
+            return super().loss(batch, context)
+        return self.through(self._replayed, context, lambda model: model.loss(batch))

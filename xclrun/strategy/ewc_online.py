@@ -20,17 +20,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from xclrun.config import StrategyConfig
 from xclrun.errors import UsageError
 from xclrun.plan import Hop
-from xclrun.strategy.base import Context, State, Strategy
+from xclrun.strategy.base import Context, State
+from xclrun.strategy.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
 @dataclass
-class PenaltySettings(StrategyConfig):
+class PenaltySettings(ExpandableSettings):
     penalty: float = 20.0
     fisher_examples: int | None = None
 
@@ -38,8 +38,8 @@ class PenaltySettings(StrategyConfig):
 Settings = TypeVar("Settings", bound=PenaltySettings)
 
 
-class QuadraticPenalty(Strategy[Settings]):
-    """Base of both kinds of EWC: λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])².
+class QuadraticPenalty(Expandable[Settings]):
+    """Base of both kinds of EWC: λ/2 · Σ_θ precision[θ] · (θ − anchor[θ])², over the parameters that languages share.
 
     Attributes:
         precision: parameter name → how strongly it is held, ≥ 0; same shape as the parameter.
@@ -61,12 +61,13 @@ class QuadraticPenalty(Strategy[Settings]):
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         # Nothing has been learnt before the first training, so nothing is held.
-        return self.described() if hop.depth > 1 and self.settings.penalty > 0 else {}
+        return self.described() if hop.depth > 1 and self.settings.penalty > 0 else super().signature(hop)
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.settings.penalty > 0 else None
 
     def begin_hop(self, context: Context) -> None:
+        super().begin_hop(context)
         self._terms = None
 
     def edit_gradients(self, context: Context) -> None:
@@ -93,11 +94,14 @@ class QuadraticPenalty(Strategy[Settings]):
         """Return the Fisher information of the hop that has just been trained, by parameter name."""
         from xclrun.data.encode import concat
         from xclrun.strategy.fisher import diagonal_fisher
+        from xclrun.strategy.passes import frozen
 
         sentences = concat([context.train[language] for language in context.hop.train])
         if (bound := self.settings.fisher_examples) is not None and bound < len(sentences):
             sentences = sentences.select(context.generator("fisher").permutation(len(sentences))[:bound])
-        return diagonal_fisher(context.model, sentences, context.device)
+        # A language's own parts are done with its hop: later ones start theirs anew.
+        with frozen([p for name, p in context.model.named_parameters() if self.language_specific(name)]):
+            return diagonal_fisher(context.model, sentences, context.device)
 
     def footprint(self) -> dict[str, int]:
         return {"examples": 0, "bytes": sum(tensor.nbytes for tensor in self.state_dict().tensors.values())}

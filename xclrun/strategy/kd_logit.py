@@ -101,7 +101,8 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
             among: the rows over which the means are taken, of which ``rows`` are a part; None: ``rows``.
         """
         batch = context.batch(language, self.memory.kept[language][rows])
-        found = self.distilled(context.model(batch), batch)
+        context.beside(batch)
+        found = self.distilled(self.through(language, context, lambda model: model(batch)), batch)
         words = context.train[language].word_pieces.lengths[self.memory.kept[language]]
         total = found[next(iter(found))].new_zeros(())
         for name, student in found.items():

@@ -10,9 +10,11 @@ over the languages j seen before, at every k-th main mini-batch. The settings ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from xclrun.strategy.base import Strategy
 from xclrun.strategy.kd_logit import KDLogit
+from xclrun.strategy.parts import LanguageParts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 class KDRep(KDLogit):
     """Distillation of the encoder's [CLS]."""
+
+    def unsuited(self, expansion: Strategy[Any]) -> str | None:
+        if isinstance(expansion, LanguageParts) and expansion.encodes_alone:
+            return "[CLS] of an earlier language comes from its own frozen parts alone, so nothing would learn from it"
+        return super().unsuited(expansion)
 
     def distilled(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         return {"cls": output.cls}

@@ -13,3 +13,4 @@ class LangSpecAdaF(LanguageAdapters):
     """Adapters per language; the encoder is frozen."""
 
     frozen = True
+    encodes_alone = True

@@ -4,22 +4,44 @@ alone.
 CCL, section 3.1 ("Lang-Spec FT"). Its scores on each model's own language are the reference scores M[j] of transfer and
 intransigence. Its models are naive's hop-1 models of the orders that start with those languages, and are shared with
 them.
+
+Settings: ``expansion``: language adapters, ``lang_spec_ada_t`` or ``lang_spec_ada_f``, in every model: the reference
+runs of strategies with such adapters. A language's model is then hop 1 of that strategy, and shared with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from xclrun.config import StrategyConfig
-from xclrun.plan import Stream, independent
+from xclrun.plan import Hop, Stream, independent
+from xclrun.strategy.adapters import LanguageAdapters
 from xclrun.strategy.base import Strategy
+from xclrun.strategy.expansion import Expandable, ExpandableSettings
 
 
-class LangSpecFT(Strategy[StrategyConfig]):
-    """Every hop starts from hop 0; no settings."""
+class LangSpecFT(Expandable[ExpandableSettings]):
+    """Every hop starts from hop 0, and its model serves all languages."""
+
+    settings_type = ExpandableSettings
+
+    def unsuited(self, expansion: Strategy[Any]) -> str | None:
+        if isinstance(expansion, LanguageAdapters):
+            return None
+        return "every language has a whole model of its own; only adapters add to it (lang_spec_ada_t, lang_spec_ada_f)"
 
     def language_specific(self, parameter: str) -> bool:
         return True
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+        return {} if hop.depth else self.expansion.serving_signature(hop)
+
+    def recalled(self, hop: Hop) -> Sequence[int]:
+        return ()
+
+    def for_language(self, language: str, seen: Sequence[str]) -> None:
+        # Nothing of another hop's model has a part in this one.
+        pass
 
     def stream(self, order: Sequence[str]) -> Stream:
         return independent(order)

@@ -14,3 +14,4 @@ class LangSpecTrans(LanguageParts[StrategyConfig]):
     """The whole encoder per language."""
 
     parts = BODY
+    encodes_alone = True

@@ -15,6 +15,7 @@ so a share that shrinks when a language joins drops what the smaller share would
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from omegaconf import MISSING
 
-from xclrun.config import StrategyConfig
 from xclrun.errors import UsageError
 from xclrun.plan import Hop
-from xclrun.strategy.base import Context, State, Strategy
+from xclrun.strategy.base import Context, State
+from xclrun.strategy.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
     from xclrun.data.encode import Encoded
@@ -146,7 +147,7 @@ class BalancedMemory:
 
 
 @dataclass
-class MemorySettings(StrategyConfig):
+class MemorySettings(ExpandableSettings):
     memory: int = MISSING
     every_k: int = MISSING
     selection: MemorySelection = MemorySelection.reservoir
@@ -155,7 +156,7 @@ class MemorySettings(StrategyConfig):
 Settings = TypeVar("Settings", bound=MemorySettings)
 
 
-class MemoryStrategy(Strategy[Settings]):
+class MemoryStrategy(Expandable[Settings]):
     """Base of the strategies that keep a balanced memory, filled after each hop and used in the later ones."""
 
     def __init__(self, settings: Settings) -> None:
@@ -172,10 +173,14 @@ class MemoryStrategy(Strategy[Settings]):
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         # The memory is empty in the first training.
-        return self.described() if hop.depth > 1 and self.active() else {}
+        return self.described() if hop.depth > 1 and self.active() else super().signature(hop)
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None
+
+    def relied_on(self, hop: Hop) -> Sequence[int]:
+        # What is remembered of a language goes through its own parts.
+        return range(1, hop.index) if self.settings.expansion is not None and self.active() else ()
 
     def due(self, step: int) -> list[str]:
         """Return the languages that are replayed at a step: those with a memory, at every k-th step."""

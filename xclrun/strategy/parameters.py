@@ -110,7 +110,8 @@ def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
     languages = len(stream.languages)
     numbers: dict[tuple[str, str, int, bool, bool], int] = {}
     for name, (n, trained) in sizes.items():
-        key = (*_place(name), strategy.language_specific(name), bool(trained))
+        # What is never trained needs no copies.
+        key = (*_place(name), strategy.language_specific(name) and bool(trained), bool(trained))
         numbers[key] = numbers.get(key, 0) + n
     parts = []
     # Layers beside each other that agree are one part; adapters, which lie inside layers, come last.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ import torch
 from xclrun.data.encode import length_sorted_batches
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from xclrun.data.encode import Encoded
     from xclrun.model.network import Model, Output
     from xclrun.strategy.base import Context
@@ -29,6 +31,19 @@ def evaluating(model: Model) -> Iterator[None]:
         yield
     finally:
         model.train(training)
+
+
+@contextmanager
+def frozen(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Leave parameters out of all gradients meanwhile."""
+    trained = [p for p in parameters if p.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_()
 
 
 @torch.no_grad()

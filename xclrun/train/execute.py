@@ -78,7 +78,7 @@ class _Execution:
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool) -> None:
         self.run, self.listener, self.directory = run, listener, run.directory
         self.maker = Maker(run, listener, stop, patient)
-        self.manifest = _manifest(run, self.maker.strategy.version)
+        self.manifest = _manifest(run, self.maker.strategy.identified())
 
     def run_all(self) -> None:
         directory, started = self.directory, time.monotonic()
@@ -162,7 +162,7 @@ class _Execution:
         atomic_write(self.directory.scores, buffer.getvalue())
 
 
-def _manifest(run: Run, strategy_version: int) -> dict[str, Any]:
+def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
     dataset = run.dataset
     return {
         "run_id": run.id,

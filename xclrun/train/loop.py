@@ -38,6 +38,8 @@ class Position:
         step: main steps taken in the hop.
         updates: optimiser steps taken in the hop, replayed ones included.
         examples, tokens: sentences and word pieces trained on, replayed ones included.
+        beside_examples, beside_tokens: sentences and word pieces of the memory that steps learnt from beside their own
+            batch: in terms of the loss (KD), in the gradient that theirs is compared with (A-GEM).
         seconds: of training and dev evaluation, over all attempts.
         loss_sum: sum of the losses of this epoch's updates.
         loss_count: number of those updates.
@@ -51,6 +53,8 @@ class Position:
     updates: int = 0
     examples: int = 0
     tokens: int = 0
+    beside_examples: int = 0
+    beside_tokens: int = 0
     seconds: float = 0.0
     loss_sum: float = 0.0
     loss_count: int = 0
@@ -106,7 +110,8 @@ class HopTraining:
         self.best: dict[str, Tensor] = {}
         # A look at the loss waits for the GPU, so there it is taken now and then.
         self.look_every = 1 if context.device.type == "cpu" else 25
-        # Sums of losses and of word pieces since the last look, on the device.
+        context.beside = self._count_beside
+        # Sums of losses, of word pieces and of those beside since the last look, on the device.
         self._seen: Tensor | None = None
 
     def run(self) -> dict[str, Any]:
@@ -170,14 +175,22 @@ class HopTraining:
 
     def _count(self, part: Batch, loss: Tensor) -> None:
         self.position.examples += part.size
-        seen = torch.stack((loss.double(), part.attention_mask.sum().double()))
+        self._see(loss, part.attention_mask.sum(), torch.zeros_like(loss))
+
+    def _count_beside(self, batch: Batch) -> None:
+        self.position.beside_examples += batch.size
+        nothing = torch.zeros((), device=batch.attention_mask.device)
+        self._see(nothing, nothing, batch.attention_mask.sum())
+
+    def _see(self, *values: Tensor) -> None:
+        seen = torch.stack([value.double() for value in values])
         self._seen = seen if self._seen is None else self._seen + seen
 
     def _look(self) -> None:
         """Add what was seen since the last look to the counters; fail where the loss is not finite."""
         if self._seen is None:
             return
-        value, tokens = self._seen.tolist()
+        value, tokens, beside = self._seen.tolist()
         self._seen = None
         self.position.loss_sum += value
         if not math.isfinite(value):
@@ -187,6 +200,7 @@ class HopTraining:
                 f"try a lower trainer.lr (now {self.trainer.lr}), trainer.clip_norm=1.0 or trainer.precision=fp32"
             )
         self.position.tokens += int(tokens)
+        self.position.beside_tokens += int(beside)
 
     def _end_epoch(self) -> None:
         """Score the dev splits, keep a true copy of the best weights, and note the epoch."""

@@ -230,6 +230,8 @@ class Maker:
         self.weights_of = index
 
     def _parents(self, hop: Hop) -> None:
+        """Bring strategy and model to where the training of ``hop`` starts, with all in the store that it relies on."""
+        self._recall(self.strategy.relied_on(hop))
         self.state(hop.parent)
         self.weights(hop.parent)
 
@@ -263,9 +265,9 @@ class Maker:
         self.trained_here.add(hop.index)
         self.weights_of = hop.index
 
-    def _recall(self, hop: Hop) -> None:
-        """See to it that the weights that the evaluation after ``hop`` recalls lie in the store, whole."""
-        for index in self.strategy.recalled(hop):
+    def _recall(self, hops: Sequence[int]) -> None:
+        """See to it that the weights after some hops, which the library will be asked for, lie in the store, whole."""
+        for index in hops:
             stage = self.run.stages[index]
             if not self.store.has(stage.train):
                 self._parents(stage.hop)
@@ -302,10 +304,11 @@ class Maker:
     def _end_hop(self, hop: Hop, key: str) -> None:
         self.weights(hop.index)
         self.state(hop.parent)
-        self.state_of = None
+        self.state_of, began = None, time.monotonic()
         self.strategy.end_hop(self._context(hop))
+        footprint = {**self.strategy.footprint(), "seconds": time.monotonic() - began}
         facts = {"kind": "state", "hop": hop.name, "run": self.run.id, **made_here()}
-        self.store.put(key, facts | {"footprint": self.strategy.footprint()}, self._fill_state)
+        self.store.put(key, facts | {"footprint": footprint}, self._fill_state)
         self.state_of = hop.index
 
     def _fill_state(self, folder: Path) -> None:
@@ -314,10 +317,13 @@ class Maker:
         if state.tensors:
             save_tensors(folder / "state.safetensors", state.tensors)
 
-    def footprint(self, stage: Stage) -> dict[str, int] | None:
-        """Return what the strategy keeps after a hop; None where the store has no state of it (yet, or any more)."""
+    def footprint(self, stage: Stage) -> Mapping[str, float] | None:
+        """Return what the strategy keeps after a hop, and the ``seconds`` that it took to make that.
+
+        None where the store has no state of it (yet, or any more).
+        """
         if stage.state is None:
-            return self.untouched_footprint
+            return {**self.untouched_footprint, "seconds": 0.0}
         return self.store.facts(stage.state).get("footprint") if self.store.has(stage.state) else None
 
     # Predictions.
@@ -328,7 +334,7 @@ class Maker:
         The facts hold its scores and the counters of its training, so that they outlive the weights.
         """
         if not self.store.has(stage.evaluation):
-            self._recall(stage.hop)
+            self._recall(self.strategy.recalled(stage.hop))
             self.weights(stage.hop.index)
             self.state(stage.hop.index)
         folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
@@ -337,7 +343,7 @@ class Maker:
     def _evaluate(self, stage: Stage) -> None:
         # Sorted: the rows that runs share are the same whichever run's order made them.
         hop, languages = stage.hop, sorted(self.run.stream.languages)
-        self._recall(hop)
+        self._recall(self.strategy.recalled(hop))
         self.weights(hop.index)
         self.state(hop.index)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED

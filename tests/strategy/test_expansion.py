@@ -1,0 +1,403 @@
+"""Strategies over language-specific parts: what they compute against two-model oracles, what is shared and refused.
+
+That earlier languages' parts stay bit-identical, and what serves a language: test_parts.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from xclrun.compose import Composed, compose_command
+from xclrun.errors import UsageError
+from xclrun.model.network import Model, skeleton
+from xclrun.run import Run
+from xclrun.strategy import Context, make
+from xclrun.strategy.er import ExperienceReplay
+from xclrun.strategy.fisher import diagonal_fisher
+from xclrun.strategy.kd_logit import KDLogit
+from xclrun.strategy.parameters import count, sizes
+from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.loop import HopTraining
+from xclrun.train.making import Maker, encodings
+from xclrun.train.stop import StopFlag, Stopped
+
+from .real import context_of, perturbed, state, weights
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+
+pytestmark = pytest.mark.usefixtures("threads")
+
+PARTS: dict[str, Callable[[str], bool]] = {
+    "lang_spec_task": lambda name: name.startswith(("intent", "tagger")),
+    "lang_spec_trans": lambda name: not name.startswith(("intent", "tagger")),
+    "lang_spec_embed": lambda name: ".embeddings." in name,
+    "lang_spec_enc": lambda name: ".layer." in name,
+    "lang_spec_ada_t": lambda name: "adapters." in name,
+}
+
+
+def with_parts(model: Model, parts: dict[str, Tensor], specific: Callable[[str], bool]) -> Model:
+    """Return a copy of a model with another's language-specific parts, frozen."""
+    found = copy.deepcopy(model)
+    own = dict(found.named_parameters())
+    with torch.no_grad():
+        for name in filter(specific, own):
+            own[name].copy_(parts[name])
+            own[name].requires_grad_(False)
+    return found
+
+
+def in_third_hop(run: Run) -> tuple[Any, Context]:
+    """Do a run; return its strategy at the beginning of hop 3, and the context, with changed weights and no dropout."""
+    maker = Maker(run, Listener(), StopFlag())
+    maker._parents(run.stages[3].hop)
+    context = context_of(run, 3, maker.model)
+    maker.strategy.begin_hop(context)
+    perturbed(context.model, 0.1, 3).eval()
+    return maker.strategy, context
+
+
+# --- What each computes.
+
+
+class ReplayInPlace(ExperienceReplay):
+    """The same by other means: a replayed language's parts are copied into the model, and the model's own back."""
+
+    library_of: Callable[[str], dict[str, Tensor]]
+
+    def replay(self, step: int, main: Any, context: Context) -> Iterable[Any]:
+        specific = PARTS[self.settings.expansion.name]  # type: ignore[union-attr]
+        own = {name: p for name, p in context.model.named_parameters() if specific(name)}
+        yield main
+        for language in self.due(step):
+            kept = {name: p.detach().clone() for name, p in own.items()}
+            there = self.library_of(language)
+            for name, p in own.items():
+                p.requires_grad_(False).copy_(there[name])
+            draw = self.memory.draw(language, context.batch_size, context.generator("replay", step, language))
+            yield context.batch(language, draw)
+            for name, p in own.items():
+                p.copy_(kept[name]).requires_grad_()
+
+    def loss(self, batch: Any, context: Context) -> Tensor:
+        return context.model.loss(batch)
+
+
+@pytest.mark.parametrize("expansion", PARTS)
+def test_replay_is_that_of_parts_copied_in_and_out(expansion: str, make_run: Make, do: Do, tmp_path: Path) -> None:
+    run = do(make_run("strategy=er", f"strategy.expansion={expansion}", "trainer.gradient_accumulation=2"))
+    config, found = run.config, encodings(run)
+    for hop in run.stream.hops[2:]:
+        maker = Maker(run, Listener(), StopFlag())
+        maker._parents(hop)
+        context = context_of(run, hop.index, maker.model)
+        strategy = ReplayInPlace(config.strategy)  # type: ignore[arg-type]
+        strategy.load_state_dict(maker.strategy.state_dict())
+        strategy.library_of = lambda language: weights(run, 1 + ("en", "de", "es").index(language))
+        maker.strategy.begin_hop(context)
+        HopTraining(
+            context,
+            strategy,
+            config.trainer,
+            Evaluator(run.dataset, context.device, config.evaluate.batch_size, "fp32", config.evaluate.slot_f1),
+            {language: found.splits[language, "dev"] for language in hop.select},
+            Checkpoints(tmp_path / str(hop.index)),
+            Listener(),
+            StopFlag(),
+        ).run()
+        expected, stored = context.model.state_dict(), weights(run, hop.index)
+        assert expected.keys() == stored.keys()
+        assert [name for name in stored if not torch.equal(stored[name], expected[name])] == []
+
+
+@pytest.mark.parametrize("expansion", ["lang_spec_task", "lang_spec_embed", "lang_spec_ada_t"])
+def test_a_gem_s_reference_is_the_gradient_of_shared_parameters(expansion: str, make_run: Make, do: Do) -> None:
+    run, specific = (
+        do(make_run("strategy=agem", f"strategy.expansion={expansion}", "trainer.epochs=1")),
+        PARTS[expansion],
+    )
+    strategy, context = in_third_hop(run)
+    main = context.batch("es", np.arange(4))
+    strategy.replay(1, main, context)
+    context.model.zero_grad()
+    strategy.loss(main, context).backward()
+    before = {name: p.grad for name, p in context.model.named_parameters() if p.grad is not None}
+    drawn = strategy.memory.draw_from_all(context.batch_size, context.generator("reference", 1))
+    assert len(drawn) == 2
+    r: dict[str, Tensor] = {}
+    for language, indices in drawn.items():
+        model = with_parts(context.model, weights(run, 1 + ("en", "de").index(language)), specific)
+        model.zero_grad()
+        model.loss(context.train[language].batch(indices)).backward()
+        for name, p in model.named_parameters():
+            if p.grad is not None:
+                r[name] = r.get(name, torch.zeros_like(p)) + p.grad * (len(indices) / context.batch_size)
+    along = sum(float((before[name] * r[name]).sum()) for name in r)
+    # Turned where they agree, so that there is something to project.
+    turned = -1.0 if along > 0 else 1.0
+    for gradient in before.values():
+        gradient *= turned
+    along, before = turned * along, {name: gradient.clone() for name, gradient in before.items()}
+    strategy.edit_gradients(context)
+    squared = sum(float(x.square().sum()) for x in r.values())
+    for name, p in context.model.named_parameters():
+        if name in before:
+            assert specific(name) == (name not in r)
+            wanted = before[name] if specific(name) else before[name] - along / squared * r[name]
+            torch.testing.assert_close(p.grad, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "expansion"),
+    [("kd_logit", "lang_spec_task"), ("kd_logit", "lang_spec_trans"), ("kd_rep", "lang_spec_embed")],
+)
+def test_distillation_is_between_the_language_s_models(name: str, expansion: str, make_run: Make, do: Do) -> None:
+    """The student is the model of now with the language's parts, the teacher the one after its hop."""
+    run, specific = (
+        do(make_run(f"strategy={name}", f"strategy.expansion={expansion}", "trainer.epochs=1")),
+        PARTS[expansion],
+    )
+    strategy, context = in_third_hop(run)
+    assert isinstance(strategy, KDLogit)
+    for hop, language in enumerate(("en", "de"), start=1):
+        teacher = copy.deepcopy(context.model)
+        teacher.load_state_dict(weights(run, hop))
+        student = with_parts(context.model, weights(run, hop), specific)
+        batch = context.batch(language, strategy.memory.kept[language])
+        with torch.no_grad():
+            wanted = strategy.distilled(teacher.eval()(batch), batch)
+        given = strategy.distilled(student.eval()(batch), batch)
+        expected = torch.stack([mse_loss(given[key], wanted[key]) for key in wanted]).sum()
+        found = strategy.distance(language, np.arange(len(strategy.memory.kept[language])), context)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
+        context.model.zero_grad()
+        found.backward()
+        expected.backward()
+        of_student = dict(student.named_parameters())
+        for key, p in context.model.named_parameters():
+            if specific(key) or of_student[key].grad is None:
+                assert p.grad is None or not p.grad.any()
+            else:
+                torch.testing.assert_close(p.grad, of_student[key].grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("expansion", ["lang_spec_task", "lang_spec_trans", "lang_spec_ada_t"])
+@pytest.mark.parametrize("name", ["ewc", "ewc_online"])
+def test_the_penalty_holds_shared_parameters(name: str, expansion: str, make_run: Make, do: Do) -> None:
+    run, specific = (
+        do(make_run(f"strategy={name}", f"strategy.expansion={expansion}", "trainer.epochs=1")),
+        PARTS[expansion],
+    )
+    maker = Maker(run, Listener(), StopFlag())
+    maker.weights(1)
+    whole = diagonal_fisher(maker.model, encodings(run).splits["en", "train"], torch.device("cpu"))
+    kept = {k.removeprefix("precision/"): t for k, t in state(run, 1).tensors.items() if k.startswith("precision/")}
+    assert kept.keys() == {key for key in whole if not specific(key)}
+    for key, tensor in kept.items():
+        torch.testing.assert_close(tensor, whole[key], rtol=1e-4, atol=1e-8)
+    assert all(p.requires_grad for p in maker.model.parameters())
+    # In hop 3 the gradient that is added is λ Σ (θ − θ*) over these alone.
+    strategy, context = in_third_hop(run)
+    context.model.zero_grad()
+    strategy.edit_gradients(context)
+    given = {key for key, p in context.model.named_parameters() if p.grad is not None and p.grad.any()}
+    assert given
+    assert given <= kept.keys()
+
+
+# --- Keys, sharing, resumption.
+
+
+def test_a_strategy_that_does_nothing_over_parts_is_the_parts(make_run: Make) -> None:
+    own = make_run("strategy=lang_spec_task").stages
+    for idle in (("strategy=er", "strategy.memory=0"), ("strategy=ewc", "strategy.penalty=0")):
+        found = make_run(*idle, "strategy.expansion=lang_spec_task").stages
+        assert found == own
+    over = make_run("strategy=er", "strategy.expansion=lang_spec_task").stages
+    assert [a.train == b.train for a, b in zip(over, own, strict=True)] == [True, True, False, False]
+    assert [a.evaluation == b.evaluation for a, b in zip(over, own, strict=True)] == [True, True, False, False]
+
+
+def test_no_two_compositions_share_what_differs(make_run: Make) -> None:
+    strategies = ("er", "agem", "ewc", "ewc_online", "kd_logit")
+    runs = [make_run(f"strategy={name}") for name in strategies]
+    runs += [make_run(f"strategy={name}", f"strategy.expansion={e}") for name in strategies for e in PARTS]
+    layers = make_run("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[1]")
+    runs += [layers, *(make_run(f"strategy={expansion}") for expansion in PARTS)]
+    for hop in (2, 3):
+        assert len({run.stages[hop].train for run in runs}) == len(runs)
+        assert len({run.stages[hop].evaluation for run in runs}) == len(runs)
+    assert len({run.id for run in runs}) == len(runs)
+
+
+def test_the_expansion_s_version_is_part_of_the_identity(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from xclrun.strategy.lang_spec_task import LangSpecTask
+
+    given = ("strategy=er", "strategy.expansion=lang_spec_task")
+    before = make_run(*given)
+    monkeypatch.setattr(LangSpecTask, "version", 2)
+    after = make_run(*given)
+    assert before.id != after.id
+    assert [a.train == b.train for a, b in zip(before.stages, after.stages, strict=True)] == [True, True, False, False]
+    assert before.id.startswith("jsonl-er+lang_spec_task-en-de-es-s1-")
+
+
+def files(run: Run) -> list[bytes]:
+    return [run.directory.predictions(hop).read_bytes() for hop in range(4)]
+
+
+def test_shared_hops_give_the_same_as_unshared_ones(make_run: Make, do: Do) -> None:
+    given = ("strategy=er", "strategy.expansion=lang_spec_task", "trainer.epochs=1")
+    alone = do(make_run(*given, outputs="alone"))
+    for other in ("strategy=naive", "strategy=lang_spec_task"):
+        do(make_run(other, "trainer.epochs=1", outputs="shared"))
+    assert files(do(make_run(*given, outputs="shared"))) == files(alone)
+
+
+class StopAfter(Listener):
+    """Asks for a stop after a number of main steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.stop, self.left = StopFlag(), steps
+
+    def stepped(self, progress: Progress) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.stop.number = 15
+
+
+COMPOSITIONS = [
+    ("er", "lang_spec_trans"),
+    ("agem", "lang_spec_task"),
+    ("kd_logit", "lang_spec_ada_t"),
+    ("ewc", "lang_spec_enc"),
+]
+
+
+@pytest.mark.parametrize(("name", "expansion"), COMPOSITIONS)
+def test_stopped_again_and_again(name: str, expansion: str, make_run: Make, do: Do) -> None:
+    given = (f"strategy={name}", f"strategy.expansion={expansion}")
+    run, calm = make_run(*given), do(make_run(*given, outputs="calm"))
+    while not run.directory.finished:
+        listener = StopAfter(7)
+        try:
+            do(run, listener, listener.stop)
+        except Stopped:
+            assert listener.left == 0
+    assert files(run) == files(calm)
+
+
+def test_parts_that_a_training_relies_on_are_made_again(make_run: Make, do: Do) -> None:
+    """Hop 1's weights go while hop 3 is trained: they are trained again, and nothing else changes."""
+    given = ("strategy=er", "strategy.expansion=lang_spec_task")
+    run, calm, listener = make_run(*given), do(make_run(*given, outputs="calm")), StopAfter(12 + 10 + 3)
+    with pytest.raises(Stopped):
+        do(run, listener, listener.stop)
+    shutil.rmtree(run.store.path(run.stages[1].train))
+    do(run)
+    assert files(run) == files(calm)
+
+
+def test_parts_are_read_once_per_hop(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, str]] = []
+    tensors, serve = Maker.tensors, Evaluator.predict
+    phase = ["train"]
+
+    def reading(self: Maker, hop: int, names: Any) -> Any:
+        asked.append((hop, phase[0]))
+        return tensors(self, hop, names)
+
+    def predicting(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+        phase[0] = "test" if split == "test" else "train"
+        return serve(self, model, encoded, language, split)
+
+    class Starts(Listener):
+        def hop_started(self, run: Run, hop: Any) -> None:
+            phase[0] = f"hop {hop.index}"
+
+    monkeypatch.setattr(Maker, "tensors", reading)
+    monkeypatch.setattr(Evaluator, "predict", predicting)
+    do(make_run("strategy=er", "strategy.expansion=lang_spec_task", "trainer.epochs=1"), Starts())
+    assert [entry for entry in asked if entry[1].startswith("hop")] == [(1, "hop 2"), (1, "hop 3"), (2, "hop 3")]
+
+
+# --- What is counted, composed, refused.
+
+
+def test_counts_are_the_expansion_s(compose: Callable[..., Composed]) -> None:
+    config = compose("strategy=ewc_online", "strategy.expansion=lang_spec_task", "model=mbert").config
+    strategy, nowhere = make(config.strategy), None
+    stream, model = strategy.stream(tuple("abcdef")), skeleton(config.model, 114, 152)
+    strategy.prepare(model, stream, nowhere)  # type: ignore[arg-type]
+    assert count(sizes(model), strategy, stream).total == 179_221_212
+
+
+def test_a_sweep_over_strategies_and_expansions() -> None:
+    jobs = compose_command(["strategy=er,ewc_online", "strategy.expansion=null,lang_spec_task,lang_spec_enc_1_9", "-m"])
+    found = [(job.resolved["strategy"]["name"], job.resolved["strategy"]["expansion"]) for job in jobs]
+    layers = {"name": "lang_spec_enc", "layers": [*range(1, 10)]}
+    wanted = [None, {"name": "lang_spec_task"}, layers]
+    assert found == [(name, expansion) for name in ("er", "ewc_online") for expansion in wanted]
+
+
+def test_settings_of_an_expansion(compose: Callable[..., Composed]) -> None:
+    given = compose("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[2]")
+    assert given.resolved["strategy"]["expansion"] == {"name": "lang_spec_enc", "layers": [2]}
+    assert compose("strategy=er", "strategy/expansion=null").resolved["strategy"]["expansion"] is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (
+            ("strategy=kd_rep", "strategy.expansion=lang_spec_trans"),
+            r"\[CLS\] of an earlier language comes from its own",
+        ),
+        (
+            ("strategy=kd_rep", "strategy.expansion=lang_spec_ada_f"),
+            r"\[CLS\] of an earlier language comes from its own",
+        ),
+        (("strategy=lang_spec_ft", "strategy.expansion=lang_spec_task"), "has a whole model of its own; only adapters"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(overrides: tuple[str, str], told: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=rf"^{' '.join(overrides)}: .*{told}"):
+        make_run(*overrides)
+
+
+def test_a_strategy_that_is_no_expansion_is_refused() -> None:
+    from xclrun.config import StrategyConfig
+    from xclrun.strategy.er import ReplaySettings
+
+    with pytest.raises(UsageError, match="expansion=naive: gives languages no parts of their own"):
+        make(ReplaySettings("er", 10, 2, expansion=StrategyConfig("naive")))
+
+
+@pytest.mark.parametrize("strategy", ["naive", "inc_joint", "multilingual", "lang_spec_task"])
+@pytest.mark.parametrize("values", ["lang_spec_task", "null,lang_spec_task", "lang_spec_tsk"])
+def test_strategies_without_expansions_say_why(strategy: str, values: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from xclrun.cli import main
+
+    assert main(["plan", f"strategy={strategy}", f"strategy.expansion={values}", "-m"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "mix languages in a batch" in line or "strategy=er" in line
+
+
+def test_a_mistyped_expansion(capsys: pytest.CaptureFixture[str]) -> None:
+    from xclrun.cli import main
+
+    assert main(["plan", "strategy=er", "strategy.expansion=lang_spec_tsk", "-m"]) == 2
+    assert "strategy.expansion=lang_spec_tsk: unknown; did you mean 'lang_spec_task'" in capsys.readouterr().err
