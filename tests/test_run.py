@@ -78,7 +78,8 @@ def test_home_is_expanded(make_run: Callable[..., Run], monkeypatch: pytest.Monk
 def test_the_reference_is_the_lang_spec_ft_run(strategy: str, make_run: Callable[..., Run]) -> None:
     given = (f"strategy={strategy}", "seed=2", "trainer.epochs=1")
     reference = make_run(*given).reference()
-    assert reference.id == make_run("strategy=lang_spec_ft", *given[1:]).id
+    adapters = (f"strategy.expansion={strategy}",) if strategy.startswith("lang_spec_ada_") else ()
+    assert reference.id == make_run("strategy=lang_spec_ft", *adapters, *given[1:]).id
     assert reference.stream.kind == "independent"
 
 

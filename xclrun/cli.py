@@ -143,6 +143,8 @@ def _completion(arguments: list[str]) -> int:
     with contextlib.redirect_stdout(io.StringIO()) as told:
         _hydra_main(["--shell-completion", *arguments])
     words = [word for word in told.getvalue().split() if not word.startswith("schema")]
+    # Hydra completes no group that has a group below it; strategy/expansion is given as strategy.expansion.
+    words = ["strategy=" if word == "strategy" else word for word in words]
     if len(typed) <= 1:
         words += [name for name in commands.COMMANDS if name.startswith("".join(typed))]
     print(" ".join(words))

@@ -27,6 +27,13 @@ from xclrun.config import SCHEMAS, Config, choices, packaged
 from xclrun.errors import UsageError, did_you_mean
 from xclrun.strategy import STRATEGIES, strategy_class
 
+# Why a strategy has no key `expansion`.
+NO_EXPANSION = (
+    "the strategy chosen cannot have one; er, agem, ewc, ewc_online, kd_logit, kd_rep and lang_spec_ft can. The other "
+    "lang_spec_ strategies are expansions themselves, naive with one is that one, and inc_joint and multilingual mix "
+    "languages in a batch, which have no parts in common"
+)
+
 # Plain values that no other value refers to, and that sweeps vary most.
 FREE = ("seed", "bucket")
 
@@ -284,6 +291,8 @@ def known_keys() -> list[str]:
 def nearest(key: str) -> str:
     """Return the end of an error line about a key that is not there: the nearest known one, and those beside it."""
     known = known_keys()
+    if key == "strategy.expansion":
+        return NO_EXPANSION
     if key in known:
         having = [name for name in STRATEGIES if key.removeprefix("strategy.") in _settings(name)]
         last = having.pop()

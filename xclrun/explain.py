@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from xclrun.compose import nearest
+from xclrun.compose import NO_EXPANSION, nearest
 from xclrun.config import choices
 from xclrun.errors import did_you_mean
 
@@ -17,12 +17,6 @@ VALUES = (
     (r"Invalid value assigned: \w+ is not a ListConfig, list or tuple\.", "must be a list, as in [a,b]"),
     (r"Invalid type assigned: .* value: (.*)", r"'\1' is one value; set the keys below it"),
     (r"field '.*' is not Optional", "cannot be null"),
-)
-
-NO_EXPANSION = (
-    "strategy.expansion: the strategy chosen cannot have one; er, agem, ewc, ewc_online, kd_logit, kd_rep and "
-    "lang_spec_ft can. The other lang_spec_ strategies are expansions themselves, naive with one is that one, and "
-    "inc_joint and multilingual mix languages in a batch, which have no parts in common"
 )
 
 
@@ -61,7 +55,7 @@ def _unknown_choice(text: str) -> str | None:
         return f"{group}={choice}: unknown; {did_you_mean(choice, known, limit=40)}{listed}"
     if found := re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text):
         if found[1] == "strategy/expansion":
-            return NO_EXPANSION
+            return f"strategy.expansion: {NO_EXPANSION}"
         return f"no group is called '{found[1]}'; {did_you_mean(found[1], choices())}"
     return None
 

@@ -28,7 +28,10 @@ def test_help_lists_commands_groups_and_choices(xclrun: Callable[..., Told]) -> 
     lines = told.out.splitlines()
     for name, what in COMMANDS.items():
         assert f"  {name:<10} {what}" in lines
+    assert any("strategy.expansion=" in line for line in lines)
     for group, by_choice in choices().items():
+        if group == "strategy/expansion":
+            continue  # These are strategies, listed there.
         assert f"  {group}" in lines
         for choice in by_choice:
             assert any(line.startswith(f"    {choice} ") for line in lines), f"{group}={choice}"
@@ -100,6 +103,7 @@ def test_the_config_of_a_job_is_shown(xclrun: Callable[..., Told], here: Path) -
     shown = yaml.safe_load(told.out)
     assert shown["strategy"] == {
         "name": "er",
+        "expansion": None,
         "memory": "${dataset.replay.memory}",
         "every_k": "${dataset.replay.every_k}",
         "selection": "reservoir",
@@ -113,7 +117,14 @@ def test_the_config_of_a_job_is_shown(xclrun: Callable[..., Told], here: Path) -
 
 def test_the_config_of_a_job_is_shown_resolved_and_in_part(xclrun: Callable[..., Told]) -> None:
     resolved = yaml.safe_load(xclrun("strategy=er", "dataset=mtop", "--cfg", "job", "--resolve").out)
-    assert {"name": "er", "memory": 6000, "every_k": 100}.items() <= resolved["strategy"].items()
+    budget = {"memory": 6000, "every_k": 100}
+    assert resolved["strategy"] == {
+        "name": "er",
+        "expansion": None,
+        **budget,
+        "selection": "reservoir",
+        "interleave": "extra",
+    }
     part = xclrun("--cfg", "job", "--package", "strategy", "strategy=er").out
     assert yaml.safe_load(part)["name"] == "er"
     assert "trainer" not in part

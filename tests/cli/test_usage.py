@@ -52,7 +52,10 @@ WRONG_VALUES = [
     ("paths.outputs=", "paths.outputs=: is empty; name a folder"),
     ("paths.outputs=a,b", "paths.outputs=a,b: the runs of one sweep share one folder"),
     ("model.hidden_size=15", "model.hidden_size=15: must be a multiple of model.attention_heads=2"),
-    ("model.hidden_size=null", "model.hidden_size=null: must be given where neither model.path nor model.hub is"),
+    (
+        "model.hidden_size=null",
+        "model.hidden_size=null: must be given where none of model.path, model.hub and model.package is",
+    ),
     ("dataset.reader=mtpo", "dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: jsonl, mini, mtop"),
     ("dataset.task=pos", "dataset.task=pos: unknown; Known: intent_slots"),
     ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
