@@ -328,11 +328,12 @@ class BackgroundMirror:
 
     outputs: Path
     tracking: TrackingConfig
+    enabled: bool | None = None  # None: as the config says
 
     def start(self) -> None:
         """Start the process; without tracking, do nothing."""
         self.process: subprocess.Popen[bytes] | None = None
-        if self.tracking.enabled:
+        if self.tracking.enabled if self.enabled is None else self.enabled:
             request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
             with (self.outputs / LOG).open("ab") as log:
                 self.process = subprocess.Popen(
