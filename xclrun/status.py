@@ -95,8 +95,10 @@ def sweep_status(outputs: Path, runs: Sequence[str]) -> list[RunStatus]:
     """Return where the runs of a sweep stand; those not started are waiting while another one runs on this machine, and
     nothing waits while none does and no job of a cluster is left."""
     found = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
-    given = {run: job for run, job in jobs_of_runs(outputs).items() if run in set(runs)}
-    asked = states(given[s.run_id].id for s in found if s.run_id in given and s.state != "finished")
+    wanted = set(runs)
+    given = {run: job for run, job in jobs_of_runs(outputs).items() if run in wanted}
+    left = [given[s.run_id] for s in found if s.run_id in given and s.state != "finished"]
+    asked = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
     here = any(s.state == "running" and s.run_id not in given for s in found)
     result = []
     for s in found:

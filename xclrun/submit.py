@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.cluster import slurm
 from xclrun.cluster.packing import pack, shared_first
-from xclrun.cluster.submission import Pack, Submission
+from xclrun.cluster.submission import DEBUG, Pack, Submission
 from xclrun.code import copy_code
 from xclrun.config import TrackingConfig
 from xclrun.console import line
@@ -161,9 +161,9 @@ def _in_turn(sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack
     for wave in waves:
         name = f"array-{len(submission.arrays)}"
         folder = submission.write_packs(name, wave).absolute()
-        submission.note(name, "debug", wave)
+        submission.note(name, DEBUG, wave)
         for i in range(len(wave)):
-            log = slurm.log_path(folder, "debug", i)
+            log = slurm.log_path(folder, DEBUG, i)
             line(f"  job {i} of {name}: {log}")
             with log.open("ab") as file:
                 # No setting of a Slurm job that this may be in.

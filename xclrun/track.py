@@ -106,10 +106,22 @@ class Mirror:
         place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
         found = self.client.get_experiment_by_name(self.tracking.experiment)
         if found is None:
-            return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+            return self._create_experiment(place)
         if place is not None and found.artifact_location != place:
             self._move(found.artifact_location, place)
         return found.experiment_id
+
+    def _create_experiment(self, place: str | None) -> str:
+        """Make the experiment; where another process has just made it, take that one."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+        except MlflowException:
+            found = self.client.get_experiment_by_name(self.tracking.experiment)
+            if found is None:
+                raise
+            return found.experiment_id
 
     def _move(self, before: str, now: str) -> None:
         """Correct the places in the SQLite file after the outputs were moved: MLflow keeps them as absolute paths."""

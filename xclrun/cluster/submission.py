@@ -18,6 +18,9 @@ from typing import Any
 from xclrun.cluster.slurm import log_path
 from xclrun.store.files import read_json, write_json
 
+# Stands for Slurm's job id where packs are done in place.
+DEBUG = "debug"
+
 
 @dataclass(frozen=True)
 class Pack:
@@ -101,6 +104,11 @@ class Job:
     files: PackFiles
     log: Path
     submitted: float
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether Slurm has it: not so where it was done in place, for debugging."""
+        return not self.id.startswith(DEBUG)
 
 
 @dataclass
