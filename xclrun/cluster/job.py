@@ -121,8 +121,8 @@ def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
         line(f"xclrun: stopped by {name}; a checkpoint is saved, and the job is queued again")
         return code
     if state in ("CANCELLED", "COMPLETING") and reason != "TimeLimit":
-        line(f"xclrun: stopped by {name}: the job was cancelled; a checkpoint is saved")
-        files.note("cancelled", position=now)
+        line(f"xclrun: stopped by {name}: Slurm ends the job (cancelled, or queued again); a checkpoint is saved")
+        files.note("stopped", position=now)
         return code
     if told.get("Requeue") == "0":
         error = f"stopped by {name}, and the job is not to be requeued (hydra.launcher.requeue=false)"

@@ -5,8 +5,10 @@ Shapes: B sentences, L word pieces, W words, H hidden size, C classes, T tags.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,11 +143,31 @@ def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
     return BertModel(_shape(config, vocabulary, pad))
 
 
+# The encoder that was read last: the runs of one process mostly start from the same one.
+_kept: dict[tuple[str, float], nn.Module] = {}
+
+
 def _pretrained_encoder(config: ModelConfig) -> nn.Module:
+    """Return the encoder of a local folder or of the hub; it is read from the disk once."""
+    folder = locate(config)
+    key = (str(folder.resolve()), config.dropout)
+    if key not in _kept:
+        _kept.clear()
+        encoder, complete = _read_encoder(config, folder)
+        if not complete:
+            # What the files lack was drawn from this run's seed.
+            return encoder
+        _kept[key] = encoder
+    if config.max_length > (positions := _positions(_kept[key])):
+        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
+    return copy.deepcopy(_kept[key])
+
+
+def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, bool]:
+    """Read an encoder; also return whether its files hold all of its weights."""
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
-    folder = locate(config)
     # What is missing is checked below and is an error there; the library's warning about it is of no use to the reader.
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -176,7 +198,7 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
         )
     if config.max_length > (positions := _positions(encoder)):
         raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
-    return encoder
+    return encoder, not report["missing_keys"]
 
 
 def _positions(encoder: Any) -> int:
