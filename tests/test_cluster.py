@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +25,13 @@ from xclrun.cluster.packing import pack, shared_first
 from xclrun.cluster.slurm import JobState
 from xclrun.cluster.submission import Job, Pack, PackFiles, Submission, jobs_of_runs
 from xclrun.code import code_version, copy_code
-from xclrun.config import PACKAGE
+from xclrun.config import PACKAGE, TrackingConfig
 from xclrun.errors import UsageError
 from xclrun.launch import _gpus, _places
 from xclrun.run import Run, freeze, thaw
 from xclrun.status import sweep_status
 from xclrun.submit import SlurmSettings
+from xclrun.track import Mirror
 from xclrun.train.listen import Listener, Progress
 
 
@@ -440,3 +446,74 @@ def test_workers_see_their_gpu_alone(tmp_path: Path) -> None:
     assert len(by_process) <= 2
     if len(by_process) == 2:
         assert set(by_process.values()) == {"3", "5"}
+
+
+# --- Many.
+
+
+@pytest.mark.full
+def test_a_thousand_runs_are_submitted_in_a_minute(
+    say: Say, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    folder = say(sbatch="Submitted batch job 77\n", squeue="")
+    given = ["strategy=naive,er", "order=[en,de],[de,en]", "seed=range(0,250)", *(o for o in SMALL if "order" not in o)]
+    began = time.monotonic()
+    code, told = command(*given, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    assert time.monotonic() - began < 60
+    assert code == 0, told
+    assert "with runs" in told
+    assert len(list((tmp_path / "outputs").glob("runs/*/config.yaml"))) == 1000
+    # Slurm's own limit of an array takes them all.
+    assert [call.split()[0] for call in calls(folder)].count("sbatch") == 2
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """An MLflow server, as docs/slurm.md starts it; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = ["--port", str(port), "--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}"]
+    started = [sys.executable, "-m", "mlflow", "server", *given, "--artifacts-destination", str(tmp_path / "artifacts")]
+    process = subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
+                    break
+            except OSError:
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_jobs_that_start_at_once_land_in_one_experiment(
+    server: str, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    tracking, together = TrackingConfig(uri=server, experiment="study"), threading.Barrier(16)
+
+    def start(job: int) -> str:
+        together.wait()
+        return Mirror(tmp_path / str(job), tracking).experiment
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(start, range(16)))) == 1
+    # Jobs talk to the server themselves, below the sweep that was made at submission.
+    given = [o for o in SMALL if o != "tracking=none"] + ["seed=1,2", f"tracking.uri={server}"]
+    given += ["tracking.experiment=study", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]
+    code, told = command(*given, f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    assert code == 0, told
+    mirror = Mirror(tmp_path / "outputs", tracking)
+    runs = mirror.client.search_runs([mirror.experiment], max_results=100)
+    kinds = {kind: [r for r in runs if r.data.tags["xclrun.kind"] == kind] for kind in ("run", "sweep")}
+    [parent] = kinds["sweep"]
+    assert [run.info.status for run in kinds["run"]] == ["FINISHED", "FINISHED"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in kinds["run"]} == {parent.info.run_id}
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()

@@ -44,9 +44,15 @@ def lab() -> Iterator[Lab]:
         try:
             if started.returncode != 0:
                 pytest.skip(f"Slurm cannot be brought up here: {(started.stdout + started.stderr)[-300:]}")
-            yield Lab(folder)
+            up = Lab(folder)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("SLURM_CONF", up.environment["SLURM_CONF"])
+                patch.setenv("HYDRA_FULL_ERROR", "1")  # commands in this process set it
+                yield up
         finally:
             subprocess.run(
                 ["bash", str(scripts / "stop.sh")], env=environment, capture_output=True, timeout=120, check=False
             )
+            for daemon in up.daemons if started.returncode == 0 else ():
+                daemon.wait(30)
             shutil.rmtree(folder, ignore_errors=True)

@@ -151,16 +151,17 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
     """Return the encoder of a local folder or of the hub; it is read from the disk once."""
     folder = locate(config)
     key = (str(folder.resolve()), config.dropout)
-    if key not in _kept:
-        _kept.clear()
+    if key in _kept:
+        encoder = copy.deepcopy(_kept[key])
+    else:
         encoder, complete = _read_encoder(config, folder)
-        if not complete:
-            # What the files lack was drawn from this run's seed.
-            return encoder
-        _kept[key] = encoder
-    if config.max_length > (positions := _positions(_kept[key])):
+        _kept.clear()
+        # What the files lack was drawn from this run's seed.
+        if complete:
+            _kept[key] = copy.deepcopy(encoder)
+    if config.max_length > (positions := _positions(encoder)):
         raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
-    return copy.deepcopy(_kept[key])
+    return encoder
 
 
 def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, bool]:
@@ -196,8 +197,6 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, bool]:
             + ", ".join(wrong[:3])
             + (", …" if len(wrong) > 3 else "")
         )
-    if config.max_length > (positions := _positions(encoder)):
-        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
     return encoder, not report["missing_keys"]
 
 
