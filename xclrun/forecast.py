@@ -159,7 +159,7 @@ def forecast(runs: Sequence[Run]) -> Forecast:
         trainings: list[tuple[dict[str, Any], int]] = []
         for run in them:
             if not run.directory.finished:
-                for index in _needed(run, there):
+                for index in needed(run, there):
                     key = run.stages[index].train
                     if key not in counted:
                         counted.add(key)
@@ -170,14 +170,14 @@ def forecast(runs: Sequence[Run]) -> Forecast:
     return Forecast(tuple(runs), tuple(lines))
 
 
-def _needed(run: Run, there: set[str]) -> set[int]:
+def needed(run: Run, there: set[str]) -> set[int]:
     """Return the hops of a run that have to be trained, given the keys in the store."""
-    needed: set[int] = set()
+    found: set[int] = set()
 
     def weights(index: int) -> None:
         stage = run.stages[index]
-        if index and index not in needed and stage.train not in there:
-            needed.add(index)
+        if index and index not in found and stage.train not in there:
+            found.add(index)
             weights(stage.hop.parent)
             state(stage.hop.parent)
 
@@ -190,7 +190,7 @@ def _needed(run: Run, there: set[str]) -> set[int]:
     for stage in run.stages:
         if stage.evaluation not in there:
             weights(stage.hop.index)
-    return needed
+    return found
 
 
 def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:

@@ -45,12 +45,17 @@ class Sweep:
     def outputs(self) -> Path:
         return self.runs[0].outputs
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is noted of the sweep."""
+        started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
+        return {"name": self.name, "command": self.command, "started": started, "runs": runs}
+
     def write(self) -> None:
         """Note the sweep among the outputs, so that status and reports find it; the first start is kept."""
         path = self.outputs / "sweeps" / f"{self.name}.json"
-        started = read_json(path)["started"] if path.is_file() else time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        runs = [run.id for run in self.runs]
-        write_json(path, {"name": self.name, "command": self.command, "started": started, "runs": runs})
+        started = read_json(path)["started"] if path.is_file() else self.facts["started"]
+        write_json(path, {**self.facts, "started": started})
 
 
 def make_sweep(composed: Sequence[Composed]) -> Sweep:
@@ -76,14 +81,18 @@ def command() -> str:
     return shlex.join(["xclrun", *given, *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
 
 
-def launch_local(composed: Sequence[Composed], workers: int = 1) -> None:
+def launch_local(
+    composed: Sequence[Composed], workers: int = 1, gpus: Sequence[str] | None = None, per_gpu: int = 1
+) -> None:
     """Run the jobs of a command on this machine.
 
     A run that fails does not stop the others. Runs that are finished already are skipped.
 
     Args:
         composed: the jobs.
-        workers: processes that share the jobs; 1: this process does them one after another.
+        workers: processes that share the jobs at the most; 1: this process does them one after another.
+        gpus: GPUs to hand out, as CUDA_VISIBLE_DEVICES names them; None: those of the machine, where runs use them.
+        per_gpu: processes that share a GPU at the most.
 
     Raises:
         UsageError: a job cannot work; nothing has been computed.
@@ -92,19 +101,24 @@ def launch_local(composed: Sequence[Composed], workers: int = 1) -> None:
     """
     if workers < 1:
         raise UsageError(f"hydra.launcher.n={workers}: must be a number of processes of at least 1")
+    if per_gpu < 1:
+        raise UsageError(f"hydra.launcher.per_gpu={per_gpu}: must be a number of processes of at least 1")
+    # Asked in this way, CUDA is not begun in this process, and workers can still be given a GPU each.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     sweep = make_sweep(composed)
     waiting = [run for run in sweep.runs if not run.directory.finished]
     _check_devices(waiting)
     for place in dict.fromkeys([*(run.store.root for run in sweep.runs), sweep.outputs]):
         check_writable(place)
-    _announce(sweep, len(waiting))
+    announce(sweep, len(waiting))
     sweep.write()
     console, started = Console([run.id for run in sweep.runs]), time.monotonic()
     mirror = BackgroundMirror(sweep.outputs, sweep.runs[0].config.tracking)
     mirror.start()
     try:
-        if min(workers, len(waiting)) > 1:
-            work_in_processes(sweep.runs, console, mirror, min(workers, len(waiting)))
+        places = _places(min(workers, len(waiting)), _gpus(waiting, gpus), per_gpu)
+        if len(places) > 1 or (places and gpus):
+            work_in_processes(sweep.runs, console, mirror, places)
         else:
             work(sweep.runs, console, mirror)
     except BaseException:
@@ -114,7 +128,28 @@ def launch_local(composed: Sequence[Composed], workers: int = 1) -> None:
         line("sending to MLflow …")
         sent = mirror.close()
     failed = [run for run in sweep.runs if not run.directory.finished]
-    _conclude(sweep, failed, sent, time.monotonic() - started)
+    conclude(sweep, failed, sent, time.monotonic() - started)
+
+
+def _gpus(runs: Sequence[Run], given: Sequence[str] | None) -> list[str]:
+    """Return the GPUs that can be handed out to workers; none where no run uses one."""
+    if given is not None:
+        return list(given)
+    if all(run.config.runtime.device is Device.cpu for run in runs):
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
+    # Numbered from 0 also where a container sees only some.
+    return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def _places(count: int, gpus: Sequence[str], per_gpu: int) -> list[str | None]:
+    """Return the GPU of each worker: in turn, so that no GPU has two while another has none; at most ``count``.
+
+    Without GPUs, workers get none.
+    """
+    return [*(list(gpus) * per_gpu)[:count]] if gpus else [None] * count
 
 
 def _check_devices(runs: Sequence[Run]) -> None:
@@ -134,7 +169,8 @@ def check_writable(folder: Path) -> None:
     probe.unlink()
 
 
-def _announce(sweep: Sweep, waiting: int) -> None:
+def announce(sweep: Sweep, waiting: int) -> None:
+    """Say what a command is about to do."""
     first, runs = sweep.runs[0], sweep.runs
 
     def several(values: set[Any], word: str) -> str:
@@ -164,7 +200,7 @@ def _note(word: str, what: str, counts: Mapping[str, int]) -> None:
         line(f"  note: {total} {word}{'' if total == 1 else 's'} {what} ({places})")
 
 
-def _conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -> None:
+def conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -> None:
     """Say how the sweep ended, and what to do next."""
     line(f"\n{len(sweep.runs) - len(failed)} of {len(sweep.runs)} runs finished in {duration(seconds)}.")
     if not sent:

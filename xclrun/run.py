@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from xclrun.config import Config, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset
+from xclrun.errors import RunError
 from xclrun.model.source import encoder_identity
 from xclrun.plan import (
     DataIdentity,
@@ -25,6 +28,7 @@ from xclrun.plan import (
     stages,
     strategy_name,
 )
+from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Strategy, make, strategy_class
@@ -142,6 +146,51 @@ def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
         run = plan_run(config, resolved)
         runs.setdefault(run.id, run)
     return list(runs.values())
+
+
+def freeze(run: Run) -> None:
+    """Write the config of a run that another process will do, with paths that hold in any current folder."""
+    resolved = {group: dict(run.resolved[group]) for group in ("paths", "dataset", "model")}
+    for group, key in (("paths", "outputs"), ("paths", "store"), ("dataset", "root"), ("model", "path")):
+        if resolved[group].get(key) is not None:
+            resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
+    resolved["strategy"] = _with_folders(run.resolved["strategy"])
+    atomic_write(run.directory.config, OmegaConf.to_yaml(OmegaConf.create({**run.resolved, **resolved})))
+
+
+def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a strategy in which folders of pretrained adapters, also its expansion's, are absolute."""
+    result = dict(settings)
+    if result.get("expansion"):
+        result["expansion"] = _with_folders(result["expansion"])
+    for language, name in (result.get("pretrained") or {}).items():
+        folder = Path(name).expanduser()
+        result["pretrained"] = result["pretrained"] | {language: str(folder.absolute()) if folder.is_dir() else name}
+    return result
+
+
+def thaw(directory: RunDirectory) -> Run:
+    """Return the run whose config was frozen in a directory.
+
+    Raises:
+        RunError: it is another run now: the data or the encoder has changed.
+        UsageError: its data cannot be read any more.
+    """
+    plain = OmegaConf.load(directory.config)
+    schema = OmegaConf.structured(Config)
+    schema.strategy = strategy_class(plain.strategy.name).settings_type
+    if (expansion := plain.strategy.get("expansion")) is not None:
+        schema.strategy.expansion = strategy_class(expansion.name).settings_type
+    config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
+    resolved = OmegaConf.to_container(plain, resolve=True)
+    assert isinstance(config, Config)
+    assert isinstance(resolved, dict)
+    run = plan_run(config, {str(key): value for key, value in resolved.items()})
+    if run.id != directory.run_id:
+        raise RunError(
+            f"{directory.run_id}: the data or the encoder has changed since it was submitted; give the command again"
+        )
+    return run
 
 
 def plan_run(config: Config, resolved: dict[str, Any]) -> Run:

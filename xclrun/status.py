@@ -1,4 +1,4 @@
-"""Where the runs of a sweep stand, from their directories alone: nothing is asked of any process."""
+"""Where the runs of a sweep stand: from their directories, and for those given to a cluster from what Slurm says."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from xclrun.cluster.slurm import JobState, states
+from xclrun.cluster.submission import Job, jobs_of_runs
 from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
 
 STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "missing")
 # Something has to be done about these.
 BAD = ("failed", "lost")
+# These go on by themselves.
+OPEN = ("running", "waiting")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class RunStatus:
         detail: step, time, or the last error line.
         host: where it runs or ran.
         seconds: how long it took, or has taken.
+        job: the Slurm job to which it was given last, if any.
+        log: where that job writes what it says.
     """
 
     run_id: str
@@ -40,6 +46,13 @@ class RunStatus:
     detail: str = ""
     host: str = ""
     seconds: float | None = None
+    job: str = ""
+    log: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it will be done without anybody giving a command."""
+        return self.state in OPEN
 
 
 def run_status(directory: RunDirectory) -> RunStatus:
@@ -79,27 +92,71 @@ def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
 
 
 def sweep_status(outputs: Path, runs: Sequence[str]) -> list[RunStatus]:
-    """Return where the runs of a sweep stand; those not started are waiting while another one runs, and nothing waits
-    while none does."""
+    """Return where the runs of a sweep stand; those not started are waiting while another one runs on this machine, and
+    nothing waits while none does and no job of a cluster is left."""
     found = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
-    if any(status.state == "running" for status in found):
-        return [RunStatus(s.run_id, "waiting") if s.state == "missing" else s for s in found]
-    # Nobody is left who would come back to what waits.
-    return [replace(s, state="interrupted", detail="") if s.state == "waiting" else s for s in found]
+    wanted = set(runs)
+    given = {run: job for run, job in jobs_of_runs(outputs).items() if run in wanted}
+    left = [given[s.run_id] for s in found if s.run_id in given and s.state != "finished"]
+    asked = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
+    here = any(s.state == "running" and s.run_id not in given for s in found)
+    result = []
+    for s in found:
+        if (job := given.get(s.run_id)) is not None:
+            if s.state != "finished":
+                s = _on_cluster(s, job, asked[job.id], RunDirectory(outputs / "runs" / s.run_id))
+            s = replace(s, job=job.id, log=str(job.log))
+        elif s.state == "missing" and here:
+            s = RunStatus(s.run_id, "waiting")
+        elif s.state == "waiting" and not any(other.state == "running" for other in found):
+            # Nobody is left who would come back to what waits.
+            s = replace(s, state="interrupted", detail="")
+        result.append(s)
+    return result
+
+
+def _on_cluster(s: RunStatus, job: Job, told: JobState, directory: RunDirectory) -> RunStatus:
+    """Return where an unfinished run stands, given what Slurm says of its job."""
+    if s.state == "running":
+        owner = directory.lease.owner()
+        if owner is None or owner.facts.get("job") != job.id or told.live or told.state in ("", "UNKNOWN"):
+            return s
+        # The heartbeat is young still, but the job is dead: killed with its memory or its node.
+        return replace(s, state="lost", detail=str(told))
+    if s.state == "failed" and directory.failed_since(job.submitted):
+        return s
+    if told.live:
+        return replace(s, state="waiting", detail=str(told), seconds=None)
+    if (error := (job.files.errors() or {}).get(s.run_id)) is not None:
+        return replace(s, state="failed", detail=error.splitlines()[-1])
+    if told.state in ("CANCELLED", "PREEMPTED"):
+        return replace(s, state="interrupted", detail=str(told))
+    if told.state == "":
+        # Nothing is known that its own files do not say.
+        return replace(s, detail=s.detail or str(told))
+    if s.state in ("lost", "interrupted") or told.state in ("COMPLETED", "UNKNOWN"):
+        return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=str(told))
+    return replace(s, state="failed", detail=str(told))
+
+
+def render_counts(found: Sequence[RunStatus]) -> str:
+    """Return how many runs are in which state."""
+    counts = Counter(status.state for status in found)
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
 def render(name: str, command: str, found: Sequence[RunStatus]) -> str:
     """Return the table of a sweep for a person."""
     from xclrun.console import duration
 
-    counts = Counter(status.state for status in found)
-    told = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    lines = [f"{name}: {len(found)} run{'' if len(found) == 1 else 's'}: {told}", f"  {command}"]
+    lines = [f"{name}: {len(found)} run{'' if len(found) == 1 else 's'}: {render_counts(found)}", f"  {command}"]
     width = max((len(status.run_id) for status in found), default=0)
     for s in found:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""
         took = "" if s.seconds is None else duration(s.seconds)
         lines.append(f"  {s.run_id:<{width}}  {s.state:<11}  {hop:>5}  {took:>12}  {s.host}  {s.detail}".rstrip())
+        if s.log and s.state in BAD:
+            lines.append(f"  {'':<{width}}  log: {s.log}")
     return "\n".join(lines)
 
 

@@ -106,10 +106,22 @@ class Mirror:
         place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
         found = self.client.get_experiment_by_name(self.tracking.experiment)
         if found is None:
-            return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+            return self._create_experiment(place)
         if place is not None and found.artifact_location != place:
             self._move(found.artifact_location, place)
         return found.experiment_id
+
+    def _create_experiment(self, place: str | None) -> str:
+        """Make the experiment; where another process has just made it, take that one."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+        except MlflowException:
+            found = self.client.get_experiment_by_name(self.tracking.experiment)
+            if found is None:
+                raise
+            return found.experiment_id
 
     def _move(self, before: str, now: str) -> None:
         """Correct the places in the SQLite file after the outputs were moved: MLflow keeps them as absolute paths."""
@@ -328,11 +340,12 @@ class BackgroundMirror:
 
     outputs: Path
     tracking: TrackingConfig
+    enabled: bool | None = None  # None: as the config says
 
     def start(self) -> None:
         """Start the process; without tracking, do nothing."""
         self.process: subprocess.Popen[bytes] | None = None
-        if self.tracking.enabled:
+        if self.tracking.enabled if self.enabled is None else self.enabled:
             request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
             with (self.outputs / LOG).open("ab") as log:
                 self.process = subprocess.Popen(

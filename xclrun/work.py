@@ -67,17 +67,13 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
         if run.directory.finished:
             console.skipped(run)
             mirror.changed(run.id)
-        elif since is not None and _failed(run, since):
+        elif since is not None and run.directory.failed_since(since):
             pass
         elif not _one(run, console, mirror, patient=deferred > len(queue)):
             queue.append(run)
             deferred += 1
             continue
         deferred = 0
-
-
-def _failed(run: Run, since: float) -> bool:
-    return any(event["event"] == "failed" and event["time"] >= since for event in run.directory.read_events())
 
 
 def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
@@ -103,13 +99,34 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
     return True
 
 
+def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
+    """Make hops of runs ahead of all runs that share them; where that fails, the runs themselves will say why.
+
+    Raises:
+        Stopped: a signal ended the work.
+    """
+    from xclrun.train.execute import make_stages
+    from xclrun.train.stop import stop_on_signals
+
+    for run, hop in stages:
+        try:
+            with stop_on_signals() as stop:
+                line(f"{run.label}: making hop {hop}, which other runs share")
+                make_stages(run, [0, hop], console, stop)
+        except Exception as error:
+            line(f"  {type(error).__name__}: {error}")
+            _debug()
+
+
 def _debug() -> None:
     if os.environ.get("XCLRUN_DEBUG"):
         traceback.print_exc()
 
 
-def work_in_processes(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, count: int) -> None:
-    """Do the runs in ``count`` worker processes.
+def work_in_processes(
+    runs: Sequence[Run], console: Console, mirror: BackgroundMirror, places: Sequence[str | None]
+) -> None:
+    """Do the runs in worker processes, one per place: the GPU that it gets (as CUDA_VISIBLE_DEVICES), or None.
 
     Raises:
         Stopped: a signal ended the work; it was passed on to the workers, and they have saved checkpoints.
@@ -118,7 +135,7 @@ def work_in_processes(runs: Sequence[Run], console: Console, mirror: BackgroundM
 
     stopped: list[int] = []
     since = time.time()
-    children = [_fork(runs, console, mirror, since) for _ in range(count)]
+    children = [_fork(runs, console, mirror, since, gpu) for gpu in places]
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         stopped.append(number)
@@ -141,13 +158,15 @@ def work_in_processes(runs: Sequence[Run], console: Console, mirror: BackgroundM
         raise Stopped(stopped[0])
 
 
-def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float) -> int:
+def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float, gpu: str | None) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child:
         return child
     code = 1
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     try:
         work([run for run in runs if not run.directory.finished], console.of_worker(), mirror, since)
         code = 0

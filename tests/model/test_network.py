@@ -16,6 +16,7 @@ from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaMode
 
 from xclrun.config import ModelConfig
 from xclrun.errors import UsageError
+from xclrun.model import network
 from xclrun.model.network import Model, build
 
 from .conftest import batch
@@ -158,6 +159,20 @@ def test_positions_of_xlmr_start_behind_the_padding_s(tmp_path: Path) -> None:
     assert model.loss(longest).isfinite()
     with pytest.raises(UsageError, match=r"max_length=21.*has 20 positions"):
         weights(path=str(tmp_path), max_length=21)
+
+
+def test_a_pretrained_encoder_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    BertModel(
+        BertConfig(vocab_size=PIECES, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    ).save_pretrained(tmp_path)
+    first = weights(path=str(tmp_path))
+    monkeypatch.setattr(network, "_read_encoder", None)
+    second = weights(path=str(tmp_path))
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name])
+        # What is trained from one is not seen by the other.
+        assert value.data_ptr() != second[name].data_ptr()
 
 
 def test_an_unknown_architecture_is_refused(folder: Path) -> None:

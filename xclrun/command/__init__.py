@@ -16,6 +16,8 @@ COMMANDS = {
     "plan": "what a command would do: runs, trainings after sharing, time, disk",
     "params": "how many parameters a strategy has: in all, trained at each hop, by part",
     "status": "where the runs of a sweep stand",
+    "logs": "what the Slurm job that did a run said",
+    "cancel": "end the Slurm jobs of a sweep",
     "ui": "open MLflow's pages on the runs",
     "sync": "send to MLflow what it does not have yet",
     "store": "look after the trained hops: list, remove, verify",

@@ -63,3 +63,21 @@ def choose(what: str, name: str, known: Iterable[str], where: str) -> None:
         raise UsageError(
             f"no {what} is called '{name}' in {where}; " + (did_you_mean(name, names) if names else "there is none")
         )
+
+
+def chosen_sweeps(outputs: Path, name: str | None) -> list[dict[str, Any]]:
+    """Return the sweep of a name, all for ``all``, and the one that was started last for None.
+
+    Raises:
+        UsageError: there is none.
+    """
+    from xclrun.records import sweeps
+
+    known = {sweep["name"]: sweep for sweep in sweeps(outputs)}
+    if not known:
+        raise UsageError(f"--outputs {outputs}: no sweep was started here")
+    if name == "all":
+        return list(known.values())
+    if name is not None:
+        choose("sweep", name, known, str(outputs))
+    return [known[name or list(known)[-1]]]

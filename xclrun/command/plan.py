@@ -18,16 +18,22 @@ def main(arguments: Sequence[str]) -> int:
         prog="xclrun plan",
         description="Show what `xclrun OVERRIDES -m` would do: runs, which are finished, hop trainings asked for and "
         "needed after sharing, estimated time and disk. Nothing is trained.",
-        usage="xclrun plan KEY=VALUE … [-m] [--missing] [--json] [--outputs DIR]",
+        usage="xclrun plan KEY=VALUE … [-m] [--missing | --budget [--width N]] [--json] [--outputs DIR]",
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun")
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
     parser.add_argument("--missing", action="store_true", help="name the commands that would make what measures lack")
+    parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time at a given width")
+    parser.add_argument(
+        "--width", type=int, default=8, metavar="N", help="jobs side by side, for --budget (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
     given, unknown = parser.parse_known_intermixed_args(list(arguments))
     if unknown:
         raise UsageError(f"plan: no option is called '{unknown[0]}'; see `xclrun plan --help`")
+    if given.width < 1:
+        raise UsageError(f"--width {given.width}: must be a number of jobs of at least 1")
     overrides = [*given.overrides, *([f"paths.outputs={given.outputs}"] if given.outputs else [])]
     runs = plan_runs(overrides)
 
@@ -41,6 +47,12 @@ def main(arguments: Sequence[str]) -> int:
             print("Nothing is missing.")
         else:
             print("\n".join(f"{what}:\n  {command}" for what, command in found))
+        return 0
+    if given.budget:
+        from xclrun.budget import budget
+
+        cost = budget(runs, given.width)
+        print(json.dumps(cost.to_json(), indent=1) if given.json else cost.render())
         return 0
     found_forecast = forecast(runs)
     print(json.dumps(found_forecast.to_json(), indent=1) if given.json else found_forecast.render())

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import choose, parser
+from xclrun.command.common import chosen_sweeps, parser
 from xclrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from xclrun.status import RunStatus
+
+CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -14,26 +23,44 @@ def main(arguments: Sequence[str]) -> int:
     options = parser("status", "Where the runs of a sweep stand. Exit code 1 if any failed or was lost.")
     options.add_argument("sweep", nargs="?", help="name of a sweep, or `all` (default: the one that was started last)")
     options.add_argument("--json", action="store_true", help="print facts as JSON")
+    options.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=5.0,
+        metavar="SECONDS",
+        help="print it again every so often (default: 5), until nothing runs or waits any more",
+    )
     given = options.parse_args(arguments)
+    if given.watch is not None and (given.json or given.watch <= 0):
+        raise UsageError("--watch: a number of seconds above 0, and without --json")
+    sweeps = chosen_sweeps(given.outputs, given.sweep)
+    if given.watch is None:
+        return _tell(given.outputs, sweeps, given.json)[1]
+    calm = 0
+    # Twice in a row: on a network file system what a job wrote last may show late.
+    while True:
+        going, code = _tell(given.outputs, sweeps, False, CLEAR if sys.stdout.isatty() else "")
+        calm = 0 if going else calm + 1
+        if calm == 2:
+            return code
+        time.sleep(given.watch)
 
+
+def _tell(outputs: Path, sweeps: Sequence[dict[str, Any]], as_json: bool, before: str = "") -> tuple[bool, int]:
+    """Print where sweeps stand; return whether anything goes on, and the exit code."""
     from xclrun import status
-    from xclrun.records import sweeps
 
-    known = {sweep["name"]: sweep for sweep in sweeps(given.outputs)}
-    if not known:
-        raise UsageError(f"--outputs {given.outputs}: no sweep was started here")
-    if given.sweep not in (None, "all"):
-        choose("sweep", given.sweep, known, str(given.outputs))
-    latest = list(known)[-1]
-    chosen = list(known.values()) if given.sweep == "all" else [known[given.sweep or latest]]
-    told, bad = [], False
-    for sweep in chosen:
-        found = status.sweep_status(given.outputs, sweep["runs"])
-        bad = bad or any(s.state in status.BAD for s in found)
-        if given.json:
-            told.append({"sweep": sweep["name"], "command": sweep["command"], "runs": status.to_json(found)})
-        else:
-            print(status.render(sweep["name"], sweep["command"], found))
-    if given.json:
+    found: list[tuple[dict[str, Any], list[RunStatus]]] = [
+        (sweep, status.sweep_status(outputs, sweep["runs"])) for sweep in sweeps
+    ]
+    if as_json:
+        told = [
+            {"sweep": sweep["name"], "command": sweep["command"], "runs": status.to_json(runs)} for sweep, runs in found
+        ]
         print(json.dumps(told, indent=1))
-    return int(bad)
+    else:
+        tables = [status.render(sweep["name"], sweep["command"], runs) for sweep, runs in found]
+        print(before + "\n".join(tables), flush=True)
+    every = [run for _, runs in found for run in runs]
+    return any(run.busy for run in every), int(any(run.state in status.BAD for run in every))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from xclrun.command.common import add_tracking, existing, parser
 from xclrun.config import TrackingConfig
+from xclrun.errors import RunError, UsageError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -14,12 +18,44 @@ def main(arguments: Sequence[str]) -> int:
         "sync", "Send runs to MLflow that it does not have, or has in an older state. Sending twice changes nothing."
     )
     options.add_argument("--rebuild", action="store_true", help="send everything again, as to an MLflow that was lost")
+    options.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=60.0,
+        metavar="SECONDS",
+        help="do it again every so often (default: 60), until nothing runs or waits any more",
+    )
     add_tracking(options)
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
     from xclrun.track import Mirror
 
-    mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))
-    sent = mirror.send_all(rebuild=given.rebuild)
-    print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.uri}")
-    return 0
+    if given.watch is not None and given.watch <= 0:
+        raise UsageError("--watch: a number of seconds above 0")
+    tracking = TrackingConfig(uri=given.uri, experiment=given.experiment)
+    calm = 0
+    while True:
+        # Asked before, so that what ends meanwhile is sent too.
+        going = given.watch is not None and _going(outputs)
+        try:
+            mirror = Mirror(outputs, tracking)
+            sent = mirror.send_all(rebuild=given.rebuild)
+            print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.uri}", flush=True)
+        except RunError as error:
+            if given.watch is None:
+                raise
+            # A server that is away for a while is no reason to stop watching.
+            print(f"note: {error}", file=sys.stderr, flush=True)
+        given.rebuild = False
+        calm = 0 if going else calm + 1
+        if given.watch is None or calm == 2:
+            return 0
+        time.sleep(given.watch)
+
+
+def _going(outputs: Path) -> bool:
+    from xclrun.records import sweeps
+    from xclrun.status import sweep_status
+
+    return any(status.busy for sweep in sweeps(outputs) for status in sweep_status(outputs, sweep["runs"]))

@@ -5,6 +5,7 @@ Shapes: B sentences, L word pieces, W words, H hidden size, C classes, T tags.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,11 +151,32 @@ def _fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
     return BertModel(_shape(config, vocabulary, pad))
 
 
+# The encoder that was read last: the runs of one process mostly start from the same one.
+_kept: dict[tuple[str, float, int | None], nn.Module] = {}
+
+
 def _pretrained_encoder(config: ModelConfig) -> nn.Module:
+    """Return the encoder of a local folder or of the hub; it is read from the disk once."""
+    folder = locate(config)
+    key = (str(folder.resolve()), config.dropout, config.layers)
+    if key in _kept:
+        encoder = copy.deepcopy(_kept[key])
+    else:
+        encoder, complete = _read_encoder(config, folder)
+        _kept.clear()
+        # What the files lack was drawn from this run's seed.
+        if complete:
+            _kept[key] = copy.deepcopy(encoder)
+    if config.max_length > (positions := _positions(encoder)):
+        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
+    return encoder
+
+
+def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, bool]:
+    """Read an encoder; also return whether its files hold all of its weights."""
     from transformers import AutoModel
     from transformers.utils import logging
 
-    folder = locate(config)
     # What is missing is checked below and is an error there; the library's warning about it is of no use to the reader.
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -183,9 +205,7 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
             + ", ".join(wrong[:3])
             + (", …" if len(wrong) > 3 else "")
         )
-    if config.max_length > (positions := _positions(encoder)):
-        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {positions} positions")
-    return encoder
+    return encoder, not report["missing_keys"]
 
 
 def _pretrained_shape(config: ModelConfig, folder: Path) -> Any:

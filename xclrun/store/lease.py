@@ -114,6 +114,8 @@ class Lease:
         number = files[-1][0] + 1 if files else 1
         mine = self.path.with_name(f"{self.path.name}.lease-{number}")
         facts = {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "birth": _birth(os.getpid())}
+        if job := os.environ.get("XCLRUN_JOB"):
+            facts["job"] = job
         with writing(mine):
             mine.parent.mkdir(parents=True, exist_ok=True)
             try:

@@ -59,6 +59,15 @@ class RunDirectory:
         return self.done.is_file()
 
     @property
+    def error(self) -> str | None:
+        """The error with which the last attempt failed, or None."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            manifest = self.read_manifest()
+            if manifest["status"] == "failed":
+                return str(manifest["error"])
+        return None
+
+    @property
     def lease(self) -> Lease:
         """The lease under which the run is done: one process at a time works on it."""
         return Lease(self.path / "run")
@@ -112,6 +121,10 @@ class RunDirectory:
                     yield json.loads(line)
                 except ValueError:
                     continue
+
+    def failed_since(self, since: float) -> bool:
+        """Whether an attempt has failed at ``since`` (seconds of the epoch) or later."""
+        return any(event["event"] == "failed" and event["time"] >= since for event in self.read_events())
 
     def finish(self) -> None:
         """Write DONE: from now on the run counts."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import platform
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -22,7 +24,7 @@ from xclrun.train.listen import Listener
 from xclrun.train.making import Busy, Maker, made_here
 from xclrun.train.stop import StopFlag, Stopped
 
-__all__ = ["Busy", "execute"]
+__all__ = ["Busy", "execute", "make_stages"]
 
 # As many threads as torch takes by itself, before any run chose.
 THREADS = torch.get_num_threads()
@@ -44,7 +46,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
         Stopped: a signal asked for it; a checkpoint was saved, or the run was at its end.
         Busy: another process does the run or makes a stage of it, and this one is not patient.
     """
-    torch.set_num_threads(run.config.runtime.threads or THREADS)
+    _set_threads(run)
     lease, waited = run.directory.lease, False
     while (mine := lease.try_acquire()) is None:
         if not patient:
@@ -55,7 +57,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
             return
         waited = True
     with lease.held(mine):
-        if waited and (error := _failure(run)) is not None:
+        if waited and (error := run.directory.error) is not None:
             raise RunError(f"another process has just tried it: {error}")
         if not run.directory.finished:
             _Execution(run, listener, stop, patient).run_all()
@@ -63,13 +65,22 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
     stop.check()
 
 
-def _failure(run: Run) -> str | None:
-    """Return the error with which the last attempt at a run failed, or None."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        manifest = run.directory.read_manifest()
-        if manifest["status"] == "failed":
-            return str(manifest["error"])
-    return None
+def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFlag) -> None:
+    """Train and evaluate hops of a run into the store, ahead of the runs that share them; no run is touched.
+
+    Raises:
+        XclrunError: it failed.
+        Stopped: a signal asked for it; a checkpoint was saved.
+    """
+    _set_threads(run)
+    maker = Maker(run, listener, stop)
+    for hop in hops:
+        maker.evaluation(run.stages[hop])
+    stop.check()
+
+
+def _set_threads(run: Run) -> None:
+    torch.set_num_threads(run.config.runtime.threads or THREADS)
 
 
 class _Execution:
@@ -210,4 +221,6 @@ def _now() -> str:
 def _environment() -> dict[str, str]:
     # From the metadata, since a run whose stages are all in the store need not import the library.
     found = {"python": platform.python_version(), "torch": torch.__version__, "transformers": version("transformers")}
+    if (gpus := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        found["gpus"] = gpus
     return found | {"platform": platform.platform(), "threads": str(torch.get_num_threads())}

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xclrun import __version__
-from xclrun.config import PACKAGE, Selection
+from xclrun.code import code_version
+from xclrun.config import Selection
 from xclrun.data.encode import Encoded, encode
 from xclrun.model.network import Model, build
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
@@ -95,20 +94,6 @@ def encodings(run: Run) -> Encodings:
 def _truncated(run: Run) -> Path:
     """Return where the counts of cut sentences are kept, for runs that need encode nothing."""
     return run.cache / f"truncated-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
-
-
-@cache
-def code_version() -> str:
-    """Return the version of the code: the release, and in a checkout the commit, with ``.dirty`` for changes to it."""
-    checkout = PACKAGE.parent
-    if not (checkout / ".git").exists():
-        return __version__
-    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=.dirty", "--exclude=*"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return __version__
-    return f"{__version__}+g{found}"
 
 
 def made_here() -> dict[str, Any]:

@@ -1,0 +1,528 @@
+"""What is handed to a cluster, and what is made of Slurm's words: with its commands replaced by small scripts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.cluster import job as job_module
+from xclrun.cluster import slurm
+from xclrun.cluster.job import fruitless
+from xclrun.cluster.packing import pack, shared_first
+from xclrun.cluster.slurm import JobState
+from xclrun.cluster.submission import Job, Pack, PackFiles, Submission, jobs_of_runs
+from xclrun.code import code_version, copy_code
+from xclrun.config import PACKAGE, TrackingConfig
+from xclrun.errors import UsageError
+from xclrun.launch import _gpus, _places
+from xclrun.run import Run, freeze, thaw
+from xclrun.status import sweep_status
+from xclrun.submit import SlurmSettings
+from xclrun.track import Mirror
+from xclrun.train.listen import Listener, Progress
+
+
+class During(Listener):
+    """Does something at the first step of hop 1."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act = act
+
+    def stepped(self, progress: Progress) -> None:
+        if (progress.hop.index, progress.step) == (1, 1):
+            self.act()
+
+
+Say = Callable[..., Path]
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Replace Slurm's commands: ``say(squeue="text")`` prints it; those not named are not there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    for name in ("squeue", "sacct", "scontrol", "scancel", "sbatch", "srun"):
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / name).chmod(0o755)
+
+    def put(**commands: str) -> Path:
+        for name, text in commands.items():
+            said = folder / f"{name}.txt"
+            said.write_text(text)
+            (folder / name).write_text(f'#!/bin/sh\necho "{name} $@" >> {folder}/calls\n/bin/cat {said}\n')
+        return folder
+
+    return put
+
+
+def calls(folder: Path) -> list[str]:
+    return (folder / "calls").read_text().splitlines()
+
+
+# --- Slurm's words.
+
+
+def test_states_come_from_squeue_and_then_from_sacct(say: Say) -> None:
+    say(squeue="7_0|PENDING|Resources\n7_1|RUNNING|None\n8_0|RUNNING|None\n")
+    say(sacct="7_2|CANCELLED by 0|0:0\n7_2.batch|CANCELLED|0:15\n7_3|OUT_OF_MEMORY|0:125\n7_[4-5]|PENDING|0:0\n")
+    assert slurm.states(["7_0", "7_1", "7_2", "7_3", "7_4"]) == {
+        "7_0": JobState("7_0", "PENDING", "Resources"),
+        "7_1": JobState("7_1", "RUNNING"),
+        "7_2": JobState("7_2", "CANCELLED"),
+        "7_3": JobState("7_3", "OUT_OF_MEMORY", "0:125"),
+        "7_4": JobState("7_4", "UNKNOWN"),
+    }
+    assert [job.live for job in slurm.states(["7_0", "7_1", "7_2", "7_4"]).values()].count(True) == 2
+
+
+def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(squeue="")
+    assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "UNKNOWN")}
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "")}
+    assert not slurm.states(["7_0"])["7_0"].live
+    assert slurm.states([]) == {}
+    assert slurm.max_array() == slurm.BY_DEFAULT
+    assert not slurm.requeue("7_0")
+
+
+def test_a_command_that_does_not_answer_is_not_waited_for(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = say(squeue="")
+    (folder / "squeue").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+    monkeypatch.setattr(slurm, "TIMEOUT", 0.3)
+    assert slurm.states(["7_0"])["7_0"].state == ""
+
+
+def test_max_array(say: Say) -> None:
+    say(scontrol="Configuration data\nMaxArraySize            = 17\nMaxJobCount = 5\n")
+    assert slurm.max_array() == 17
+
+
+# --- Packing.
+
+
+def test_pack_by_number_and_by_minutes(make_run: Callable[..., Run]) -> None:
+    runs = [make_run(f"seed={seed}") for seed in range(5)]
+    sizes = dict(zip([run.id for run in runs], [60, 120, 60, 600, 60], strict=True))
+
+    def packed(count: int, minutes: float | None, known: bool = True) -> list[int]:
+        packs = pack(runs, count, minutes, lambda run: sizes[run.id] if known else None)
+        assert [run for p in packs for run in p.runs] == [run.id for run in runs]
+        return [len(p.runs) for p in packs]
+
+    assert packed(1, None) == [1, 1, 1, 1, 1]
+    assert packed(2, None) == [2, 2, 1]
+    # Minutes: 1 + 2, 1, 10, 1.
+    assert packed(2, 3) == [2, 1, 1, 1]
+    assert packed(2, 100) == [5]
+    assert packed(2, 3, known=False) == [2, 2, 1]
+
+
+def test_what_several_runs_share_goes_first(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    naive, er, other = make_run(), make_run("strategy=er"), make_run("seed=2")
+    ewc = make_run("strategy=naive", "order=[en,de]")
+    # English is shared by three, German after it by naive's two orders; seed 2 is alone.
+    assert shared_first([naive, er, other]) == [Pack(stages=((naive.id, 1),))]
+    assert shared_first([naive, er, ewc]) == [Pack(stages=((naive.id, 1), (naive.id, 2)))]
+    assert shared_first([naive, other]) == []
+    do(naive)
+    assert shared_first([naive, er, ewc]) == []
+
+
+# --- Frozen runs and code.
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["strategy=er", "strategy.memory=7"],
+        ["strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[2]"],
+        ["strategy=lang_spec_ft", "strategy.expansion=lang_spec_ada_f", "strategy.expansion.reduction=4"],
+    ],
+    ids=["er", "er over parts", "adapters alone"],
+)
+def test_a_frozen_run_is_the_same_run_elsewhere(
+    overrides: list[str], make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(*overrides, "order=h2l")
+    freeze(run)
+    monkeypatch.chdir("/")
+    again = thaw(run.directory)
+    assert (again.id, again.stages, again.config) == (run.id, run.stages, run.config)
+
+
+def test_relative_paths_are_frozen_as_they_are_meant(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = make_run()
+    here = {**run.resolved, "paths": {**run.resolved["paths"], "outputs": "outputs", "store": "elsewhere"}}
+    object.__setattr__(run, "resolved", here)
+    freeze(run)
+    monkeypatch.chdir("/")
+    assert thaw(run.directory).outputs == tmp_path / "outputs"
+    assert thaw(run.directory).store.root == tmp_path / "elsewhere"
+
+
+def test_changed_data_is_told(
+    changed_corpus: Callable[..., Path], make_run: Callable[..., Run], run_python: Callable[..., str]
+) -> None:
+    data = changed_corpus({})
+    run = make_run(data=data)
+    freeze(run)
+    file = data / "de" / "train.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[1:]))
+    told = run_python(
+        "from pathlib import Path\nfrom xclrun.run import thaw\nfrom xclrun.store.rundir import RunDirectory\n"
+        f"try: thaw(RunDirectory(Path({str(run.directory.path.absolute())!r})))\n"
+        "except Exception as error: print(repr(error))"
+    )
+    assert told.startswith(f"RunError('{run.id}: the data or the encoder has changed since it was submitted")
+
+
+def test_the_copy_of_the_code(tmp_path: Path) -> None:
+    copy = copy_code(tmp_path)
+    assert copy_code(tmp_path) == copy
+    show = (
+        "import xclrun.code, xclrun.config as c; print(xclrun.__file__, xclrun.code.code_version(), c.packaged('conf'))"
+    )
+    (copy / "__main__.py").write_text(show)
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    # In a folder that holds another xclrun, and with another on the path.
+    told = subprocess.run(
+        [sys.executable, str(copy)], cwd=PACKAGE.parent, env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == [str(copy / "xclrun/__init__.py"), code_version(), str(copy / "xclrun/conf")]
+
+
+# --- Submission.
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process; return its exit code and all that it said."""
+    from xclrun.cli import main
+
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(list(arguments))
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return run
+
+
+SMALL = (
+    "dataset.languages=[en,de]",
+    "dataset.max_train=8",
+    "dataset.max_eval=4",
+    "order=[en,de]",
+    "model.hidden_size=16",
+    "model.vocab_size=200",
+    "trainer.epochs=1",
+    "runtime.device=cpu",
+    "tracking=none",
+)
+
+
+def test_what_slurm_is_asked_for(say: Say, command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    folder = say(sbatch="Submitted batch job 77\n", scontrol="MaxArraySize = 3\n", squeue="")
+    outputs = tmp_path / "outputs"
+    given = ["strategy=naive,er", "seed=1,2", *SMALL, "hydra/launcher=slurm", f"paths.outputs={outputs}", "-m"]
+    asked = ["partition=gpu", "gres=gpu:1", "mem=16G", "time=90", "array_parallelism=2", "setup=[module load cuda]"]
+    asked += ["account=lab", "qos=long", "constraint=a100", "cpus_per_task=4"]
+    code, told = command(*given, *(f"hydra.launcher.{text}" for text in asked), "+hydra.launcher.options.exclude=node7")
+    assert code == 0, told
+    # Two shared trainings; four runs, of which an array takes three.
+    assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
+    [submission] = [Submission(p.parent) for p in outputs.glob("slurm/*/*/submission.json")]
+    scripts = [next((submission.folder / f"array-{i}").glob("*.sh")).read_text() for i in range(3)]
+    for script in scripts:
+        for option in (
+            "--partition=gpu", "--gres=gpu:1", "--mem=16G", "--time=90", "--account=lab", "--qos=long",
+            "--constraint=a100", "--cpus-per-task=4", "--exclude=node7", "--requeue", "--signal=USR2@120",
+        ):  # fmt: skip
+            assert f"#SBATCH {option}\n" in script
+        assert "\nmodule load cuda\n" in script
+        assert "wckey" not in script
+        assert "srun" in script
+    assert "--dependency" not in scripts[0]
+    assert all("#SBATCH --dependency=afterany:77\n" in script for script in scripts[1:])
+    assert [next(word for word in script.split() if word.startswith("--array=")) for script in scripts] == [
+        "--array=0-1%2",
+        "--array=0-2%2",
+        "--array=0-0%1",
+    ]
+    jobs = jobs_of_runs(outputs)
+    assert sorted(job.id for job in jobs.values()) == ["77_0", "77_0", "77_1", "77_2"]
+    # The frozen configs are there, and no run has begun.
+    assert len(list(outputs.glob("runs/*/config.yaml"))) == 4
+    assert not list(outputs.glob("runs/*/manifest.json"))
+    # While Slurm has them, nothing is submitted again.
+    say(squeue="".join(f"77_{i}|PENDING|Priority\n" for i in range(4)))
+    code, told = command(*given)
+    assert (code, "4 running or queued already" in told) == (0, True)
+    assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
+
+
+def test_slurm_refuses(say: Say, command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    folder = say(squeue="")
+    (folder / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: gqu' >&2\nexit 1\n")
+    code, told = command(*SMALL, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'o'}")
+    assert code == 2
+    assert told.splitlines()[-1] == "xclrun: Slurm refuses the jobs: invalid partition specified: gqu"
+    for name in ("srun", "sbatch"):
+        (folder / name).unlink()
+    code, told = command(*SMALL, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'o'}")
+    assert (code, "no Slurm here" in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("time", 0), ("pack", 0), ("cluster", "slrm"), ("signal_delay", 3600), ("max_array", 0)]
+)
+def test_settings_that_cannot_work(setting: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"hydra.launcher.{setting}={value}: "):
+        SlurmSettings(**{setting: value}).check()
+
+
+def test_debug_does_what_jobs_would(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    """Two runs, of which one fails, in one job."""
+    given = [*SMALL, "trainer.lr=1e-3,1e30", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]
+    code, told = command(*given, "hydra.launcher.pack=2", "hydra.launcher.setup=['export CHECK=1']",
+                         f"paths.outputs={tmp_path}", "-m")  # fmt: skip
+    assert (code, "1 of 2 runs finished" in told) == (1, True), told
+    good, bad = json.loads(command("status", "--json", "--outputs", str(tmp_path))[1])[0]["runs"]
+    assert (good["state"], bad["state"]) == ("finished", "failed")
+    assert bad["detail"] in Path(bad["log"]).read_text()
+    assert bad["detail"] in command("logs", "--outputs", str(tmp_path), bad["run_id"])[1]
+    assert command("logs", "--path", "--outputs", str(tmp_path), bad["run_id"][:-3])[1] == bad["log"] + "\n"
+    assert command("logs", "--outputs", str(tmp_path), "mini")[1].startswith("xclrun: mini: 2 runs are called so")
+    assert command("cancel", "--outputs", str(tmp_path))[1].startswith("0 jobs of sweep-")
+
+
+# --- A job that is told to stop.
+
+
+def test_tries_that_get_no_further() -> None:
+    def started(*positions: list[int]) -> list[dict[str, Any]]:
+        return [{"event": "started", "position": p} for p in positions]
+
+    assert not fruitless(started([0, 0]), [0, 0])
+    assert fruitless(started([0, 0], [0, 0]), [0, 0])
+    assert not fruitless(started([0, 0], [0, 0]), [0, 5])
+    assert not fruitless(started([0, 0], [0, 5]), [0, 5])
+    assert fruitless(started([0, 0], [0, 5], [0, 5]), [0, 5])
+    # A training that is done has no checkpoint any more.
+    assert not fruitless(started([1, 90], [1, 90]), [2, 0])
+
+
+@pytest.mark.parametrize(
+    ("told", "requeued", "event"),
+    [
+        ("JobState=RUNNING Reason=None Requeue=1", True, None),
+        ("JobState=COMPLETING Reason=TimeLimit Requeue=1", True, None),
+        ("JobState=PENDING Reason=BeginTime Requeue=1", False, None),
+        ("JobState=COMPLETING Reason=None Requeue=1", False, "stopped"),
+        ("JobState=CANCELLED Reason=None Requeue=1", False, "stopped"),
+        ("JobState=RUNNING Reason=None Requeue=0", False, "ended"),
+    ],
+)
+def test_a_stopped_job(
+    told: str, requeued: bool, event: str | None, say: Say, tmp_path: Path, make_run: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = say(scontrol=told)
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    run, files = make_run(), PackFiles(tmp_path / "3.json")
+    assert job_module._stopped(files, [run], signal.SIGTERM) == 128 + signal.SIGTERM
+    assert ("scontrol requeue 7_3" in calls(folder)) == requeued
+    assert [noted["event"] for noted in files.noted()] == ([event] if event else [])
+    assert (files.errors() is not None) == (event == "ended")
+
+
+# --- Status.
+
+
+def given_away(run: Run, errors: dict[str, str] | None = None) -> Job:
+    """Note a submission of a run as job 7_0, and how its pack ended."""
+    submission = Submission.new(run.outputs, "mine")
+    submission.submitted = 0.0
+    packs = [Pack(runs=(run.id,))]
+    submission.write_packs("array-0", packs)
+    submission.note("array-0", "7", packs)
+    [(job, _)] = submission.jobs()
+    if errors is not None:
+        job.files.note("ended", errors=errors, position=[0, 0])
+    return job
+
+
+@pytest.mark.parametrize(
+    ("squeue", "state"),
+    [
+        ("7_0|PENDING|Resources\n", "waiting"),
+        ("7_0|RUNNING|None\n", "waiting"),
+        ("7_0|CANCELLED|None\n", "interrupted"),
+        ("7_0|NODE_FAIL|None\n", "failed"),
+        ("7_0|OUT_OF_MEMORY|None\n", "failed"),
+        ("7_0|COMPLETED|None\n", "lost"),
+        ("", "lost"),
+    ],
+)
+def test_a_run_that_has_not_begun(squeue: str, state: str, say: Say, make_run: Callable[..., Run]) -> None:
+    say(squeue=squeue)
+    run = make_run()
+    job = given_away(run)
+    [found] = sweep_status(run.outputs, [run.id])
+    assert (found.state, found.job, found.log) == (state, "7_0", str(job.log))
+    assert "7_0" in found.detail
+    assert found.busy == (state == "waiting")
+
+
+def test_an_error_before_the_run_began(say: Say, make_run: Callable[..., Run]) -> None:
+    say(squeue="7_0|FAILED|NonZeroExitCode\n")
+    run = make_run()
+    given_away(run, {run.id: "the data has changed"})
+    [found] = sweep_status(run.outputs, [run.id])
+    assert (found.state, found.detail) == ("failed", "the data has changed")
+
+
+def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
+    say: Say, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from xclrun.train.execute import execute
+    from xclrun.train.stop import StopFlag
+
+    run = make_run()
+    given_away(run)
+    monkeypatch.setenv("XCLRUN_JOB", "7_0")
+    states = []
+
+    def look() -> None:
+        for told in ("7_0|RUNNING|None\n", "7_0|OUT_OF_MEMORY|None\n", ""):
+            say(squeue=told)
+            states.extend(found.state for found in sweep_status(run.outputs, [run.id]))
+
+    execute(run, During(look), StopFlag())
+    assert states == ["running", "lost", "running"]
+    assert [found.state for found in sweep_status(run.outputs, [run.id])] == ["finished"]
+
+
+# --- GPUs of local workers.
+
+
+def test_gpus_are_handed_out_in_turn() -> None:
+    assert _places(3, ["0", "1"], 2) == ["0", "1", "0"]
+    assert _places(9, ["0", "1"], 2) == ["0", "1", "0", "1"]
+    assert _places(9, ["0", "1"], 1) == ["0", "1"]
+    assert _places(2, [], 1) == [None, None]
+
+
+def test_which_gpus_there_are(make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
+    assert _gpus([make_run("runtime.device=auto")], None) == ["2", "5"]
+    assert _gpus([make_run("runtime.device=cpu")], None) == []
+    assert _gpus([make_run("runtime.device=cpu")], ["7"]) == ["7"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert _gpus([make_run("runtime.device=auto")], None) == []
+
+
+def test_workers_see_their_gpu_alone(tmp_path: Path) -> None:
+    """Four runs by three workers on two GPUs, of which each takes one worker at a time: two work."""
+    given = [*SMALL, "seed=1,2,3,4", "hydra.launcher.n=3", "hydra.launcher.gpus=[3,5]", f"paths.outputs={tmp_path}"]
+    code = "import sys; from xclrun.cli import main; sys.exit(main())"
+    subprocess.run([sys.executable, "-c", code, *given, "-m"], check=True, capture_output=True)
+    manifests = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/manifest.json")]
+    by_process = {manifest["pid"]: manifest["environment"]["gpus"] for manifest in manifests}
+    assert len(manifests) == 4
+    assert set(by_process.values()) <= {"3", "5"}
+    assert len(by_process) <= 2
+    if len(by_process) == 2:
+        assert set(by_process.values()) == {"3", "5"}
+
+
+# --- Many.
+
+
+@pytest.mark.full
+def test_a_thousand_runs_are_submitted_in_a_minute(
+    say: Say, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    folder = say(sbatch="Submitted batch job 77\n", squeue="")
+    given = ["strategy=naive,er", "order=[en,de],[de,en]", "seed=range(0,250)", *(o for o in SMALL if "order" not in o)]
+    began = time.monotonic()
+    code, told = command(*given, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    assert time.monotonic() - began < 60
+    assert code == 0, told
+    assert "with runs" in told
+    assert len(list((tmp_path / "outputs").glob("runs/*/config.yaml"))) == 1000
+    # Slurm's own limit of an array takes them all.
+    assert [call.split()[0] for call in calls(folder)].count("sbatch") == 2
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """An MLflow server, as docs/slurm.md starts it; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = ["--port", str(port), "--backend-store-uri", f"sqlite:///{tmp_path / 'server.db'}"]
+    started = [sys.executable, "-m", "mlflow", "server", *given, "--artifacts-destination", str(tmp_path / "artifacts")]
+    process = subprocess.Popen(started, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
+                    break
+            except OSError:
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_jobs_that_start_at_once_land_in_one_experiment(
+    server: str, command: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    tracking, together = TrackingConfig(uri=server, experiment="study"), threading.Barrier(16)
+
+    def start(job: int) -> str:
+        together.wait()
+        return Mirror(tmp_path / str(job), tracking).experiment
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(start, range(16)))) == 1
+    # Jobs talk to the server themselves, below the sweep that was made at submission.
+    given = [o for o in SMALL if o != "tracking=none"] + ["seed=1,2", f"tracking.uri={server}"]
+    given += ["tracking.experiment=study", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]
+    code, told = command(*given, f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    assert code == 0, told
+    mirror = Mirror(tmp_path / "outputs", tracking)
+    runs = mirror.client.search_runs([mirror.experiment], max_results=100)
+    kinds = {kind: [r for r in runs if r.data.tags["xclrun.kind"] == kind] for kind in ("run", "sweep")}
+    [parent] = kinds["sweep"]
+    assert [run.info.status for run in kinds["run"]] == ["FINISHED", "FINISHED"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in kinds["run"]} == {parent.info.run_id}
+    assert not (tmp_path / "outputs" / "mlflow.db").exists()

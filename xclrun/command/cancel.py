@@ -1,0 +1,31 @@
+"""``xclrun cancel``: end the jobs of a sweep on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xclrun.command.common import chosen_sweeps, parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Cancel what is queued or runs; return the exit code."""
+    options = parser(
+        "cancel", "End the Slurm jobs of a sweep. What runs saves a checkpoint first; the same command goes on."
+    )
+    options.add_argument("sweep", nargs="?", help="name of a sweep, or `all` (default: the one that was started last)")
+    given = options.parse_args(arguments)
+
+    from xclrun.cluster.slurm import cancel, states
+    from xclrun.cluster.submission import submissions
+    from xclrun.errors import RunError
+
+    names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep)]
+    given_away = [job for name in names for s in submissions(given.outputs, name) for job, _ in s.jobs()]
+    jobs = [job.id for job in given_away if job.on_cluster]
+    told = states(jobs)
+    if any(state.state == "" for state in told.values()):
+        raise RunError("Slurm does not answer; nothing is cancelled")
+    live = [job for job in jobs if told[job].live]
+    cancel(live)
+    print(f"{len(live)} job{'' if len(live) == 1 else 's'} of {', '.join(names)} cancelled")
+    return 0

@@ -1,0 +1,59 @@
+"""``xclrun logs``: what the job that did a run said."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from xclrun.command.common import existing, parser
+from xclrun.errors import UsageError, did_you_mean
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the log of a run's job; return the exit code."""
+    options = parser("logs", "What the Slurm job that did a run last said; a job's log tells of all runs of its pack.")
+    options.add_argument("run", metavar="RUN", help="id of a run, or any part of it that no other has")
+    options.add_argument("--path", action="store_true", help="print where the log lies instead")
+    options.add_argument("--follow", "-f", action="store_true", help="go on as the log grows, until the job has ended")
+    given = options.parse_args(arguments)
+    outputs = existing(given.outputs)
+
+    from xclrun.cluster.slurm import states
+    from xclrun.cluster.submission import jobs_of_runs
+
+    jobs = jobs_of_runs(outputs)
+    found = [run for run in jobs if given.run in run]
+    if len(found) != 1 and given.run not in jobs:
+        if len(found) > 1:
+            raise UsageError(f"{given.run}: {len(found)} runs are called so: {', '.join(sorted(found)[:4])}, …")
+        where = f"no run that was given to a cluster in {outputs} is called '{given.run}'"
+        raise UsageError(f"{where}; {did_you_mean(given.run, jobs)}" if jobs else f"{where}: none was")
+    job = jobs[given.run if given.run in jobs else found[0]]
+    if given.path:
+        print(job.log)
+        return 0
+    print(f"# {job.log}", file=sys.stderr)
+    read = _show(job.log, 0)
+    while given.follow and states([job.id])[job.id].live:
+        time.sleep(2.0)
+        read = _show(job.log, read)
+    if given.follow:
+        read = _show(job.log, read)
+    if not read:
+        print(f"# nothing yet: {states([job.id])[job.id]}", file=sys.stderr)
+    return 0
+
+
+def _show(log: Path, read: int) -> int:
+    """Print what a log holds beyond ``read`` bytes; return how many it has."""
+    try:
+        with log.open("rb") as file:
+            file.seek(read)
+            content = file.read()
+    except OSError:
+        return read
+    sys.stdout.write(content.decode(errors="replace"))
+    sys.stdout.flush()
+    return read + len(content)
