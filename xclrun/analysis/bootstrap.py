@@ -67,10 +67,11 @@ def draws(
     Args:
         sentences: size of the test set.
         seed, language: the same draws for the same two.
-        size: sentences in a resample (n = 600 in the paper); None: as many as the test set has (``full``).
+        size: sentences in a resample (n = 600 in the paper), but never more than the test set has: that would claim
+            evidence that is not there; None: as many as the test set has (``full``).
     """
     rng = np.random.default_rng(derive(seed, "bootstrap", language))
-    n = sentences if size is None else size
+    n = sentences if size is None else min(size, sentences)
     drawn = rng.integers(sentences, size=(resamples, n))
     drawn += sentences * np.arange(resamples)[:, np.newaxis]
     counts = np.bincount(drawn.ravel(), minlength=resamples * sentences)

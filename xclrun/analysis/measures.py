@@ -9,7 +9,7 @@ import numpy as np
 
 from xclrun.analysis import metrics
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import REFERENCE
+from xclrun.analysis.reference import reference_of
 
 # Measures of a run, and those that it has for each language too, in the order of tables.
 MEASURES = ("F", "T", "T0", "FP", "BWT", "I", "FP_std", "FP_min")
@@ -131,7 +131,7 @@ def _value_or_reason(
         hops = [_hop(record, i, missing[i], needed[i]) for i in range(n + 1) if missing[i].any()]
         return Absent(f"needs {', '.join(hops)}")
     unknown = needed.any(axis=0) & np.isnan(reference)
-    return Absent(f"needs {REFERENCE}", record.seed, frozenset(np.array(record.languages)[unknown].tolist()))
+    return Absent(f"needs {reference_of(record)}", record.seed, frozenset(np.array(record.languages)[unknown].tolist()))
 
 
 def _hop(record: RunRecord, hop: int, missing: np.ndarray, needed: np.ndarray) -> str:

@@ -228,7 +228,7 @@ def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
-    """Wilcoxon's signed-rank test over blocks, exact for few pairs, Holm over all; effect: rank-biserial correlation."""
+    """Wilcoxon's signed-rank test over blocks, exact for few pairs, Holm over all; effect: rank-biserial."""
     from scipy.stats import rankdata
     from scipy.stats import wilcoxon as signed_rank
 

@@ -9,13 +9,22 @@ import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, missing_combinations
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.analysis.reference import REFERENCE, References
+from xclrun.analysis.reference import OWN_REFERENCE, REFERENCE, References
 from xclrun.analysis.settings import differing_settings
 
 
 def comparison_notes(comparison: Comparison) -> list[str]:
     """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike."""
-    return [*_missing(comparison), *_reference_notes(comparison), *_differing(comparison)]
+    return [*_missing(comparison), *_reference_notes(comparison), *_differing(comparison), *_versions(comparison)]
+
+
+def _versions(comparison: Comparison) -> Iterator[str]:
+    """Name the strategies whose means are over runs of several versions of the code."""
+    for label, runs in comparison.strategies.items():
+        versions = Counter(run.code_version for run in runs)
+        if len(versions) > 1:
+            told = ", ".join(f"{n} of {version}" for version, n in sorted(versions.items()))
+            yield f"{label} averages runs of {len(versions)} versions of the code ({told})"
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -44,7 +53,7 @@ def _differing(comparison: Comparison) -> Iterator[str]:
 def _reference_notes(comparison: Comparison) -> list[str]:
     """Say which command makes the reference runs that T lacks; the first language of an order needs none."""
     references, metric = References(comparison.runs), TASKS[comparison.tasks[0]]
-    sequences = [run for run in comparison.runs if run.stream == "sequence"]
+    sequences = [run for run in comparison.runs if run.stream == "sequence" and run.strategy not in OWN_REFERENCE]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
     if not lacking:
         return []
