@@ -19,8 +19,6 @@ from xclrun.analysis.significance import Replicates
 # Measures that are tested and resampled, and whether more of it is better.
 TESTED = {"F": False, "T": True, "T0": True, "FP": True}
 
-INTERVALS = ("percentile", "bca", "paper")
-
 
 def replicates(comparison: Comparison, references: References, task: str, name: str) -> Replicates | None:
     """Return a measure of the strategies that learn in sequence, in the blocks that all of them have finished.
@@ -115,7 +113,7 @@ class Resampled:
         resamples: int = RESAMPLES,
         size: int | None = SENTENCES,
     ) -> None:
-        self.comparison, self.references, self.task = comparison, references, task
+        self.comparison, self.references, self.task, self.size = comparison, references, task, size
         self.runs = [run for run in comparison.runs if task in run.tasks]
         missing = [run.run_id for run in self.runs if run.run_id not in predictions]
         if missing:
@@ -150,7 +148,7 @@ class Resampled:
         """Return a measure of a run in every resample, shape (B,); None where the run does not have it."""
         key = (run.run_id, name)
         if key not in self._cache:
-            self._cache[key] = self._measure(run, name, lambda r: self._matrices[r.run_id])
+            self._cache[key] = self._measure(run, name, _from(self._matrices))
         return self._cache[key]
 
     def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
@@ -196,7 +194,7 @@ class Resampled:
         """Return a strategy's mean on the whole test sets, and for each language with each sentence left out."""
         runs, whole = self._compared(label), {k: counts.scores()[None] for k, counts in self._counts.items()}
         matrices = self._split(whole)
-        observed = np.mean([self._measure(run, name, lambda r: matrices[r.run_id]) for run in runs])
+        observed = np.mean([self._measure(run, name, _from(matrices)) for run in runs])
         parts = []
         for language, counts in self._counts.items():
             left = counts.jackknife()
@@ -204,6 +202,10 @@ class Resampled:
                 k: left if k == language else np.broadcast_to(v, (len(left), v.shape[1])) for k, v in whole.items()
             }
             stacks = self._split(shown)
-            values = [self._measure(run, name, lambda r, stacks=stacks: stacks[r.run_id]) for run in runs]
+            values = [self._measure(run, name, _from(stacks)) for run in runs]
             parts.append(np.mean(np.array(values, dtype=float), axis=0))
         return float(observed), parts
+
+
+def _from(matrices: Mapping[str, np.ndarray]) -> Callable[[RunRecord], np.ndarray]:
+    return lambda run: matrices[run.run_id]

@@ -64,8 +64,8 @@ def _reference_notes(comparison: Comparison) -> list[str]:
     return [f"T needs reference runs: xclrun {settings} -m (with the same dataset, model and trainer settings)"]
 
 
-def report_notes(records: Sequence[RunRecord], heatmaps: int) -> list[str]:
-    """Say what concerns all tables: runs that do not count, versions of the code, figures left out."""
+def report_notes(records: Sequence[RunRecord]) -> list[str]:
+    """Say what concerns all tables: runs that do not count, versions of the code."""
     finished = [record for record in records if record.status == "finished"]
     notes = []
     if len(finished) < len(records):
@@ -73,10 +73,6 @@ def report_notes(records: Sequence[RunRecord], heatmaps: int) -> list[str]:
     versions = sorted({record.code_version for record in finished})
     if len(versions) > 1:
         notes.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")
-    if len(finished) > heatmaps:
-        notes.append(
-            f"heat maps: {heatmaps} of {len(finished)} runs, the first of each strategy and order before others"
-        )
     return notes
 
 
