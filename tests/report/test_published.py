@@ -42,9 +42,17 @@ def test_the_averages_of_the_per_order_tables_are_table_8_to_the_printed_digit()
     averages = {key: float(np.mean(values)) for key, values in per_order().items()}
     assert len(table_8) == 96
     assert averages.keys() == table_8.keys()
-    for key, value in table_8.items():
-        # Means of six numbers with two digits: a half may be rounded either way.
-        assert abs(100 * averages[key] - 100 * value) <= 0.005 + 1e-9, key
+    off = {key: abs(100 * averages[key] - 100 * value) for key, value in table_8.items()}
+    # The paper averaged before it rounded: six means of printed numbers fall to the other side of a half.
+    assert {key for key, by in off.items() if by > 0.005 + 1e-9} == {
+        ("inc_joint", "slots", "F"),
+        ("inc_joint", "intent", "T0"),
+        ("lang_spec_task", "slots", "T"),
+        ("lang_spec_task", "intent", "FP"),
+        ("lang_spec_ada_t", "intent", "T0"),
+        ("ewc_online", "intent", "FP"),
+    }
+    assert max(off.values()) < 0.01  # what rounding both the numbers and their mean can do at most
 
 
 def matrix(fp: float, forgotten: float, languages: int = 6) -> np.ndarray:
@@ -57,7 +65,7 @@ def matrix(fp: float, forgotten: float, languages: int = 6) -> np.ndarray:
 def test_our_mean_of_those_orders_prints_table_8s_final_performance() -> None:
     records = []
     for (model, task, measure), values in per_order().items():
-        if measure == "FP" and task == "intent" and model in ("naive", "er", "ewc_online", "kd_rep"):
+        if measure == "FP" and task == "intent" and model in ("naive", "er", "kd_logit", "kd_rep"):
             for (order, languages), value in zip(SIX.items(), values, strict=True):
                 made = run(model, order, 42, languages, tasks=("intent_accuracy",))
                 data = made.to_json() | {"scores": {"intent_accuracy": matrix(value, 0.01).tolist()}}
@@ -67,11 +75,11 @@ def test_our_mean_of_those_orders_prints_table_8s_final_performance() -> None:
     (table,) = [t for t in beside_ours(summary, "8") if "intent" in t.title]
     at = table.header.index("FP")
     shown = {row[0]: (row[at], row[at + 1]) for row in table.rows}
-    for model in ("naive", "er", "ewc_online", "kd_rep"):
+    for model in ("naive", "er", "kd_logit", "kd_rep"):
         assert shown[model][0] == shown[model][1]
         assert isinstance(shown[model][1], Cell)
         assert len(shown[model][1].runs) == 6
-    assert shown["kd_logit"][1] == "–"
+    assert shown["ewc_online"][1] == "–"
     assert any(note.startswith("FP: Spearman's ρ = 1.00 over 4 rows") for note in table.notes)
     assert "not the paper's data and encoder: ranks may be compared, values may not" in table.notes
 
