@@ -33,7 +33,7 @@ def test_leaks_are_found(dataset: Dataset) -> None:
     assert found == {
         ("train", "dev", "en", "same sentence"): (1, 1),
         ("train", "test", "en", "same sentence"): (1, 2),
-        ("train", "test", "en → de", "translation"): (1, 2),
+        ("train", "test", "de", "translation"): (1, 2),
     }
 
 

@@ -96,7 +96,8 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
             (f"{r['one']} / {r['other']}", r["language"], r["kind"], str(r["sentences"]), str(r["of"]))
             for r in facts["overlaps"]
         ) or (("none", "", "", "", ""),),
-        ("same sentence: words alike but for case; translation: the same id in two languages",),
+        ("same sentence: words alike but for case",
+         "translation: the same id in the first split of another language (of parallel corpora, whose ids name a meaning)"),
         left=3,
     )  # fmt: skip
     words = Table(

@@ -46,8 +46,9 @@ class Overlap:
 
     Attributes:
         one, other: splits.
-        language: of both, or of ``one`` and ``other`` as ``en → de``.
-        kind: ``same sentence`` (words alike but for case) or ``translation`` (the same id in another language).
+        language: of ``other``, and of ``one`` too where the kind is the same sentence.
+        kind: ``same sentence`` (words alike but for case) or ``translation`` (the same id in ``one`` of another
+            language: it tells something only where ids name what a sentence means, as in parallel corpora).
         sentences: of ``other`` that are in ``one``.
         of: sentences in ``other``.
     """
@@ -118,11 +119,9 @@ def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
         for language in dataset.languages:
             known, asked = set(texts[language, one]), texts[language, other]
             yield Overlap(one, other, language, "same sentence", sum(t in known for t in asked), len(asked))
-            for second in dataset.languages:
-                if second != language:
-                    shared = ids[language, one] & ids[second, other]
-                    where = f"{language} → {second}"
-                    yield Overlap(one, other, where, "translation", len(shared), len(ids[second, other]))
+            elsewhere = set().union(*(ids[second, one] for second in dataset.languages if second != language))
+            shared = elsewhere & ids[language, other]
+            yield Overlap(one, other, language, "translation", len(shared), len(ids[language, other]))
 
 
 def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int) -> list[Pieces]:
