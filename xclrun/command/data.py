@@ -97,7 +97,7 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
             for r in facts["overlaps"]
         ) or (("none", "", "", "", ""),),
         ("same sentence: words alike but for case",
-         "translation: the same id in the first split of another language (of parallel corpora, whose ids name a meaning)"),
+         "translation: the same id in the first split of another language (where ids name a meaning)"),
         left=3,
     )  # fmt: skip
     words = Table(
