@@ -13,6 +13,7 @@ from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
+    from xclrun.analysis.study import Predictions
 
 
 def run_directories(outputs: Path) -> list[RunDirectory]:
@@ -66,7 +67,23 @@ def record(directory: RunDirectory) -> RunRecord:
         strategy_version=manifest["strategy_version"],
         status=status,
         curve=tuple(curve),
+        costs=_costs(manifest),
+        environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )
+
+
+def _costs(manifest: dict[str, Any]) -> dict[str, float]:
+    """Return what a run took; see `xclrun.analysis.record.COSTS`."""
+    stages = manifest["stages"]
+    parameters = manifest.get("parameters") or {}
+    found = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
+    kept = [stage["kept"]["bytes"] for stage in stages if stage.get("kept")]
+    found["memory"] = max(kept, default=0)
+    for name in ("updates", "examples", "tokens", "seconds"):
+        # What is learnt from the memory beside a step's own batch costs as much.
+        found[name] = sum(stage["training"][name] + stage["training"].get(f"beside_{name}", 0) for stage in stages)
+    found["seconds"] += sum(stage["kept"].get("seconds", 0.0) for stage in stages if stage.get("kept"))
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def read_records(outputs: Path) -> list[RunRecord]:
@@ -78,6 +95,41 @@ def read_records(outputs: Path) -> list[RunRecord]:
         except (OSError, ValueError, KeyError):
             continue
     return records
+
+
+def predictions(directory: RunDirectory) -> Predictions:
+    """Read what a finished run did on every test sentence; sentences of a language are sorted by id.
+
+    Raises:
+        OSError, ValueError, KeyError: a file cannot be read, or hops were tested on different sentences.
+    """
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from xclrun.analysis.study import Predictions, Sentences
+
+    manifest = directory.read_manifest()
+    columns = ["split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn"]
+    found: dict[str, list[tuple[np.ndarray, ...]]] = {}
+    for stage in manifest["stages"]:
+        rows = pq.read_table(directory.predictions(stage["hop"]), columns=columns)
+        rows = rows.filter(pc.equal(rows["split"].cast("string"), "test"))
+        of, ids = (rows[name].cast("string").to_numpy() for name in ("language", "example_id"))
+        named = ("gold", "predicted", "tp", "fp", "fn") if not rows["tp"].null_count else ("gold", "predicted")
+        values = [rows[name].to_numpy() for name in named]
+        for language in np.unique(of.astype(str)):
+            own = np.flatnonzero(of == language)
+            own = own[np.argsort(ids[own].astype(str))]
+            found.setdefault(str(language), []).append(tuple(column[own] for column in (ids, *values)))
+    sentences = {}
+    for language, cells in found.items():
+        if len(cells) < len(manifest["stages"]) or any(not np.array_equal(c[0], cells[0][0]) for c in cells):
+            raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
+        predicted, *spans = (np.stack(column, axis=1) for column in list(zip(*cells, strict=True))[2:])
+        tp_fp_fn = (spans[0], spans[1], spans[2]) if spans else None
+        sentences[language] = Sentences(cells[0][0], cells[0][1], predicted, tp_fp_fn)
+    return Predictions(tuple(manifest["labels"]), sentences)
 
 
 def sweeps(outputs: Path) -> list[dict[str, Any]]:

@@ -259,6 +259,19 @@ class Mirror:
             if self.client.get_run(parent).info.status != "FINISHED":
                 self.client.set_terminated(parent)
 
+    def send_report(self, name: str, folder: Path, facts: Mapping[str, Any]) -> None:
+        """Send a report as a run of its own: the page and the tables; an earlier one of the same name is replaced."""
+        with self._talking():
+            found = self._find("report", name)
+            if found is None:
+                tags = {f"{TAG}.report": name, f"{TAG}.kind": "report", "mlflow.runName": f"report {name}"}
+                found = self.client.create_run(self.experiment, tags=tags)
+            for path in (folder / "index.html", folder / "summary.md", folder / "summary.csv", folder / "runs.csv"):
+                self.client.log_artifact(found.info.run_id, str(path))
+            self.client.log_artifacts(found.info.run_id, str(folder / "tables"), "tables")
+            self.client.log_dict(found.info.run_id, dict(facts), "report.json")
+            self.client.set_terminated(found.info.run_id)
+
     # Reading.
 
     def records(self) -> list[RunRecord]:

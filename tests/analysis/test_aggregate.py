@@ -199,13 +199,33 @@ def test_interim_results_say_so() -> None:
     runs += [record("er", "h2l", seed) for seed in (1, 2)]
     runs += [alone([0.5] * 3, order="h2l", seed=1)]
     frame = summarise(runs)
-    assert row(frame, "FP")["status"] == "ok"
-    assert row(frame, "FP", strategy="er")["status"] == "interim: 2 of 6 runs"
-    assert row(frame, "FP", "h2l", strategy="er")["status"] == "interim: 2 of 3 runs"
+    for strategy in ("naive", "er"):  # both over the two that both have finished
+        assert row(frame, "FP", strategy=strategy)["status"] == "interim: 2 of 6 runs"
+        assert row(frame, "FP", "h2l", strategy=strategy)["status"] == "interim: 2 of 3 runs"
+    assert row(frame, "FP")["n"] == 2
     assert row(frame, "FP", strategy="er")["value"] == 0.5  # still given
+    assert row(frame, "FP", "l2h")["status"] == "ok"  # where naive is alone, it is compared with nothing
     assert row(frame, "FP", strategy="lang_spec_ft")["status"] == "interim: 1 of 3 runs"
-    assert row(frame, "T")["status"] == "n/a: needs lang_spec_ft of seeds 2, 3 (de, en, th)"  # rather than interim
+    assert row(frame, "T")["status"] == "n/a: needs lang_spec_ft of seed 2 (de, th)"  # rather than interim
     assert not ((frame["strategy"] == "er") & (frame["order"] == "l2h")).any()
+
+    own = summarise(runs, unpaired=True)
+    assert (row(own, "FP")["n"], row(own, "FP")["status"]) == (6, "ok")
+    assert row(own, "FP", strategy="er")["status"] == "interim: 2 of 6 runs"
+
+
+def test_an_interim_mean_is_over_what_all_have_finished() -> None:
+    good, bad = np.full((4, 3), 0.9), np.full((4, 3), 0.1)
+    runs = [record(seed=1, scores=good), record(seed=2, scores=bad), record("er", seed=1, scores=good)]
+    frame = summarise(runs)
+    assert row(frame, "FP")["value"] == row(frame, "FP", strategy="er")["value"] == pytest.approx(0.9)
+    assert row(summarise(runs, unpaired=True), "FP")["value"] == pytest.approx(0.5)
+
+
+def test_strategies_with_nothing_in_common_are_not_compared() -> None:
+    frame = summarise([record(seed=1), record("er", seed=2)])
+    assert set(frame["status"]) == {"n/a: needs an (order, seed, bucket) that all strategies have finished"}
+    assert set(summarise([record(seed=1), record("er", seed=2)], unpaired=True).query("measure == 'FP'")["n"]) == {1}
 
 
 ORDERS = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}

@@ -225,3 +225,34 @@ def test_inputs_are_not_changed() -> None:
     metrics.forgetting_matrix(scores)[:] = 0
     np.testing.assert_array_equal(scores, R)
     np.testing.assert_array_equal(reference, M)
+
+
+def test_generalisation_at_every_distance() -> None:
+    rng = np.random.default_rng(4)
+    scores = rng.random((3, 7, 6))
+    found = metrics.generalisation_by_distance(scores)
+    assert found.shape == (3, 5)
+    for k in range(1, 6):
+        brute = [np.mean([R_[i, i + k - 1] - R_[0, i + k - 1] for i in range(1, 7 - k)]) for R_ in scores]
+        np.testing.assert_allclose(found[:, k - 1], brute)
+    assert metrics.generalisation_by_distance(rng.random((2, 1))).shape == (0,)
+
+
+def test_one_hop_analysis_is_that_of_the_first_two_hops() -> None:
+    prefix = metrics.one_hop(R)
+    assert prefix.shape == (3, 2)
+    assert metrics.forgetting(prefix) == pytest.approx(0.80 - 0.70)
+    assert metrics.transfer(prefix, M[:2]) == pytest.approx(0.50 - 0.45)
+    with pytest.raises(ValueError, match="at least two hops"):
+        metrics.one_hop(np.zeros((2, 1)))
+
+
+def test_area_under_the_learning_curve() -> None:
+    assert metrics.aultc([0, 500, 1000], [0.0, 0.5, 1.0]) == pytest.approx(0.5)
+    assert metrics.aultc([0, 500, 600], [0.2, 0.6, 0.6]) == pytest.approx((500 * 0.4 + 100 * 0.6) / 600)
+    rng = np.random.default_rng(5)
+    seen, curves = np.array([0, 500, 1000, 1200]), rng.random((4, 4))
+    np.testing.assert_allclose(metrics.aultc(seen, curves), np.trapezoid(curves, seen, axis=-1) / 1200)
+    for wrong in ([500, 1000], [0, 500, 500], [0]):
+        with pytest.raises(ValueError, match="learning curve"):
+            metrics.aultc(wrong, np.zeros(len(wrong)))

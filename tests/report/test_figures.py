@@ -182,10 +182,11 @@ def test_sixty_four_lines_can_be_told_apart() -> None:
 def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) -> None:
     record = run("naive", "en-th", 1, ("en", "th"))
     first, second = (save(heatmap(record, "intent"), tmp_path / folder, "a b/c") for folder in ("1", "2"))
-    assert [path.name for path in first] == ["a_b_c.png", "a_b_c.svg"]
+    assert [path.name for path in first] == ["a_b_c.png", "a_b_c.pdf", "a_b_c.svg"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[0].read_bytes().startswith(b"\x89PNG")
-    assert b"</svg>" in first[1].read_bytes()
+    assert first[1].read_bytes().startswith(b"%PDF")
+    assert b"</svg>" in first[2].read_bytes()
 
 
 def test_figures_have_no_global_state() -> None:

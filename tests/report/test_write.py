@@ -22,17 +22,24 @@ def records() -> list:
 
 @pytest.fixture(scope="module")
 def report(records: list, tmp_path_factory: pytest.TempPathFactory) -> write.Report:
-    return write_report(records, tmp_path_factory.mktemp("reports") / "demo", "demo", "xclrun report demo")
+    return write_report(records, tmp_path_factory.mktemp("reports") / "demo", "demo", ["xclrun report demo"])
 
 
 def test_files_written(report: write.Report) -> None:
     files = {str(path.relative_to(report.directory)) for path in report.directory.rglob("*") if path.is_file()}
     stems = {f"learning_curves_mini_tiny_{task}" for task in ("intent", "slots")}
     stems |= {f"training_curves_mini_tiny_{what}" for what in ("loss", "intent", "slots")}
-    names, orders, tasks = ("naive", "er", "lang_spec_ft"), ("h2l", "l2h"), ("intent", "slots")
-    stems |= {f"heatmap_{name}-{order}-1_{task}" for name in names for order in orders for task in tasks}
-    figures = {f"figures/{stem}.{suffix}" for stem in stems for suffix in ("png", "svg")}
-    assert files == {"summary.csv", "summary.md"} | figures  # and nothing temporary
+    orders, tasks = ("h2l", "l2h"), ("intent", "slots")
+    stems |= {f"matrices_mini_tiny_{order}_{task}" for order in orders for task in tasks}
+    kinds = ("trade_offs", "distances", "one_hop", "p_values", "critical")
+    stems |= {f"{kind}_mini_tiny_{task}" for kind in kinds for task in tasks}
+    figures = {f"figures/{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf", "svg")}
+    tables = {path for path in files if path.startswith("tables/")}
+    assert files - tables == {"index.html", "summary.csv", "summary.md", "runs.csv"} | figures  # and nothing temporary
+    names = {path.rsplit(".", 1)[0] for path in tables}
+    assert tables == {f"{name}.{suffix}" for name in names for suffix in ("md", "csv", "tex")}
+    assert {"tables/mini_tiny_intent_mean_over_orders_and_seeds", "tables/mini_tiny_budgets",
+            "tables/mini_tiny_slots_fp_pairs_of_strategies", "tables/mini_tiny_order_h2l"} <= names  # fmt: skip
     assert {str(path.relative_to(report.directory)) for path in report.figures} == figures
 
 
@@ -58,7 +65,7 @@ def test_the_page_for_people(report: write.Report) -> None:
         "### Mean over orders and seeds",
         "### Order l2h: th → de → en",
         "### Intent FP ↑ by language",
-        "[png](figures/heatmap_er-h2l-1_intent.png)",
+        "[png](figures/matrices_mini_tiny_h2l_intent.png)",
         "![learning_curves_mini_tiny_intent](figures/learning_curves_mini_tiny_intent.png)",
         "| naive-h2l-1 | mini | tiny | naive | h2l | 1 | – | 0.1.0+gabc123 | 1 | 0f1e2d3c4b5a | finished |",
     ):
@@ -112,10 +119,10 @@ def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None
 def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
     write_report(small("naive"), tmp_path, "demo")
     (tmp_path / "figures" / "my_notes.png").write_bytes(b"")
-    (tmp_path / "figures" / "heatmap_paper.tex").write_text("")
+    (tmp_path / "figures" / "matrices_paper.tex").write_text("")
     second = write_report(small("er"), tmp_path, "demo")
     left = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert left == {path.name for path in second.figures} | {"my_notes.png", "heatmap_paper.tex"}
+    assert left == {path.name for path in second.figures} | {"my_notes.png", "matrices_paper.tex"}
     assert "naive" not in (tmp_path / "summary.csv").read_text()
 
 
@@ -146,6 +153,7 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
         "T needs reference runs: xclrun dataset=mini model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m "
         "(with the same dataset, model and trainer settings)",
         "strategies differ in trainer.lr (0.001: naive; 0.01: er)",
+        "intent: no bootstrap: no predictions of naive-en-th-1",
     ]
 
 
@@ -155,18 +163,6 @@ def test_the_first_language_of_an_order_needs_no_reference_run(tmp_path: Path) -
     enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them, **one) for them in (("de", "th"), ("en", "th")))
     notes = [write_report([naive, other], tmp_path, "demo").sections[0].notes for other in (enough, too_few)]
     assert [any(note.startswith("T needs") for note in them) for them in notes] == [False, True]
-
-
-def test_of_many_runs_each_strategy_and_order_gets_a_heat_map_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(write, "HEATMAPS", 2)
-    one = {"tasks": ("intent_accuracy",), "curve": ()}
-    records = [run(name, "en-th", seed, ("en", "th"), **one) for name in ("naive", "er") for seed in (1, 2)]
-    report = write_report(records, tmp_path, "demo")
-    maps = sorted(path.stem for path in report.figures if path.suffix == ".png" and path.name.startswith("heatmap"))
-    assert maps == ["heatmap_er-en-th-1_intent", "heatmap_naive-en-th-1_intent"]
-    assert report.notes == ["heat maps: 2 of 4 runs, the first of each strategy and order before others"]
 
 
 def test_several_datasets_are_sections_of_their_own(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, explain, measure
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.analysis.reference import References
+from xclrun.analysis.reference import REFERENCE, References
 from xclrun.analysis.settings import grouped, strategy_labels
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ COLUMNS = (
 )  # fmt: skip
 MEAN = "mean"
 CONFIDENCE = 0.95
+
+NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
 
 # Where tables begin: what the others are compared with.
 BASELINES = ("naive", "lang_spec_ft", "inc_joint", "multilingual")
@@ -77,7 +79,7 @@ def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
     ]
 
 
-def summarise(records: Iterable[RunRecord]) -> pd.DataFrame:
+def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFrame:
     """Average the meta-metrics of finished runs; values are fractions.
 
     For each dataset, model, strategy label, order (first ``mean``, over orders and seeds), task and measure: one row
@@ -89,8 +91,9 @@ def summarise(records: Iterable[RunRecord]) -> pd.DataFrame:
         Columns `COLUMNS`. ``value`` mean over ``n`` runs, ``std`` sample standard deviation (n − 1), ``ci_low`` and
         ``ci_high`` 95 % t interval; NaN where there is none. In ``mean`` the value of a language is over the orders
         in which it is defined (transfer not to the first, forgetting not of the last). ``status``: ``ok``; ``n/a: …``
-        with the reason; or ``interim: 3 of 6 runs`` where the strategy lacks (order, seed) combinations that others
-        of the comparison have.
+        with the reason; or ``interim: 3 of 6 runs`` where only some (order, seed, bucket) combinations have been
+        finished by all strategies: the value is then over those alone, so that strategies stay comparable. With
+        ``unpaired`` it is over all that the strategy itself has.
     """
     import pandas as pd
 
@@ -104,7 +107,7 @@ def summarise(records: Iterable[RunRecord]) -> pd.DataFrame:
                 for run in comparison.runs
                 if task in run.tasks
             }
-            rows += _task_rows(comparison, task, measured)
+            rows += _task_rows(comparison, task, measured, unpaired)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(dict.fromkeys(("value", "std", "ci_low", "ci_high"), float) | {"n": int})
 
@@ -145,17 +148,52 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text)]
 
 
-def _task_rows(comparison: Comparison, task: str, measured: dict[str, Measured]) -> Iterable[tuple[Any, ...]]:
+def compared(
+    comparison: Comparison, order: str = MEAN, unpaired: bool = False
+) -> dict[str, tuple[list[RunRecord], int]]:
+    """Return label → the runs that enter its mean, and how many there would be were every combination finished.
+
+    A combination (order, seed, bucket) enters where every strategy that has runs in this order has finished it; of
+    those that do not depend on the order it takes their seed and bucket. Runs of ``lang_spec_ft`` are yardsticks: they
+    follow the others, and where they lack a seed they keep none of it from the others.
+    """
+    have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
+    have = {label: runs for label, runs in have.items() if runs}
+    in_sequence = [label for label in have if _is_sequence(comparison, label)]
+    whole = {key for label in in_sequence for key in have[label]}
+    common = whole.intersection(*(have[label].keys() for label in in_sequence))
+    seeds = {label: {key[:2] for key in runs} for label, runs in have.items()}
+    every_seed = set().union(*seeds.values())
+    shared = every_seed.intersection(*(seeds[k] for k in have if comparison.strategies[k][0].strategy != REFERENCE))
+    common = {key for key in common if key[:2] in shared}
+    if in_sequence:
+        shared = {key[:2] for key in common}
+    found = {}
+    for label, runs in have.items():
+        sequence = label in in_sequence
+        chosen = [run for key, run in runs.items() if unpaired or (key in common if sequence else key[:2] in shared)]
+        found[label] = (chosen, len(whole) if sequence else len(every_seed))
+    return found
+
+
+def _task_rows(
+    comparison: Comparison, task: str, measured: dict[str, Measured], unpaired: bool
+) -> Iterable[tuple[Any, ...]]:
     orders = [MEAN, *comparison.orders]
-    missing = {order: missing_combinations(comparison, order) for order in orders}
+    chosen = {order: compared(comparison, order, unpaired) for order in orders}
     for label, runs in comparison.strategies.items():
-        scored = [run for run in runs if run.run_id in measured]
         for order in orders:
-            same = list(combinations(scored, order).values())
-            lacking = len(missing[order].get(label, ()))
-            for name, language in _keys(same, comparison.languages):
+            same, whole = chosen[order].get(label, ([], 0))
+            scored = [run for run in same if run.run_id in measured]
+            if not same and label in chosen[order]:
+                shown = [run for run in combinations(runs, order).values() if run.run_id in measured]
+                for name, language in _keys(shown, comparison.languages):
+                    head = (comparison.dataset, comparison.model, label, order, task, name, language)
+                    yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED)
+            for name, language in _keys(scored, comparison.languages):
                 head = (comparison.dataset, comparison.model, label, order, task, name, language)
-                yield head + _average([measured[r.run_id].get((name, language)) for r in same], lacking)
+                values = [measured[r.run_id].get((name, language)) for r in scored]
+                yield head + _average(values, whole - len(same))
 
 
 def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -91,6 +91,30 @@ def generalisation(scores: ArrayLike, distance: int) -> np.ndarray:
     return _mean(np.diagonal(gain, offset=distance, axis1=-2, axis2=-1))
 
 
+def generalisation_by_distance(scores: ArrayLike) -> np.ndarray:
+    """`generalisation` at each distance k = 1…N−1 (CCL Fig. 8). Shape (..., N − 1); empty for one language."""
+    gain = _gain_over_hop_0(scores)
+    distances = range(1, gain.shape[-1])
+    if not distances:
+        return np.full((*gain.shape[:-2], 0), np.nan)
+    return np.stack([_mean(np.diagonal(gain, offset=k, axis1=-2, axis2=-1)) for k in distances], axis=-1)
+
+
+def one_hop(scores: ArrayLike) -> np.ndarray:
+    """The two-hop prefix of a stream: R[0…2, 1…2], to which F and T apply as to any R (CCL §4.1, "one-hop").
+
+    The second language is one transfer hop from the first. Shape (..., 3, 2).
+
+    Raises:
+        ValueError: the stream has fewer than two hops.
+    """
+    _after(scores)  # checks the shape
+    matrix = np.asarray(scores, dtype=float)
+    if matrix.shape[-1] < 2:
+        raise ValueError("one-hop analysis needs at least two hops")
+    return matrix[..., :3, :2]
+
+
 def final_performance(scores: ArrayLike) -> np.ndarray:
     """FP = mean over j of R[N, j]; LL calls it average accuracy A_m. Higher is better. Shape (...)."""
     return _mean(_after(scores)[..., -1, :])
@@ -116,6 +140,25 @@ def backward_transfer(scores: ArrayLike) -> np.ndarray:
 def ll_forgetting(scores: ArrayLike) -> np.ndarray:
     """LL's F_m = mean over j < N of (max over l in 1…N−1 of R[l, j], minus R[N, j]). Lower is better. Shape (...)."""
     return _mean(forgetting_matrix(scores)[..., -1, :-1])
+
+
+def aultc(examples: ArrayLike, scores: ArrayLike) -> np.ndarray:
+    """Area under the learning curve by the trapezoid rule over [0, total examples], divided by total (LL §4.2).
+
+    Args:
+        examples: training examples seen at each evaluation, shape (E,): 0 first, then rising.
+        scores: mean score over all N languages at each of them, shape (..., E).
+
+    Returns:
+        Shape (...), in [0, 1].
+
+    Raises:
+        ValueError: the evaluations do not begin at 0, do not rise, or are not as many as the scores.
+    """
+    seen, curve = np.asarray(examples, dtype=float), np.asarray(scores, dtype=float)
+    if seen.ndim != 1 or len(seen) < 2 or seen[0] != 0 or (np.diff(seen) <= 0).any() or curve.shape[-1:] != seen.shape:
+        raise ValueError("a learning curve needs scores at 0 examples and at rising numbers of examples after it")
+    return ((curve[..., 1:] + curve[..., :-1]) / 2 * np.diff(seen)).sum(axis=-1) / seen[-1]
 
 
 def intransigence(scores: ArrayLike, reference: ArrayLike) -> np.ndarray:

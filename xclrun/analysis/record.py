@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,19 @@ STREAMS = {
     "sequence": lambda n: n,  # hop after hop, each from the one before
     "independent": lambda n: n,  # hop i starts from hop 0 and learns languages[i - 1] alone
     "joint": lambda n: 1,  # one hop on the union of all languages
+}
+
+
+# What a run takes, name → unit. Memory is what a strategy keeps from hop to hop beside its parameters, at its largest;
+# the others are sums over hops, a hop that was shared counted as if the run had trained it.
+COSTS = {
+    "parameters": "count",
+    "trained": "count",
+    "memory": "bytes",
+    "updates": "count",
+    "examples": "count",
+    "tokens": "count",
+    "seconds": "s",
 }
 
 
@@ -52,6 +65,8 @@ class RunRecord:
         encoder: identity of the encoder before fine-tuning; empty where it is not known.
         strategy_version: version of the strategy's own algorithm; with the expansion's, and the content of pretrained
             adapters, where it has those.
+        costs: what the run took, by the names of `COSTS`; a name that is missing was not measured.
+        environment: versions, platform, host and times, for people.
 
     Raises:
         ValueError: a matrix whose shape is not that of the stream, a score outside [0, 1], an unknown stream or
@@ -76,6 +91,8 @@ class RunRecord:
     curve: tuple[dict[str, Any], ...] = ()
     encoder: str = ""
     strategy_version: int | str = 1
+    costs: dict[str, float] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -124,8 +141,10 @@ class RunRecord:
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
-        if given.keys() != known:
-            wrong = ", ".join(sorted(given.keys() ^ known))
+        # What a mirror of an earlier version does not know yet may be missing.
+        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment")}
+        if not needed <= given.keys() <= known:
+            wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
             raise ValueError(f"run record with missing or unknown keys: {wrong}")
         _check_types(given)
         return cls(**given)
@@ -153,6 +172,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "algorithms": int,
     "strategy_version": (int, str),
     "curve": list,
+    "costs": dict,
+    "environment": dict,
 }
 
 

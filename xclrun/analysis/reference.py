@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from xclrun.analysis.metrics import learnt_scores
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.settings import config_settings
 from xclrun.plan import adapters_of
@@ -30,18 +29,24 @@ class References:
             if independent and record.status == "finished":
                 self._runs[_key(record)].append(record)
 
-    def scores(self, record: RunRecord, metric: str) -> np.ndarray:
-        """Return M, shape (N,), in the order of the run's languages; NaN where no reference run has the language.
+    def cells(self, record: RunRecord, metric: str) -> list[tuple[RunRecord, int, int] | None]:
+        """Return where M[j] stands, for each language of the run: (reference run, hop, column) of its score matrix.
 
-        Of several reference runs the one with the run's own order is taken, else the first by order and run id.
+        Of several reference runs the one with the run's own order is taken, else the first by order and run id. None
+        where no reference run has the language.
         """
-        found = dict.fromkeys(record.languages, np.nan)
+        found: dict[str, tuple[RunRecord, int, int]] = {}
         for run in sorted(self._runs.get(_key(record), ()), key=lambda r: r.order != record.order):
             if metric in run.scores:
-                for language, score in zip(run.languages, learnt_scores(run.scores[metric]), strict=True):
-                    if language in found and np.isnan(found[language]):
-                        found[language] = score
-        return np.array(list(found.values()))
+                for j, language in enumerate(run.languages):
+                    if np.isfinite(run.scores[metric][j + 1, j]):
+                        found.setdefault(language, (run, j + 1, j))
+        return [found.get(language) for language in record.languages]
+
+    def scores(self, record: RunRecord, metric: str) -> np.ndarray:
+        """Return M, shape (N,), in the order of the run's languages; NaN where no reference run has the language."""
+        found = self.cells(record, metric)
+        return np.array([np.nan if cell is None else cell[0].scores[metric][cell[1:]] for cell in found])
 
 
 def reference_name(record: RunRecord) -> str:

@@ -14,6 +14,7 @@ from xclrun.config import choices
 COMMANDS = {
     "report": "tables and figures over what has run",
     "plan": "what a command would do: runs, trainings after sharing, time, disk",
+    "data": "audit a dataset: sizes, labels, sentences that splits share, word pieces",
     "params": "how many parameters a strategy has: in all, trained at each hop, by part",
     "status": "where the runs of a sweep stand",
     "logs": "what the Slurm job that did a run said",

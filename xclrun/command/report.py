@@ -7,11 +7,19 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import add_tracking, choose, existing, parser
 from xclrun.config import TrackingConfig
 from xclrun.errors import RunError, UsageError
+
+if TYPE_CHECKING:
+    from xclrun.analysis.record import RunRecord
+    from xclrun.analysis.study import Predictions
+    from xclrun.track import Mirror
+
+# Ways to make an interval of resampled values: see `xclrun.analysis.bootstrap`.
+INTERVALS = ("percentile", "bca", "paper")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,6 +31,20 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--name", help="folder under <outputs>/reports (default: the sweep's name, or all)")
     options.add_argument("--json", action="store_true", help="print facts as JSON instead of tables")
     options.add_argument("--from-runs", action="store_true", help="read the run directories instead of MLflow")
+    options.add_argument(
+        "--unpaired",
+        action="store_true",
+        help="means over all runs of each strategy, not only over the orders and seeds that all have finished",
+    )
+    options.add_argument(
+        "--interval",
+        choices=INTERVALS,
+        default="percentile",
+        help="of the bootstrap over test sentences (default: %(default)s; paper: the standard error of its mean)",
+    )
+    options.add_argument(
+        "--full", action="store_true", help="bootstrap resamples as large as the test set, instead of 600 at most"
+    )
     add_tracking(options)
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
@@ -30,33 +52,41 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.analysis.reference import REFERENCE
     from xclrun.launch import command
     from xclrun.report import write_report
+    from xclrun.report.published import table_of
+    from xclrun.report.sections import Options
 
-    chosen = _sweep_runs(outputs, given.sweep) if given.sweep else None
-    records = _records(outputs, given)
-    if chosen is not None:
+    sweep = _sweep(outputs, given.sweep) if given.sweep else None
+    mirror, pool = _records(outputs, given)
+    records, commands = pool, [command()]
+    if sweep is not None:
         # Reference runs serve the runs of the sweep wherever they were run.
-        records = [r for r in records if r.run_id in chosen or r.strategy.startswith(REFERENCE)]
+        records = [r for r in pool if r.run_id in set(sweep["runs"]) or r.strategy.startswith(REFERENCE)]
+        commands.append(sweep["command"])
     name = given.name or given.sweep or "all"
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
-    made = write_report(records, outputs / "reports" / name, name, command())
+    how = Options(given.unpaired, given.interval, given.full, table_of(given.sweep or ""))
+    folder = outputs / "reports" / name
+    made = write_report(records, folder, name, commands, _predictions(outputs, records), pool, how)
+    if mirror is not None:
+        mirror.send_report(name, folder, made.to_json())
     if given.json:
         print(json.dumps(made.to_json(), indent=1))
     else:
         print(made.render())
-        print(f"\nOpen {made.summary_md} (tables and figures); the numbers are in {made.summary_csv}")
+        print(f"\nOpen {made.index} (tables, tests and figures); the numbers are in {made.summary_csv}")
     return 0
 
 
-def _sweep_runs(outputs: Path, name: str) -> set[str]:
+def _sweep(outputs: Path, name: str) -> dict[str, Any]:
     from xclrun.records import sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs)}
     choose("sweep", name, known, str(outputs))
-    return set(known[name]["runs"])
+    return known[name]
 
 
-def _records(outputs: Path, given: argparse.Namespace) -> list[Any]:
+def _records(outputs: Path, given: argparse.Namespace) -> tuple[Mirror | None, list[RunRecord]]:
     """Return the records in MLflow, after sending what it lacks; where it fails, those of the run directories."""
     from xclrun.records import read_records
 
@@ -66,7 +96,23 @@ def _records(outputs: Path, given: argparse.Namespace) -> list[Any]:
         try:
             mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))
             mirror.send_all()
-            return mirror.records()
+            return mirror, mirror.records()
         except RunError as error:
             print(f"note: {error}; reading the run directories instead", file=sys.stderr)
-    return read_records(outputs)
+    return None, read_records(outputs)
+
+
+def _predictions(outputs: Path, records: Sequence[RunRecord]) -> dict[str, Predictions]:
+    """Return the predictions of the finished runs that lie among the outputs."""
+    from xclrun.records import predictions
+    from xclrun.store.rundir import RunDirectory
+
+    found = {}
+    for record in records:
+        directory = RunDirectory(outputs / "runs" / record.run_id)
+        if record.status == "finished" and directory.finished:
+            try:
+                found[record.run_id] = predictions(directory)
+            except (OSError, ValueError, KeyError) as error:
+                print(f"note: predictions of {record.run_id} cannot be read ({error})", file=sys.stderr)
+    return found

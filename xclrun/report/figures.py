@@ -1,14 +1,16 @@
-"""Heat map of one run's score matrix."""
+"""Heat maps of score matrices: of one run, and of all strategies in one order."""
 
 from __future__ import annotations
 
+import math
 import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.report.style import METRIC_NAMES, short
+from xclrun.report.style import METRIC_NAMES, short, tip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +54,45 @@ def heatmap(record: RunRecord, task: str) -> Figure:
     return figure
 
 
+def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: str) -> Figure:
+    """Draw the mean R over the runs of each strategy in one order, a panel for each.
+
+    Args:
+        strategies: label → its runs, which have the same languages in the same order.
+        task: ``intent`` or ``slots``.
+        title: what runs these are.
+    """
+    from matplotlib.figure import Figure
+
+    most = max(len(run.languages) for runs in strategies.values() for run in runs)
+    columns = min(3, len(strategies))
+    rows = math.ceil(len(strategies) / columns)
+    width, height = 1.15 + 0.42 * most, 0.85 + 0.3 * (most + 1)
+    figure = Figure(figsize=(width * columns + 0.9, height * rows + 0.7), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(strategies) :]:
+        axes.set_visible(False)
+    for axes, (label, runs) in zip(grid.flat, strategies.items(), strict=False):
+        scores = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
+        axes.set_facecolor("#dddddd")
+        image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=0, vmax=100, aspect="auto")
+        tip(image, f"{label}, mean of {len(runs)} runs")
+        _numbers(axes, scores, 6.5)
+        _outlines(axes, runs[0])
+        axes.set_xticks(range(most), runs[0].languages, fontsize=7, rotation=0 if short(runs[0].languages) else 45)
+        axes.set_yticks(range(len(scores)), hop_names(runs[0]), fontsize=7)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        name = textwrap.shorten(label, int(9 * width), placeholder="…")
+        axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
+    shown = grid.ravel()[: len(strategies)].tolist()
+    figure.colorbar(image, ax=shown, label=METRIC_NAMES[task], fraction=0.05, pad=0.01)
+    figure.supxlabel("evaluated on", fontsize=8)
+    figure.supylabel("after hop", fontsize=8)
+    figure.suptitle(textwrap.fill(title, int(13 * figure.get_size_inches()[0])), fontsize=10)
+    return figure
+
+
 def hop_names(record: RunRecord) -> list[str]:
     """Return what each row of a run's matrix is called: ``0 (before)``, ``1 en``, …"""
     if record.stream == "joint":
@@ -60,11 +101,11 @@ def hop_names(record: RunRecord) -> list[str]:
     return ["0 (before)", *(f"{i} {language}{alone}" for i, language in enumerate(record.languages, start=1))]
 
 
-def _numbers(axes: Axes, scores: np.ndarray) -> None:
+def _numbers(axes: Axes, scores: np.ndarray, size: float = 8) -> None:
     """Write each value into its cell, dark on light and light on dark."""
     for (i, j), score in np.ndenumerate(scores):
         text, ink = ("–", "black") if np.isnan(score) else (f"{score:.1f}", "white" if score < 60 else "black")
-        axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=8)
+        axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=size)
 
 
 def _outlines(axes: Axes, record: RunRecord) -> None:

@@ -15,7 +15,16 @@ from xclrun.analysis.settings import differing_settings, grouped
 
 def comparison_notes(comparison: Comparison) -> list[str]:
     """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike."""
-    return [*_missing(comparison), *_reference_notes(comparison), *_differing(comparison)]
+    return [*_missing(comparison), *_reference_notes(comparison), *_differing(comparison), *_versions(comparison)]
+
+
+def _versions(comparison: Comparison) -> Iterator[str]:
+    """Name the strategies whose means are over runs of several versions of the code."""
+    for label, runs in comparison.strategies.items():
+        versions = Counter(run.code_version for run in runs)
+        if len(versions) > 1:
+            told = ", ".join(f"{n} of {version}" for version, n in sorted(versions.items()))
+            yield f"{label} averages runs of {len(versions)} versions of the code ({told})"
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -59,8 +68,8 @@ def _reference_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def report_notes(records: Sequence[RunRecord], heatmaps: int) -> list[str]:
-    """Say what concerns all tables: runs that do not count, versions of the code, figures left out."""
+def report_notes(records: Sequence[RunRecord]) -> list[str]:
+    """Say what concerns all tables: runs that do not count, versions of the code."""
     finished = [record for record in records if record.status == "finished"]
     notes = []
     if len(finished) < len(records):
@@ -68,10 +77,6 @@ def report_notes(records: Sequence[RunRecord], heatmaps: int) -> list[str]:
     versions = sorted({record.code_version for record in finished})
     if len(versions) > 1:
         notes.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")
-    if len(finished) > heatmaps:
-        notes.append(
-            f"heat maps: {heatmaps} of {len(finished)} runs, the first of each strategy and order before others"
-        )
     return notes
 
 

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
 # Okabe & Ito 2008, their yellow darkened to show on white; beyond the eighth they come again with another marker.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C00")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
-FORMATS = ("png", "svg")
+FORMATS = ("png", "pdf", "svg")
 DPI = 150
+TIP = "tip:"
 
 METRIC_NAMES = {"intent": "intent accuracy (%)", "slots": "slot F1 (%)"}
 
@@ -53,12 +55,24 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     for suffix in FORMATS:
         path = folder / f"{slug(name)}.{suffix}"
         buffer = io.BytesIO()
-        metadata = {"Date": None} if suffix == "svg" else {}
-        with rc_context({"svg.hashsalt": "xclrun"}):
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
+        # Text stays text in both, to be searched and edited.
+        with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
             figure.savefig(buffer, format=suffix, dpi=DPI, metadata=metadata)
-        atomic_write(path, buffer.getvalue())
+        content = buffer.getvalue()
+        atomic_write(path, _with_tips(content.decode()).encode() if suffix == "svg" else content)
         paths.append(path)
     return paths
+
+
+def tip(artist: Artist, text: str) -> None:
+    """Let the SVG say ``text`` where the pointer rests on ``artist``."""
+    artist.set_gid(f"{TIP}{text}")
+
+
+def _with_tips(svg: str) -> str:
+    """Turn the names that `tip` gave to groups into titles, which browsers show."""
+    return re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
 
 
 def slug(name: str) -> str:

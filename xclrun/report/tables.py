@@ -6,17 +6,27 @@ numbered reason under the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import html
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xclrun.analysis.aggregate import MEAN, Comparison
+from xclrun.analysis.aggregate import MEAN, Comparison, compared
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # The measures of the tables and which way is better; the others are in summary.csv.
 SHOWN = {"F": "↓", "T": "↑", "T0": "↑", "FP": "↑"}
+
+MARKS = (
+    "* ** ***: differs from the first row by Tukey's HSD with (order, seed) as blocks, p < 0.05, 0.01, 0.001 "
+    "(in LaTeX and on the page; bold: best of the column)"
+)
 
 DEFINITIONS = {
     "F": "forgetting: how far a language's score falls from its best after any earlier hop, mean over hops (CCL eq. 1)",
@@ -27,15 +37,90 @@ DEFINITIONS = {
 }
 
 
+class Cell(str):
+    """The text of a cell, and what a page shows beside it.
+
+    Attributes:
+        value: what columns are sorted by; NaN sorts last.
+        runs: ids of the runs behind it.
+        best: of its column; bold where there is type.
+        mark: raised beside the text, such as a significance mark.
+        shade: from 0 to 1, of a heat map's cell; None: not shaded.
+    """
+
+    value: float
+    runs: tuple[str, ...]
+    best: bool
+    mark: str
+    shade: float | None
+
+    def __new__(
+        cls,
+        text: str,
+        value: float = math.nan,
+        runs: tuple[str, ...] = (),
+        best: bool = False,
+        mark: str = "",
+        shade: float | None = None,
+    ) -> Cell:
+        cell = super().__new__(cls, text)
+        cell.value, cell.runs, cell.best, cell.mark, cell.shade = value, runs, best, mark, shade
+        return cell
+
+
 @dataclass(frozen=True)
 class Table:
-    """A title, a header, rows of text, notes that belong under it, and how many columns are set to the left."""
+    """A title, a header, rows of text, notes that belong under it, and how many columns are set to the left.
+
+    Cells may be `Cell`; a plain string is a cell with nothing beside it.
+    """
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     left: int = 1
+
+    @property
+    def slug(self) -> str:
+        """Name of the table's files."""
+        plain = re.sub(r"[↑↓]|:.* → .*", "", self.title)
+        return re.sub(r"[^\w.+=-]+", "_", plain).strip("_").lower()[:80]
+
+    def csv(self) -> str:
+        """Return the table as comma-separated values, as shown: for spreadsheets."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+    def latex(self) -> str:
+        """Return the table for LaTeX with booktabs: best in bold, marks raised, notes below."""
+        columns = "l" * self.left + "r" * (len(self.header) - self.left)
+        lines = [f"% {self.title}", "\\begin{tabular}{" + columns + "}", "\\toprule"]
+        lines += [" & ".join(map(_tex, self.header)) + " \\\\", "\\midrule"]
+        lines += [" & ".join(map(_tex_cell, row)) + " \\\\" for row in self.rows]
+        lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in self.notes)]
+        return "\n".join(lines) + "\n"
+
+    def html(self, runs: Mapping[tuple[str, ...], int]) -> str:
+        """Return the table for the page; ``runs`` numbers the sets of runs behind cells."""
+        head = "".join(
+            f'<th scope="col"{"" if k < self.left else " class=n"} tabindex="0">{html.escape(name)}</th>'
+            for k, name in enumerate(self.header)
+        )
+        body = "\n".join(
+            "<tr>" + "".join(_html_cell(cell, k < self.left, runs) for k, cell in enumerate(row)) + "</tr>"
+            for row in self.rows
+        )
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return (
+            f'<figure class="table" id="t-{self.slug}"><figcaption>{html.escape(self.title)}</figcaption>'
+            f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+            + (f"<ul class=notes>{notes}</ul>" if notes else "")
+            + "</figure>"
+        )
 
     def markdown(self, level: int = 3) -> str:
         """Return the table as Markdown under a heading of ``level``."""
@@ -47,8 +132,6 @@ class Table:
 
     def text(self, width: int = 100) -> str:
         """Return the table as aligned text, at most ``width`` columns wide, without escape codes."""
-        import io
-
         from rich import box
         from rich.console import Console
         from rich.table import Table as RichTable
@@ -83,24 +166,50 @@ class Notes:
 
 
 class Summary:
-    """One comparison's part of the long form, looked up by row."""
+    """One comparison's part of the long form, looked up by row.
 
-    def __init__(self, frame: pd.DataFrame, comparison: Comparison) -> None:
-        self.comparison = comparison
+    Args:
+        frame: as `xclrun.analysis.aggregate.summarise` gives it.
+        comparison: the part.
+        marks: (strategy, task, measure) → mark of its difference from the first strategy of the table.
+        unpaired: as given to `summarise`.
+    """
+
+    def __init__(
+        self,
+        frame: pd.DataFrame,
+        comparison: Comparison,
+        marks: Mapping[tuple[str, str, str], str] | None = None,
+        unpaired: bool = False,
+    ) -> None:
+        self.comparison, self.marks = comparison, marks or {}
         own = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
         self._rows = {(r.strategy, r.order, r.task, r.measure, r.language): r for r in own.itertuples(index=False)}
+        self._behind = {
+            (label, order): tuple(run.run_id for run in runs)
+            for order in (MEAN, *comparison.orders)
+            for label, (runs, _) in compared(comparison, order, unpaired).items()
+        }
         self.scoring = _scoring(comparison)
 
     def main(self, tasks: Sequence[str], order: str = MEAN, title: str = "Mean over orders and seeds") -> Table:
         """Return the table of one order, or of the mean over orders: a row per strategy, F T T0 FP of each task."""
         notes = Notes()
-        rows = []
-        for strategy in self.comparison.strategies:
-            if self._has(strategy, order):
-                cells = [self._cell(strategy, order, task, measure, "", notes) for task in tasks for measure in SHOWN]
-                rows.append((strategy, self._runs(strategy, order), *cells))
+        shown = [strategy for strategy in self.comparison.strategies if self._has(strategy, order)]
+        columns = [
+            self._column(shown, order, task, measure, "", notes, marked=order == MEAN)
+            for task in tasks
+            for measure in SHOWN
+        ]
+        rows = [
+            (strategy, self._runs(strategy, order), *(column[k] for column in columns))
+            for k, strategy in enumerate(shown)
+        ]
         header = ("strategy", "runs", *self._header(tasks))
-        return Table(title, header, tuple(rows), (*notes.lines(), *self._footer(tasks, [row[1] for row in rows])))
+        footer = self._footer(tasks, [row[1] for row in rows])
+        if order == MEAN and any(task in tasks for _, task, _ in self.marks):
+            footer.append(MARKS)
+        return Table(title, header, tuple(rows), (*notes.lines(), *footer))
 
     def orders(self, task: str) -> Table:
         """Return all orders in one table: a row per order and strategy, F T T0 FP of one task."""
@@ -119,13 +228,29 @@ class Summary:
         """Return one measure of one task by language, over orders and seeds."""
         notes = Notes()
         languages = self.comparison.languages
-        rows = [
-            (strategy, *(self._cell(strategy, MEAN, task, measure, language, notes) for language in languages))
+        shown = [
+            strategy
             for strategy in self.comparison.strategies
             if any((strategy, MEAN, task, measure, language) in self._rows for language in languages)
         ]
+        columns = [self._column(shown, MEAN, task, measure, language, notes) for language in languages]
+        rows = [(strategy, *(column[k] for column in columns)) for k, strategy in enumerate(shown)]
         title = f"{task.capitalize()} {measure} {SHOWN[measure]} by language"
         return Table(title, ("strategy", *languages), tuple(rows), (*notes.lines(), *self._footer([task])))
+
+    def value(self, strategy: str, task: str, measure: str, order: str = MEAN, language: str = "") -> float:
+        """Return a mean as a fraction; NaN where there is none."""
+        row = self._rows.get((strategy, order, task, measure, language))
+        return math.nan if row is None else float(row.value)
+
+    def std(self, strategy: str, task: str, measure: str) -> float:
+        """Return the standard deviation of a mean over orders and seeds; NaN where there is none."""
+        row = self._rows.get((strategy, MEAN, task, measure, ""))
+        return math.nan if row is None else float(row.std)
+
+    def behind(self, strategy: str, order: str = MEAN) -> tuple[str, ...]:
+        """Return the ids of the runs behind a row."""
+        return self._behind.get((strategy, order), ())
 
     def _header(self, tasks: Sequence[str]) -> list[str]:
         """Name the columns; the task only where there are several."""
@@ -135,27 +260,46 @@ class Summary:
     def _has(self, strategy: str, order: str) -> bool:
         return any((strategy, order, task, "FP", "") in self._rows for task in self.comparison.tasks)
 
-    def _cell(self, strategy: str, order: str, task: str, measure: str, language: str, notes: Notes) -> str:
+    def _column(
+        self, strategies: Sequence[str], order: str, task: str, measure: str, language: str, notes: Notes,
+        marked: bool = False,
+    ) -> list[Cell]:  # fmt: skip
+        """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
+        cells = [self._cell(strategy, order, task, measure, language, notes) for strategy in strategies]
+        values = [cell.value for cell in cells if not math.isnan(cell.value)]
+        if len(values) > 1:
+            best = max(values) if SHOWN[measure] == "↑" else min(values)
+            for cell in cells:
+                # As printed: what looks equal is equal.
+                cell.best = not math.isnan(cell.value) and percent(cell.value) == percent(best)
+        for strategy, cell in zip(strategies, cells, strict=True):
+            cell.mark = self.marks.get((strategy, task, measure), "") if marked else ""
+        return cells
+
+    def _cell(self, strategy: str, order: str, task: str, measure: str, language: str, notes: Notes) -> Cell:
         row = self._rows.get((strategy, order, task, measure, language))
         if row is None:
-            return "–"
+            return Cell("–")
         if row.status.startswith("n/a"):
-            return f"n/a {notes.mark(row.status.removeprefix('n/a: '))}"
-        return percent(row.value) + (f" ± {percent(row.std)}" if row.std == row.std else "")
+            return Cell(f"n/a {notes.mark(row.status.removeprefix('n/a: '))}")
+        text = percent(row.value) + (f" ± {percent(row.std)}" if row.std == row.std else "")
+        return Cell(text, float(row.value), self.behind(strategy, order))
 
-    def _runs(self, strategy: str, order: str) -> str:
-        """Number of runs of a row, ``2 of 6`` where the strategy lacks some that others have."""
+    def _runs(self, strategy: str, order: str) -> Cell:
+        """Number of runs of a row, ``2 of 6`` where not all that others have are finished."""
         keys = [(strategy, order, task, measure, "") for task in self.comparison.tasks for measure in SHOWN]
         rows = [self._rows[key] for key in keys if key in self._rows]
         interim = [row.status for row in rows if row.status.startswith("interim")]
-        if interim:
-            return interim[0].removeprefix("interim: ").removesuffix(" runs")
-        return str(max(row.n for row in rows) or "–")
+        count = max(row.n for row in rows)
+        told = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else str(count or "–")
+        return Cell(told, float(count), self.behind(strategy, order))
 
     def _footer(self, tasks: Sequence[str], runs: Iterable[str] = ()) -> list[str]:
         lines = []
         if any(" of " in count for count in runs):
-            lines.append("interim: strategies have not all run the same orders and seeds; compare rows with equal runs")
+            lines.append(
+                "interim: not all strategies have run all orders and seeds; each mean is over those that all have"
+            )
         if "slots" in tasks:
             lines.append(f"slots: {self.scoring}")
         return lines
@@ -178,3 +322,48 @@ def _scoring(comparison: Comparison) -> str:
 
 def _line(cells: Iterable[Any]) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+_TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
+        "–": "--", "−": "$-$", "→": r"$\rightarrow$", "≥": r"$\geq$", "Δ": r"$\Delta$", "ρ": r"$\rho$", "η": r"$\eta$",
+        "²": "$^2$", "≤": r"$\leq$", "·": r"$\cdot$", "<": "$<$", ">": "$>$"}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", "".join(_TEX.get(character, character) for character in text))
+
+
+def _tex_cell(cell: str) -> str:
+    text = _tex(cell)
+    if isinstance(cell, Cell):
+        text = rf"\textbf{{{text}}}" if cell.best else text
+        text += f"$^{{{cell.mark}}}$" if cell.mark else ""
+    return text
+
+
+def _html_cell(cell: str, left: bool, runs: Mapping[tuple[str, ...], int]) -> str:
+    rich = cell if isinstance(cell, Cell) else Cell(cell)
+    text = html.escape(cell)
+    text = f"<b>{text}</b>" if rich.best else text
+    text += f"<sup>{rich.mark}</sup>" if rich.mark else ""
+    attributes = "" if left else " class=n"
+    if not math.isnan(rich.value):
+        attributes += f" data-v={rich.value:.9g}"
+    if rich.runs in runs:
+        attributes += f" data-r={runs[rich.runs]} tabindex=0"
+    if rich.shade is not None:
+        attributes += f' style="background:{_shade(rich.shade)};color:{"#fff" if rich.shade < 0.55 else "#000"}"'
+    tag = "th scope=row" if left else "td"
+    return f"<{tag}{attributes}>{text}</{tag[:2]}>"
+
+
+# Viridis at six points: dark is low. Colour-blind safe, and prints in grey as it should.
+_VIRIDIS = ((68, 1, 84), (65, 68, 135), (42, 120, 142), (34, 168, 132), (122, 209, 81), (253, 231, 37))
+
+
+def _shade(value: float) -> str:
+    place = min(max(value, 0.0), 1.0) * (len(_VIRIDIS) - 1)
+    k = min(int(place), len(_VIRIDIS) - 2)
+    mixed = (round(a + (b - a) * (place - k)) for a, b in zip(_VIRIDIS[k], _VIRIDIS[k + 1], strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixed)

@@ -1,52 +1,42 @@
-"""`write_report`: from run records to a folder of tables and figures, and to what a terminal shows."""
+"""`write_report`: from run records to a folder of tables and figures, and to what a terminal shows.
+
+<out>/index.html              everything on one page             summary.csv   all numbers in long form
+<out>/summary.md              the same as Markdown               runs.csv      the runs behind them
+<out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.{png,pdf,svg}
+"""
 
 from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xclrun
-from xclrun.analysis.aggregate import Comparison, comparisons, summarise
+from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
 from xclrun.errors import UsageError
-from xclrun.report.curves import learning_curves, training_curves
-from xclrun.report.figures import heatmap
+from xclrun.report.costs import trials
 from xclrun.report.notes import comparison_notes, report_notes, unfinished
-from xclrun.report.style import FORMATS, save
+from xclrun.report.page import page, runs_table
+from xclrun.report.sections import Options, Section, make_section
+from xclrun.report.style import FORMATS, save, slug
 from xclrun.report.tables import DEFINITIONS, SHOWN, Summary, Table
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-PRECISION = "`summary.csv` has fractions in full precision, 95 % intervals, and further measures."
+    from xclrun.analysis.study import Predictions
 
-# Runs that get a heat map of their own: the first of each strategy and order come first.
-HEATMAPS = 40
+PRECISION = "`summary.csv` has fractions in full precision, 95 % intervals, and further measures; `index.html` has all."
 
 # How the names of figures begin; what an earlier report left under such a name is removed.
-FIGURES = ("learning_curves_", "training_curves_", "heatmap_")
-
-
-@dataclass(frozen=True)
-class Section:
-    """What a report says about one dataset and model."""
-
-    summary: Summary
-    notes: list[str]
-
-    @property
-    def comparison(self) -> Comparison:
-        return self.summary.comparison
-
-    @property
-    def title(self) -> str:
-        return f"{self.comparison.dataset} · {self.comparison.model}"
+FIGURES = ("learning_curves_", "training_curves_", "heatmap_", "matrices_", "trade_offs_", "distances_", "one_hop_",
+           "memory_", "p_values_", "critical_", "confusions_")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,6 +60,10 @@ class Report:
     records: list[RunRecord]
     notes: list[str]
     figures: list[Path]
+
+    @property
+    def index(self) -> Path:
+        return self.directory / "index.html"
 
     @property
     def summary_csv(self) -> Path:
@@ -97,6 +91,7 @@ class Report:
         return {
             "name": self.name,
             "directory": str(self.directory),
+            "index": str(self.index),
             "summary_csv": str(self.summary_csv),
             "summary_md": str(self.summary_md),
             "figures": [str(path) for path in self.figures],
@@ -106,8 +101,16 @@ class Report:
         }
 
 
-def write_report(records: Sequence[RunRecord], out: Path, name: str, command: str = "") -> Report:
-    """Write the tables and figures of ``records`` to the folder ``out``: summary.csv, summary.md, figures/.
+def write_report(
+    records: Sequence[RunRecord],
+    out: Path,
+    name: str,
+    commands: Sequence[str] = (),
+    predictions: Mapping[str, Predictions] | None = None,
+    pool: Sequence[RunRecord] | None = None,
+    options: Options | None = None,
+) -> Report:
+    """Write the tables and figures of ``records`` to the folder ``out``.
 
     Every file is written whole or not at all; files of an earlier report of the same name are replaced.
 
@@ -115,7 +118,10 @@ def write_report(records: Sequence[RunRecord], out: Path, name: str, command: st
         records: of any status; only finished runs enter a number.
         out: the report's own folder, made if needed.
         name: title of the report.
-        command: what was typed to make it, for the reader.
+        commands: what was typed to make it, and its runs, for the reader.
+        predictions: run id → its predictions, for the bootstrap and the confusions; without them there are none.
+        pool: all runs that are known, to count tuning trials; None: ``records``.
+        options: how it is made.
 
     Raises:
         UsageError: no run has finished, or ``out`` cannot be written.
@@ -127,17 +133,53 @@ def write_report(records: Sequence[RunRecord], out: Path, name: str, command: st
         raise UsageError(
             f"no finished runs{unfinished(unique)}; make some first, for example: xclrun strategy=naive,er -m"
         )
-    frame = summarise(unique)
-    sections = [Section(Summary(frame, c), comparison_notes(c)) for c in comparisons(unique)]
-    folder = out / "figures"
-    figures = [path for name_, figure in _figures(sections) for path in save(figure, folder, name_)]
-    report = Report(name, out, frame, sections, unique, report_notes(unique, HEATMAPS), figures)
+    options = options or Options()
+    frame, references = summarise(unique, options.unpaired), References(unique)
+    tried = trials(records if pool is None else pool)
+    sections = [
+        make_section(c, frame, references, predictions or {}, tried, options, comparison_notes(c))
+        for c in comparisons(unique)
+    ]
+    made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    figures, drawings = _draw(sections, out / "figures")
+    report = Report(name, out, frame, sections, unique, report_notes(unique), figures)
+    _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, frame.to_csv(index=False, lineterminator="\n"))
-    atomic_write(report.summary_md, _markdown(report, command))
-    for path in folder.glob("*"):
-        if path not in figures and path.name.startswith(FIGURES) and path.suffix[1:] in FORMATS:
-            path.unlink(missing_ok=True)
+    atomic_write(out / "runs.csv", runs_table(unique).csv())
+    atomic_write(report.summary_md, _markdown(report, commands, made))
+    atomic_write(report.index, page(name, made, commands, sections, drawings, unique, report.notes))
     return report
+
+
+def _draw(sections: Sequence[Section], folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """Draw and save all figures; return their paths, and name → SVG for the page."""
+    paths: list[Path] = []
+    drawings = {}
+    for name, draw in [figure for section in sections for part in section.parts for figure in part.figures]:
+        figure = draw()
+        if figure is not None:
+            saved = save(figure, folder, name)
+            paths += saved
+            drawings[name] = saved[-1].read_text(encoding="utf-8")
+    for path in folder.glob("*"):
+        if path not in paths and path.name.startswith(FIGURES) and path.suffix[1:] in FORMATS:
+            path.unlink(missing_ok=True)
+    return paths, drawings
+
+
+def _write_tables(sections: Sequence[Section], folder: Path) -> None:
+    """Write each table as Markdown, CSV and LaTeX, and remove those of an earlier report."""
+    kept = set()
+    for section in sections:
+        where = slug(f"{section.comparison.dataset}_{section.comparison.model}")
+        for table in (table for part in section.parts for table in part.tables):
+            for suffix, content in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
+                path = folder / f"{where}_{table.slug}.{suffix}"
+                atomic_write(path, content)
+                kept.add(path)
+    for path in folder.glob("*"):
+        if path not in kept and path.suffix in (".md", ".csv", ".tex"):
+            path.unlink(missing_ok=True)
 
 
 def _terminal_tables(summary: Summary) -> list[Table]:
@@ -146,66 +188,23 @@ def _terminal_tables(summary: Summary) -> list[Table]:
     return mean + [summary.orders(task) for task in tasks]
 
 
-def _figures(sections: Sequence[Section]) -> Iterator[tuple[str, Figure]]:
-    """Yield (file name, figure), made when it is asked for: hundreds of open figures would fill the memory."""
-    for comparison in (section.comparison for section in sections):
-        where = f"{comparison.dataset}_{comparison.model}"
-        for task in comparison.tasks:
-            yield from _numbered(f"learning_curves_{where}_{task}", learning_curves(comparison, task))
-        for what in ("loss", *comparison.tasks):
-            yield from _numbered(f"training_curves_{where}_{what}", training_curves(comparison, what))
-    for record in _for_heatmaps(sections):
-        for task in record.tasks:
-            yield f"heatmap_{record.run_id}_{task}", heatmap(record, task)
-
-
-def _numbered(name: str, pages: Iterable[Figure]) -> Iterator[tuple[str, Figure]]:
-    """Yield (name, first page), (name_2, second page), …"""
-    for k, page in enumerate(pages, start=1):
-        yield name if k == 1 else f"{name}_{k}", page
-
-
-def _for_heatmaps(sections: Sequence[Section]) -> list[RunRecord]:
-    """Return the runs that get a heat map: of too many, the first of each strategy and order before the second."""
-    turns: list[tuple[int, RunRecord]] = []
-    for section in sections:
-        for runs in section.comparison.strategies.values():
-            seen: Counter[str] = Counter()
-            for run in runs:
-                turns.append((seen[run.order], run))
-                seen[run.order] += 1
-    return [run for _, run in sorted(turns, key=lambda turn: turn[0])[:HEATMAPS]]
-
-
-def _markdown(report: Report, command: str) -> str:
+def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
     finished = [record for record in report.records if record.status == "finished"]
-    made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = [f"# {report.name}", "", f"{len(finished)} finished runs · made {made} by xclrun {xclrun.__version__}"]
-    lines += ["", f"Command: `{command}`"] if command else []
+    lines += [line for command in commands for line in ("", f"Command: `{command}`")]
     lines += ["", "Values are percent, mean ± sample standard deviation over runs.", PRECISION, ""]
     lines += [f"- **{measure} {arrow}** {DEFINITIONS[measure]}" for measure, arrow in SHOWN.items()]
     lines += ["", "↑ higher is better, ↓ lower is better.", ""]
     for section in report.sections:
-        lines += [f"## {section.title}", "", *(table.markdown() for table in _markdown_tables(section.summary))]
+        lines += [f"## {section.title}", "", section.summary.main(section.comparison.tasks).markdown()]
+        lines += [table.markdown() for part in section.parts for table in part.tables]
         if section.notes:
             lines += ["### What is missing, what differs", "", *(f"- {note}" for note in section.notes), ""]
     lines += ["## Figures", "", *_figure_lines(report), ""]
     if report.notes:
         lines += ["## Notes", "", *(f"- {note}" for note in report.notes), ""]
-    lines += [_runs_table(report).markdown(level=2)]
+    lines += [runs_table(report.records).markdown(level=2)]
     return "\n".join(lines)
-
-
-def _markdown_tables(summary: Summary) -> list[Table]:
-    comparison = summary.comparison
-    tables = [summary.main(comparison.tasks)]
-    for order in comparison.orders:
-        languages = {run.languages for run in comparison.runs if run.order == order}
-        arrows = " or ".join(sorted(" → ".join(them) for them in languages))
-        tables.append(summary.main(comparison.tasks, order, f"Order {order}: {arrows}"))
-    for task in comparison.tasks:
-        tables += [table for table in (summary.languages(task, m) for m in ("FP", "F", "T", "T0")) if table.rows]
-    return tables
 
 
 def _figure_lines(report: Report) -> list[str]:
@@ -221,15 +220,6 @@ def _figure_lines(report: Report) -> list[str]:
         f"![{stem}](figures/{paths[0].name})" for stem, paths in found.items() if stem.startswith("learning_curves")
     ]
     return [*lines, "", *shown]
-
-
-def _runs_table(report: Report) -> Table:
-    header = ("run", "dataset", "model", "strategy", "order", "seed", "bucket", "code", "algorithms", "data", "status")
-    rows = []
-    for r in sorted(report.records, key=lambda r: (r.dataset, r.model, r.strategy, r.order, r.seed, r.run_id)):
-        what = (r.run_id, r.dataset, r.model, r.strategy, r.order, r.seed, "–" if r.bucket is None else r.bucket)
-        rows.append(tuple(map(str, (*what, r.code_version, r.algorithms, r.data_fingerprint[:12], r.status))))
-    return Table("Runs", header, tuple(rows), left=len(header))
 
 
 def _wrapped(notes: Sequence[str], width: int) -> str:

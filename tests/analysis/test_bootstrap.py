@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from xclrun.analysis import metrics
+from xclrun.analysis.bootstrap import (
+    Counts,
+    bca,
+    column_jackknife,
+    draws,
+    paired_p_value,
+    percentile,
+    resample,
+    resample_languages,
+    standard_error_of_mean,
+)
+from xclrun.analysis.spans import f1
+
+
+def span_counts(rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, ...]:
+    return tuple(rng.integers(0, 4, size=shape) for _ in range(3))
+
+
+@pytest.mark.parametrize("size", [20, 50, None])
+def test_resamples_equal_scoring_the_drawn_sentences_one_by_one(size: int | None) -> None:
+    rng = np.random.default_rng(0)
+    right, (tp, fp, fn) = rng.integers(0, 2, (30, 5)), span_counts(rng, 30, 5)
+    drawn = draws(30, seed=7, language="de", resamples=20, size=size)
+    assert drawn.sum(axis=1).tolist() == [20 if size == 20 else 30] * 20
+    accuracy, micro = resample(Counts.of_accuracy(right), drawn), resample(Counts.of_f1(tp, fp, fn), drawn)
+    for b, counts in enumerate(drawn.astype(int)):
+        sentences = np.repeat(np.arange(30), counts)
+        np.testing.assert_allclose(accuracy[b], right[sentences].mean(axis=0), rtol=1e-12)
+        expected = f1(*(c[sentences].sum(axis=0) for c in (tp, fp, fn)))
+        np.testing.assert_allclose(micro[b], expected, rtol=1e-12)
+
+
+def test_span_f1_of_resamples_equals_seqeval() -> None:
+    from seqeval.metrics import f1_score
+
+    from xclrun.analysis.spans import span_counts as count
+
+    rng = np.random.default_rng(1)
+    names = np.array(["O", "B-a", "I-a", "B-b", "I-b"])
+    gold, found = ([names[rng.integers(0, 5, 8)].tolist() for _ in range(25)] for _ in range(2))
+    tp, fp, fn = np.array([count(g, p) for g, p in zip(gold, found, strict=True)]).T[:, :, np.newaxis]
+    drawn = draws(25, 0, "en", resamples=10, size=None)
+    scores = resample(Counts.of_f1(tp, fp, fn), drawn)[:, 0]
+    for score, counts in zip(scores, drawn.astype(int), strict=True):
+        chosen = np.repeat(np.arange(25), counts)
+        assert score == pytest.approx(f1_score([gold[i] for i in chosen], [found[i] for i in chosen]), abs=1e-12)
+
+
+def test_the_draws_of_a_language_are_the_same_for_all_and_uniform() -> None:
+    assert np.array_equal(draws(40, 1, "de"), draws(40, 1, "de"))
+    for other in (draws(40, 2, "de"), draws(40, 1, "fr")):
+        assert not np.array_equal(draws(40, 1, "de"), other)
+    per_sentence = draws(40, 1, "de").sum(axis=0)
+    assert stats.chisquare(per_sentence).pvalue > 0.001
+
+
+def test_nothing_to_find_scores_zero() -> None:
+    nothing = Counts.of_f1(np.zeros((5, 1)), np.zeros((5, 1)), np.zeros((5, 1)))
+    assert nothing.scores().tolist() == [0.0]
+    assert resample(nothing, draws(5, 0, "en", 3)).tolist() == [[0.0]] * 3
+
+
+def test_jackknife_leaves_out_one_sentence() -> None:
+    rng = np.random.default_rng(2)
+    counts = Counts.of_f1(*span_counts(rng, 12, 3))
+    for k, left in enumerate(counts.jackknife()):
+        keep = np.arange(12) != k
+        assert counts.totals is not None
+        np.testing.assert_allclose(left, Counts(counts.hits[keep], counts.totals[keep]).scores(), rtol=1e-6)
+
+
+def test_percentile_and_bca_equal_scipy() -> None:
+    rng = np.random.default_rng(3)
+    sample = rng.exponential(size=80)
+    for method in ("percentile", "BCa"):
+        theirs = stats.bootstrap((sample,), np.mean, n_resamples=999, method=method, random_state=rng)
+        resampled = theirs.bootstrap_distribution
+        left = (sample.sum() - sample) / 79
+        ours = percentile(resampled) if method == "percentile" else bca(resampled, sample.mean(), [left])
+        assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), rel=1e-9)
+
+
+def test_bca_of_several_samples_equals_scipy() -> None:
+    rng = np.random.default_rng(4)
+    a, b = rng.exponential(size=60), rng.gamma(2.0, size=40)
+
+    def difference(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
+        return x.mean(axis=axis) - y.mean(axis=axis)
+
+    theirs = stats.bootstrap((a, b), difference, n_resamples=999, method="BCa", random_state=rng)
+    left = [(a.sum() - a) / 59 - b.mean(), a.mean() - (b.sum() - b) / 39]
+    ours = bca(theirs.bootstrap_distribution, a.mean() - b.mean(), left)
+    assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), rel=1e-9)
+
+
+def test_bca_of_what_does_not_vary_is_the_percentile_interval() -> None:
+    assert bca(np.full(50, 0.5), 0.5, [np.full(10, 0.5)]) == percentile(np.full(50, 0.5))
+    assert bca(np.linspace(1, 2, 50), 0.5, [np.linspace(0, 1, 10)]).kind == "percentile"
+
+
+def test_the_papers_form_shrinks_with_resamples_and_says_what_it_is() -> None:
+    rng = np.random.default_rng(5)
+    few, many = rng.normal(0.9, 0.01, 100), rng.normal(0.9, 0.01, 10000)
+    expected = stats.t.interval(0.95, 99, few.mean(), stats.sem(few))
+    found = standard_error_of_mean(few)
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert "standard error of the bootstrap mean" in found.kind
+    wide = percentile(many)
+    narrow = standard_error_of_mean(many)
+    assert narrow.high - narrow.low < 0.03 * (wide.high - wide.low)
+
+
+def test_meta_metrics_of_resampled_matrices() -> None:
+    rng = np.random.default_rng(6)
+    n, sentences = 3, 20
+    counts = {j: Counts.of_accuracy(rng.integers(0, 2, (sentences, n + 1))) for j in "abc"}
+    resampled = dict(resample_languages(counts, seed=1, resamples=9, size=None))
+    stack = np.stack([resampled[j] for j in "abc"], axis=-1)
+    assert stack.shape == (9, n + 1, n)
+    one_by_one = [metrics.forgetting(matrix) for matrix in stack]
+    np.testing.assert_allclose(metrics.forgetting(stack), one_by_one)
+
+
+def test_leaving_out_a_sentence_changes_one_column() -> None:
+    rng = np.random.default_rng(8)
+    counts = [Counts.of_accuracy(rng.integers(0, 2, (15, 4))) for _ in range(3)]
+    matrix = np.stack([c.scores() for c in counts], axis=-1)
+    left = column_jackknife(matrix, counts[1].jackknife(), 1, metrics.forgetting)
+    for k in range(15):
+        changed = matrix.copy()
+        changed[:, 1] = Counts(np.delete(counts[1].hits, k, axis=0)).scores()
+        assert left[k] == pytest.approx(float(metrics.forgetting(changed)))
+
+
+def test_paired_p_values() -> None:
+    assert paired_p_value(np.ones(999)) == pytest.approx(0.002)
+    assert paired_p_value(np.zeros(999)) == 1.0
+    assert paired_p_value(np.linspace(-1, 1, 1000)) == 1.0
+    rng = np.random.default_rng(9)
+    under_null = [paired_p_value(rng.normal(rng.normal(), 1, 400)) for _ in range(2000)]
+    assert 0.03 < np.mean(np.array(under_null) < 0.05) < 0.07
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_intervals_contain_the_truth_as_often_as_they_say(method: str) -> None:
+    """Micro F1 of a known population, whose sentences are drawn anew for each trial."""
+    rng = np.random.default_rng(11)
+    trials, n = 1500, 300
+    # Expected TP, FP, FN per sentence, through a quality that differs between sentences.
+    truth_of = {"tp": 1.5, "fp": 0.3, "fn": 0.4}
+    truth = 2 * truth_of["tp"] / (2 * truth_of["tp"] + truth_of["fp"] + truth_of["fn"])
+    hits = 0
+    for trial in range(trials):
+        tp, fp, fn = (rng.poisson(mean, size=(n, 1)) for mean in truth_of.values())
+        counts = Counts.of_f1(tp, fp, fn)
+        values = resample(counts, draws(n, trial, "en", resamples=400, size=None))[:, 0]
+        if method == "percentile":
+            found = percentile(values)
+        else:
+            found = bca(values, counts.scores()[0], [counts.jackknife()[:, 0]])
+        hits += found.low <= truth <= found.high
+    assert 0.93 <= hits / trials <= 0.97
+
+
+@pytest.mark.full
+def test_a_full_study_is_resampled_in_seconds() -> None:
+    """10 strategies × 6 orders × 7 × 6 cells × 2 metrics, 600 × 600, test sets of MTOP's sizes."""
+    rng = np.random.default_rng(0)
+    sizes = {"en": 4386, "de": 3549, "fr": 3193, "es": 2998, "hi": 2789, "th": 2765}
+    cells = 10 * 6 * 7
+    accuracy = {k: Counts.of_accuracy(rng.integers(0, 2, (n, cells), dtype=np.int8)) for k, n in sizes.items()}
+    spans = {k: Counts.of_f1(*(rng.integers(0, 3, (n, cells), dtype=np.int8) for _ in "123")) for k, n in sizes.items()}
+    start = time.perf_counter()
+    for counts in (accuracy, spans):
+        for _, values in resample_languages(counts, seed=42):
+            assert values.shape == (600, cells)
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from xclrun.analysis.correlation import correlate, lexical_overlap, shared_features
+
+
+def test_pairs_that_lack_a_value_do_not_count() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=12)
+    y = x + rng.normal(size=12)
+    holed = np.where(np.arange(12) == 4, np.nan, y)
+    found = correlate(x, holed)
+    keep = np.arange(12) != 4
+    assert found.n == 11
+    assert found.spearman == pytest.approx(stats.spearmanr(x[keep], y[keep]).statistic)
+    assert found.pearson_p == pytest.approx(stats.pearsonr(x[keep], y[keep]).pvalue)
+
+
+@pytest.mark.parametrize(("x", "y"), [([1, 2], [3, 4]), ([1, 1, 1], [1, 2, 3]), ([np.nan] * 4, [1, 2, 3, 4])])
+def test_undefined_is_nan(x: list, y: list) -> None:
+    assert math.isnan(correlate(x, y).spearman)
+
+
+def test_what_languages_have_in_common() -> None:
+    assert lexical_overlap(["a", "b", "b"], ["b", "c", "b", "d"]) == pytest.approx(1 / 3)
+    assert math.isnan(lexical_overlap(["a"], []))
+    english = {"81A": "SVO", "85A": "Prepositions", "86A": ""}
+    assert shared_features(english, {"81A": "SVO", "85A": "", "86A": ""}) == 1

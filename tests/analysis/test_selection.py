@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xclrun.analysis.selection import directional_agreement, oracle, selected, spread
+
+DEV = np.array([[0.5, 0.2, 0.1], [0.6, 0.1, 0.3], [0.4, 0.9, 0.2]])
+TEST = DEV[::-1] / 2
+
+
+def test_selected_takes_the_point_that_the_source_likes_best() -> None:
+    np.testing.assert_array_equal(selected(DEV, TEST, [0]), TEST[1])
+    np.testing.assert_array_equal(selected(DEV, TEST, [1]), TEST[2])
+    np.testing.assert_array_equal(selected(DEV, TEST, [0, 2]), TEST[1])
+    np.testing.assert_array_equal(selected(np.stack([DEV, DEV[::-1]]), np.stack([TEST, TEST]), [0])[1], TEST[1])
+
+
+def test_the_oracle_takes_each_languages_own_point() -> None:
+    np.testing.assert_array_equal(oracle(DEV, TEST), [TEST[1, 0], TEST[2, 1], TEST[1, 2]])
+    assert (oracle(TEST, TEST) >= selected(DEV, TEST, [0])).all()
+
+
+def test_spread_over_seeds() -> None:
+    np.testing.assert_allclose(spread([[0.5, 0.7], [0.8, 0.6], [0.6, 0.7]]), [0.3, 0.1])
+
+
+def test_directional_agreement_by_brute_force() -> None:
+    rng = np.random.default_rng(0)
+    dev, test = rng.integers(0, 20, 30) / 20, rng.integers(0, 400, 30) / 400
+    agreed = []
+    for i in range(30):
+        for j in range(i + 1, 30):
+            if abs(test[i] - test[j]) >= 0.005 - 1e-12:
+                product = (dev[j] - dev[i]) * (test[j] - test[i])
+                agreed.append(0.5 if product == 0 else float(product > 0))
+    assert directional_agreement(dev, test) == pytest.approx(np.mean(agreed))
+    drawn = directional_agreement(dev, test, np.random.default_rng(1), pairs=200_000)
+    assert drawn == pytest.approx(np.mean(agreed), abs=0.005)
+
+
+def test_directional_agreement_of_known_cases() -> None:
+    assert directional_agreement([1, 2, 3], [0.1, 0.2, 0.3]) == 1
+    assert directional_agreement([3, 2, 1], [0.1, 0.2, 0.3]) == 0
+    assert directional_agreement([1, 1, 1], [0.1, 0.2, 0.3]) == 0.5
+    assert np.isnan(directional_agreement([1, 2], [0.1, 0.104]))  # too near to say
+    assert directional_agreement([1, 2], [0.1, 0.105]) == 1

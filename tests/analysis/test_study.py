@@ -1,0 +1,157 @@
+"""The bootstrap of a comparison against scoring every resample run by run; replicates against the summary."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xclrun.analysis import metrics
+from xclrun.analysis.aggregate import Comparison, comparisons, summarise
+from xclrun.analysis.bootstrap import draws
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
+from xclrun.analysis.spans import f1
+from xclrun.analysis.study import Predictions, Resampled, Sentences, replicates
+
+from .build import record
+
+ORDERS = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}
+SENTENCES = {"en": 31, "de": 24, "th": 19}
+
+
+def predicted(rng: np.random.Generator, languages: tuple[str, ...], hops: int) -> Predictions:
+    found = {}
+    for language in languages:
+        n = SENTENCES[language]
+        gold = np.random.default_rng(n).integers(-1, 4, n)
+        spans = tuple(rng.integers(0, 3, (n, hops + 1)) for _ in range(3))
+        ids = np.array([f"{language}-{i:03d}" for i in range(n)], dtype=object)
+        found[language] = Sentences(ids, gold, rng.integers(0, 4, (n, hops + 1)), spans)
+    return Predictions(("a", "b", "c", "d"), found)
+
+
+def scored(
+    predictions: Predictions, languages: tuple[str, ...], chosen: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Score the chosen sentences, one cell after the other."""
+    columns: dict[str, list[np.ndarray]] = {"intent_accuracy": [], "slot_f1": []}
+    for language in languages:
+        them, own = predictions.sentences[language], chosen[language]
+        columns["intent_accuracy"].append(them.right[own].mean(axis=0))
+        columns["slot_f1"].append(f1(*(counts[own].sum(axis=0) for counts in them.spans)))
+    return {metric: np.stack(parts, axis=-1) for metric, parts in columns.items()}
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Comparison, References, dict[str, Predictions]]:
+    rng = np.random.default_rng(0)
+    everything = {k: np.arange(n) for k, n in SENTENCES.items()}
+    runs, predictions = [], {}
+    for strategy, stream in (("naive", "sequence"), ("er", "sequence"), ("lang_spec_ft", "independent")):
+        for order, languages in ORDERS.items():
+            own = predicted(rng, languages, 3)
+            run = record(strategy, order, scores=scored(own, languages, everything), languages=languages, stream=stream)
+            runs.append(run)
+            predictions[run.run_id] = own
+    (comparison,) = comparisons(runs)
+    return comparison, References(runs), predictions
+
+
+def by_hand(
+    run: RunRecord, name: str, task: str, runs: list[RunRecord], predictions: dict[str, Predictions], b: int, seed: int
+) -> float:
+    chosen = {}
+    for language, n in SENTENCES.items():
+        chosen[language] = np.repeat(np.arange(n), draws(n, seed, language, b + 1, None)[b].astype(int))
+    metric = {"intent": "intent_accuracy", "slots": "slot_f1"}[task]
+    R = scored(predictions[run.run_id], run.languages, chosen)[metric]
+    if name != "T":
+        of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": metrics.final_performance}
+        return float(of[name](R))
+    (own,) = (r for r in runs if r.strategy == "lang_spec_ft" and r.order == run.order)
+    alone = scored(predictions[own.run_id], own.languages, chosen)[metric]
+    return float(metrics.transfer(R, metrics.learnt_scores(alone)))
+
+
+@pytest.mark.parametrize("task", ["intent", "slots"])
+def test_every_measure_of_every_resample(task: str, made: tuple) -> None:
+    comparison, references, predictions = made
+    resampled = Resampled(comparison, references, predictions, task, seed=5, resamples=4, size=None)
+    # Draws come one after the other, so the first resamples of more are the same as those of fewer.
+    for run in comparison.strategies["er"]:
+        for name in ("F", "T", "T0", "FP"):
+            values = resampled.of_run(run, name)
+            assert values is not None
+            expected = by_hand(run, name, task, comparison.runs, predictions, 0, 5)
+            assert values.shape == (4,)
+            # The draws of b + 1 resamples begin with those of fewer only where the generator goes row by row.
+            assert values[0] == pytest.approx(expected, abs=1e-12), name
+    both = [resampled.of_run(run, "FP") for run in comparison.strategies["er"]]
+    np.testing.assert_allclose(resampled.of_strategy("er", "FP"), np.mean(both, axis=0))
+
+
+def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None:
+    comparison, references, predictions = made
+    resampled = Resampled(comparison, references, predictions, "intent", resamples=3)
+    assert resampled.of_strategy("lang_spec_ft", "F") is None
+    assert resampled.interval("lang_spec_ft", "T") is None
+    final = resampled.of_strategy("lang_spec_ft", "FP")
+    assert final is not None
+    assert ((final > 0) & (final < 1)).all()
+
+
+@pytest.mark.parametrize("kind", ["percentile", "bca", "paper"])
+def test_intervals(kind: str, made: tuple) -> None:
+    comparison, references, predictions = made
+    resampled = Resampled(comparison, references, predictions, "slots", resamples=300, size=None)
+    found = resampled.interval("er", "T", kind)
+    frame = summarise(comparison.runs).query(
+        "strategy == 'er' and order == 'mean' and task == 'slots' and language == ''"
+    )
+    value = frame.loc[frame["measure"] == "T", "value"].item()
+    assert found is not None
+    assert found.low < found.high
+    if kind != "paper":
+        assert found.low < value < found.high
+    observed, left = resampled._jackknife("er", "T")
+    assert observed == pytest.approx(value)
+    assert [len(part) for part in left] == [SENTENCES[k] for k in comparison.languages]
+
+
+def test_different_test_sentences_are_refused(made: tuple) -> None:
+    comparison, references, predictions = made
+    other = dict(predictions)
+    first = next(iter(other))
+    cut = {k: Sentences(s.ids[1:], s.gold[1:], s.predicted[1:]) for k, s in other[first].sentences.items()}
+    other[first] = Predictions(other[first].labels, cut)
+    with pytest.raises(ValueError, match="different sentences of"):
+        Resampled(comparison, references, other, "intent", resamples=2)
+    with pytest.raises(ValueError, match="no predictions of"):
+        Resampled(comparison, references, {}, "intent", resamples=2)
+
+
+def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
+    comparison, references, _ = made
+    data = replicates(comparison, references, "intent", "FP")
+    assert data is not None
+    assert data.strategies == ("naive", "er")
+    assert [order for order, _, _ in data.blocks] == ["h2l", "l2h"]
+    for label, values in zip(data.strategies, data.values, strict=True):
+        expected = [run.scores["intent_accuracy"][-1].mean() for run in comparison.strategies[label]]
+        np.testing.assert_allclose(values, expected)
+    frame = summarise(comparison.runs).query(
+        "order == 'mean' and measure == 'T' and task == 'intent' and language == ''"
+    )
+    transfer = replicates(comparison, references, "intent", "T")
+    assert transfer is not None
+    np.testing.assert_allclose(transfer.values.mean(axis=1), frame.set_index("strategy").loc[["naive", "er"], "value"])
+
+
+def test_confusions_count_every_known_sentence(made: tuple) -> None:
+    _, _, predictions = made
+    own = next(iter(predictions.values()))
+    total = own.confusion(3)
+    assert total.sum() == sum((s.gold >= 0).sum() for s in own.sentences.values())
+    right = sum(s.right[:, 3].sum() for s in own.sentences.values())
+    assert np.trace(total) == right
+    np.testing.assert_array_equal(total, sum(own.confusion(3, k) for k in own.sentences))

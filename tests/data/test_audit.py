@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from xclrun.cli import main
+from xclrun.data.audit import coverage, overlaps, pieces
+from xclrun.data.example import Dataset, Example
+from xclrun.data.mini import LANGUAGES, read
+
+
+def example(id: str, language: str, text: str, label: str = "a", tags: tuple[str, ...] | None = None) -> Example:
+    return Example(id, language, tuple(text.split()), label, tags)
+
+
+@pytest.fixture
+def dataset() -> Dataset:
+    """Two languages with a leak of each kind, and a label and a tag that are missing somewhere."""
+    splits = {
+        ("en", "train"): (example("1", "en", "Wake me"), example("2", "en", "call Anna", "b"), example("3", "en", "x")),
+        ("en", "dev"): (example("4", "en", "wake me"),),
+        ("en", "test"): (example("5", "en", "new words", "c"), example("6", "en", "call ANNA")),
+        ("de", "train"): (example("10", "de", "weck mich"),),
+        ("de", "dev"): (example("11", "de", "neu"),),
+        ("de", "test"): (example("1", "de", "noch eins", "b"), example("12", "de", "ganz neu")),
+    }
+    return Dataset("leaky", "intent_slots", ("en", "de"), splits)
+
+
+def test_leaks_are_found(dataset: Dataset) -> None:
+    found = {(o.one, o.other, o.language, o.kind): (o.sentences, o.of) for o in overlaps(dataset)}
+    assert found == {
+        ("train", "dev", "en", "same sentence"): (1, 1),
+        ("train", "test", "en", "same sentence"): (1, 2),
+        ("train", "test", "de", "translation"): (1, 2),
+    }
+
+
+def test_coverage(dataset: Dataset) -> None:
+    rows = {(r.language, r.split): r for r in coverage(dataset)}
+    assert (rows["en", "train"].sentences, rows["en", "train"].words, rows["en", "train"].labels) == (3, 5, 2)
+    assert rows["en", "train"].rarest == 1
+    assert (rows["en", "test"].unseen, rows["en", "test"].not_in_own_train) == (1, 0)  # c is in no training split
+    assert (rows["de", "test"].unseen, rows["de", "test"].not_in_own_train) == (0, 1)  # b only in the English one
+
+
+def test_pieces_against_the_tokenizer_sentence_by_sentence(tmp_path) -> None:
+    from transformers import BertTokenizerFast
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "wake", "me", "up", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = BertTokenizerFast(vocab_file=str(tmp_path / "vocab.txt"), do_lower_case=False)
+    sentences = ("wake me", "wakes me up", "ups ups", "strange")
+    splits = {
+        ("en", s): tuple(example(str(i), "en", t) for i, t in enumerate(sentences)) for s in ("train", "dev", "test")
+    }
+    for row in pieces(Dataset("d", "intent_slots", ("en",), splits), tokenizer, max_length=5):
+        assert row.fertility == pytest.approx((2 + 4 + 4 + 1) / 8)
+        assert (row.unknown, row.longest, row.truncated) == (1 / 8, 4, 2)
+
+
+def test_the_embedded_corpus_has_no_leak_and_no_unseen_label() -> None:
+    mini = Dataset("mini", "intent_slots", LANGUAGES, read())
+    assert overlaps(mini) == []
+    assert all(row.unseen == 0 and row.labels == 18 for row in coverage(mini))
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", "audit", "dataset.languages=[en,de]"]) == 0
+    told = capsys.readouterr().out
+    for part in ("mini: 2 languages, 18 labels", "Sentences that splits share", "none", "pieces per word", "640"):
+        assert part in told
+    assert main(["data", "audit", "dataset.languages=[en]", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["coverage"][0]["sentences"] == 640
+    assert facts["pieces"][0]["unknown"] == 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [[], ["look"], ["audit", "--what"], ["audit", "dataset=mini,jsonl"]])
+def test_wrong_usage(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", *wrong]) == 2
+    assert capsys.readouterr().err.startswith("xclrun: ")

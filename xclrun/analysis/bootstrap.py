@@ -1,0 +1,200 @@
+"""Bootstrap of scores and meta-metrics by sums over per-sentence counts. CCL App. C.3; METRICS.md, "Bootstrap".
+
+A base score is a ratio of two sums over test sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP +
+FN). A resample draws each sentence some number of times; so all scores of a language in all resamples are two matrix
+products, (B, sentences) · (sentences, cells), and nothing is scored again. The draws of a language serve all its
+cells, orders and strategies, which makes every comparison a paired one. Sums are of small integers: exact in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from xclrun.plan import derive
+
+# The paper's: 600 resamples of 600 sentences.
+RESAMPLES = 600
+SENTENCES = 600
+
+# Cells that are resampled at once: bounds the memory, changes no number.
+CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numerators and denominators of one language's cells, sentence by sentence.
+
+    Attributes:
+        hits: shape (sentences, cells), for example 1 where the intent is right, or 2 TP.
+        totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
+    """
+
+    hits: np.ndarray
+    totals: np.ndarray | None = None
+
+    @classmethod
+    def of_accuracy(cls, right: ArrayLike) -> Counts:
+        """Counts of accuracy from ``right`` (0 or 1), shape (sentences, cells)."""
+        return cls(np.asarray(right, dtype=np.float32))
+
+    @classmethod
+    def of_f1(cls, tp: ArrayLike, fp: ArrayLike, fn: ArrayLike) -> Counts:
+        """Counts of micro F1 from span counts, each of shape (sentences, cells)."""
+        hits = 2 * np.asarray(tp, dtype=np.float32)
+        return cls(hits, hits + np.asarray(fp, dtype=np.float32) + np.asarray(fn, dtype=np.float32))
+
+    def scores(self) -> np.ndarray:
+        """Scores on the whole test set, shape (cells,)."""
+        return resample(self, np.ones((1, len(self.hits)), dtype=np.float32))[0]
+
+    def jackknife(self) -> np.ndarray:
+        """Scores with one sentence left out, shape (sentences, cells)."""
+        left = self.hits.sum(axis=0, dtype=float) - self.hits
+        if self.totals is None:
+            return left / (len(self.hits) - 1)
+        return _ratio(left, self.totals.sum(axis=0, dtype=float) - self.totals)
+
+
+def draws(
+    sentences: int, seed: int, language: str, resamples: int = RESAMPLES, size: int | None = SENTENCES
+) -> np.ndarray:
+    """How often each resample of a language has each sentence: shape (resamples, sentences), float32.
+
+    Args:
+        sentences: size of the test set.
+        seed, language: the same draws for the same two.
+        size: sentences in a resample (n = 600 in the paper), but never more than the test set has: that would claim
+            evidence that is not there; None: as many as the test set has (``full``).
+    """
+    rng = np.random.default_rng(derive(seed, "bootstrap", language))
+    n = sentences if size is None else min(size, sentences)
+    drawn = rng.integers(sentences, size=(resamples, n))
+    drawn += sentences * np.arange(resamples)[:, np.newaxis]
+    counts = np.bincount(drawn.ravel(), minlength=resamples * sentences)
+    return counts.reshape(resamples, sentences).astype(np.float32)
+
+
+def resample(counts: Counts, drawn: np.ndarray) -> np.ndarray:
+    """Score every resample: shape (resamples, cells), float64, in [0, 1]; 0 where there is nothing to find."""
+    hits = drawn @ counts.hits
+    if counts.totals is None:
+        return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
+    return _ratio(hits, drawn @ counts.totals)
+
+
+def resample_languages(
+    counts: Mapping[str, Counts], seed: int, resamples: int = RESAMPLES, size: int | None = SENTENCES
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield (language, scores of its cells in every resample), shape (resamples, cells)."""
+    for language, theirs in counts.items():
+        drawn = draws(len(theirs.hits), seed, language, resamples, size)
+        cells = theirs.hits.shape[1]
+        found = np.empty((resamples, cells))
+        for start in range(0, cells, CHUNK):
+            part = slice(start, start + CHUNK)
+            totals = None if theirs.totals is None else theirs.totals[:, part]
+            found[:, part] = resample(Counts(theirs.hits[:, part], totals), drawn)
+        yield language, found
+
+
+# Intervals.
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval and what it is one for.
+
+    Attributes:
+        low, high: its ends.
+        kind: ``percentile``, ``bca``, or ``standard error of the bootstrap mean``.
+    """
+
+    low: float
+    high: float
+    kind: str
+
+
+def percentile(values: ArrayLike, confidence: float = 0.95) -> Interval:
+    """The middle ``confidence`` of the resampled values, shape (resamples,)."""
+    tail = 50 * (1 - confidence)
+    low, high = np.percentile(np.asarray(values, dtype=float), [tail, 100 - tail])
+    return Interval(float(low), float(high), "percentile")
+
+
+def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], confidence: float = 0.95) -> Interval:
+    """Bias-corrected and accelerated interval (Efron 1987), for statistics of one or several samples.
+
+    Args:
+        values: the statistic in each resample, shape (resamples,).
+        observed: the statistic on the whole sample.
+        jackknife: for each sample (each language's test set) the statistic with one of its sentences left out.
+
+    Where all resamples lie on one side of ``observed``, or nothing varies, it cannot be corrected: percentile.
+    """
+    from scipy.special import ndtr, ndtri
+
+    resampled = np.asarray(values, dtype=float)
+    below = ((resampled < observed).mean() + (resampled <= observed).mean()) / 2
+    influence = [(len(left) - 1) * (left.mean() - left) for left in (np.asarray(j, dtype=float) for j in jackknife)]
+    cubes = sum((u**3).sum() / len(u) ** 3 for u in influence)
+    squares = sum((u**2).sum() / len(u) ** 2 for u in influence)
+    if not 0 < below < 1 or squares <= 0:
+        return percentile(resampled, confidence)
+    acceleration = cubes / (6 * squares**1.5)
+    bias = ndtri(below)
+    tail = (1 - confidence) / 2
+    ends = []
+    for z in (ndtri(tail), ndtri(1 - tail)):
+        shifted = bias + z
+        ends.append(ndtr(bias + shifted / (1 - acceleration * shifted)))
+    low, high = np.percentile(resampled, 100 * np.array(ends))
+    return Interval(float(low), float(high), "bca")
+
+
+def standard_error_of_mean(values: ArrayLike, confidence: float = 0.95) -> Interval:
+    """The paper's form, mean ± t · s / √B: how well B resamples know their own mean.
+
+    It is no interval for the score: it shrinks with every further resample, whatever the size of the test set.
+    """
+    from scipy.special import stdtrit
+
+    resampled = np.asarray(values, dtype=float)
+    b = len(resampled)
+    half = float(stdtrit(b - 1, 0.5 + confidence / 2)) * resampled.std(ddof=1) / np.sqrt(b)
+    return Interval(resampled.mean() - half, resampled.mean() + half, "standard error of the bootstrap mean")
+
+
+def paired_p_value(differences: ArrayLike) -> float:
+    """Two-sided p-value of a paired bootstrap: twice the smaller share of resampled differences on one side of 0.
+
+    Zeros count half on each side, and one is added to both counts, so that p is never 0.
+    """
+    found = np.asarray(differences, dtype=float)
+    above = (found > 0).sum() + (found == 0).sum() / 2
+    return float(min(1.0, 2 * (min(above, len(found) - above) + 1) / (len(found) + 1)))
+
+
+def column_jackknife(
+    scores: ArrayLike, left_out: ArrayLike, column: int, statistic: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Statistic of a score matrix with one sentence of one language left out: shape (sentences,).
+
+    Args:
+        scores: R, shape (N + 1, N).
+        left_out: that language's column of R with each sentence left out, shape (sentences, N + 1).
+        column: which column that is.
+        statistic: from a stack (..., N + 1, N) to (...).
+    """
+    columns = np.asarray(left_out, dtype=float)
+    stack = np.broadcast_to(np.asarray(scores, dtype=float), (len(columns), *np.shape(scores))).copy()
+    stack[:, :, column] = columns
+    return np.asarray(statistic(stack))
+
+
+def _ratio(hits: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    above, below = hits.astype(float), totals.astype(float)
+    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)

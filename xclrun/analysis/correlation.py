@@ -1,0 +1,48 @@
+"""Rank and linear correlations: ours with published numbers, and few-shot gains with what languages have in common.
+
+FS = "A Closer Look at Few-Shot Crosslingual Transfer" §5. METRICS.md, "Significance".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's and Pearson's coefficients of n pairs, and their two-sided p-values; NaN where undefined."""
+
+    spearman: float
+    spearman_p: float
+    pearson: float
+    pearson_p: float
+    n: int
+
+
+def correlate(x: ArrayLike, y: ArrayLike) -> Correlation:
+    """Correlate the pairs in which both are measured. Undefined below three pairs, or where one side is constant."""
+    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both], b[both]
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return Correlation(math.nan, math.nan, math.nan, math.nan, len(a))
+    from scipy.stats import pearsonr, spearmanr
+
+    rank, linear = spearmanr(a, b), pearsonr(a, b)
+    return Correlation(float(rank.statistic), float(rank.pvalue), float(linear.statistic), float(linear.pvalue), len(a))
+
+
+def lexical_overlap(source: Iterable[str], target: Iterable[str]) -> float:
+    """Share of the target's distinct word pieces that the source has too (FS §5); NaN for an empty target."""
+    known, asked = set(source), set(target)
+    return len(known & asked) / len(asked) if asked else math.nan
+
+
+def shared_features(one: Mapping[str, str], other: Mapping[str, str]) -> int:
+    """Number of WALS features that both languages have and on which they agree (FS §5); an empty value is unknown."""
+    return sum(1 for key, value in one.items() if value and other.get(key) == value)

@@ -1,0 +1,64 @@
+"""Checkpoint selection after the fact: what a score would be had another dev set chosen the evaluation point.
+
+Every function takes the dev and test scores of the P evaluation points of one hop in N languages, shape (..., P, N),
+fractions. Source: "Don't Use English Dev" §4 and §7 (ED); METRICS.md, "Checkpoint selection".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+# Differences of test scores below this are no evidence that one checkpoint is better than another (ED §4).
+LEAST = 0.005
+
+
+def selected(dev: ArrayLike, test: ArrayLike, sources: Sequence[int]) -> np.ndarray:
+    """Test scores at the point with the best mean dev score of the hop's training languages, ``sources``.
+
+    Of equal points the first counts. Shape (..., N).
+    """
+    best = np.asarray(dev, dtype=float)[..., list(sources)].mean(axis=-1).argmax(axis=-1)
+    return np.take_along_axis(np.asarray(test, dtype=float), best[..., None, None], axis=-2)[..., 0, :]
+
+
+def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
+    """Test score of each language at the point with its own best dev score. Shape (..., N)."""
+    best = np.asarray(dev, dtype=float).argmax(axis=-2)
+    return np.take_along_axis(np.asarray(test, dtype=float), best[..., None, :], axis=-2)[..., 0, :]
+
+
+def spread(scores: ArrayLike) -> np.ndarray:
+    """Max − min over seeds (the first axis) of selected scores, shape (seeds, ...) → (...)."""
+    return np.ptp(np.asarray(scores, dtype=float), axis=0)
+
+
+def directional_agreement(
+    dev: ArrayLike, test: ArrayLike, rng: np.random.Generator | None = None, pairs: int | None = None
+) -> float:
+    """Share of pairs of points in which dev of a rises and falls with test of b, where |Δ test| ≥ 0.005.
+
+    Args:
+        dev, test: scores of languages a and b at the P points, shape (P,).
+        rng: draws the pairs; not needed for all of them.
+        pairs: how many pairs to draw, with replacement; None: every pair once.
+
+    Returns:
+        Ties in dev count as half; NaN where no pair differs enough.
+    """
+    a, b = np.asarray(dev, dtype=float), np.asarray(test, dtype=float)
+    first, second = np.triu_indices(len(a), k=1)
+    if pairs is not None:
+        if rng is None:
+            raise ValueError("drawing pairs needs a generator")
+        drawn = rng.integers(len(first), size=pairs)
+        first, second = first[drawn], second[drawn]
+    change_dev, change_test = a[second] - a[first], b[second] - b[first]
+    # Scores are multiples of 1/n: a difference of exactly 0.005 must not be lost to rounding.
+    apart = np.abs(change_test) >= LEAST - 1e-12
+    if not apart.any():
+        return float("nan")
+    agrees = np.sign(change_dev[apart]) * np.sign(change_test[apart])
+    return float(np.mean((agrees + 1) / 2))

@@ -1,0 +1,211 @@
+"""A comparison as the tests and the bootstrap take it: replicates of a measure, and its values in every resample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from xclrun.analysis import metrics
+from xclrun.analysis.aggregate import Comparison, compared
+from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, Counts, Interval, bca, percentile, resample_languages
+from xclrun.analysis.bootstrap import standard_error_of_mean as paper
+from xclrun.analysis.measures import measure
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.reference import References
+from xclrun.analysis.significance import Replicates
+
+# Measures that are tested and resampled, and whether more of it is better.
+TESTED = {"F": False, "T": True, "T0": True, "FP": True}
+
+
+def replicates(comparison: Comparison, references: References, task: str, name: str) -> Replicates | None:
+    """Return a measure of the strategies that learn in sequence, in the blocks that all of them have finished.
+
+    A strategy for which the measure is not available is left out. None where fewer than two are left.
+    """
+    found: dict[str, dict[tuple[str, int, int | None], float]] = {}
+    for label, (runs, _) in compared(comparison).items():
+        if not runs or runs[0].stream != "sequence":
+            continue
+        values = {}
+        for run in runs:
+            if task in run.tasks:
+                value = measure(run, TASKS[task], references.scores(run, TASKS[task])).get((name, ""))
+                if isinstance(value, float):
+                    values[" → ".join(run.languages), run.seed, run.bucket] = value
+        if values and len(values) == len(runs):
+            found[label] = values
+    if len(found) < 2:
+        return None
+    blocks = list(next(iter(found.values())))
+    names = {" → ".join(run.languages): run.order for run in comparison.runs}
+    table = np.array([[values[block] for block in blocks] for values in found.values()])
+    return Replicates(tuple(found), tuple((names[o], seed, bucket) for o, seed, bucket in blocks), table)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """What one run did on the test sentences of one language.
+
+    Attributes:
+        ids: of the sentences, shape (S,).
+        gold: class ids, shape (S,); −1: training never had the class.
+        predicted: class ids after each hop, shape (S, hops + 1).
+        spans: TP, FP and FN, each of that shape; None without tags.
+    """
+
+    ids: np.ndarray
+    gold: np.ndarray
+    predicted: np.ndarray
+    spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    @property
+    def right(self) -> np.ndarray:
+        """Whether the class is right, shape (S, hops + 1)."""
+        gold = self.gold[:, np.newaxis]
+        return (self.predicted == gold) & (gold >= 0)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one run did on all test sentences, by language, and the names of its classes."""
+
+    labels: tuple[str, ...]
+    sentences: Mapping[str, Sentences]
+
+    def confusion(self, hop: int, language: str | None = None) -> np.ndarray:
+        """Return how often each gold class (rows) was taken for each class (columns) after a hop.
+
+        Over one language, or over all; sentences whose class training never had are left out.
+        """
+        matrix = np.zeros((len(self.labels), len(self.labels)), dtype=int)
+        for key, them in self.sentences.items():
+            if language in (None, key):
+                known = them.gold >= 0
+                np.add.at(matrix, (them.gold[known], them.predicted[known, hop]), 1)
+        return matrix
+
+
+class Resampled:
+    """Meta-metrics of the runs of a comparison in every bootstrap resample, paired over runs.
+
+    Args:
+        comparison: its runs.
+        references: gives M.
+        predictions: of every run of the comparison, by run id.
+        task: ``intent`` or ``slots`` (micro F1 over labelled spans).
+        seed: of the draws.
+        resamples, size: B and n (None: as many as the test set has).
+
+    Raises:
+        ValueError: predictions are missing, or runs were tested on different sentences.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        references: References,
+        predictions: Mapping[str, Predictions],
+        task: str,
+        seed: int = 42,
+        resamples: int = RESAMPLES,
+        size: int | None = SENTENCES,
+    ) -> None:
+        self.comparison, self.references, self.task, self.size = comparison, references, task, size
+        self.runs = [run for run in comparison.runs if task in run.tasks]
+        missing = [run.run_id for run in self.runs if run.run_id not in predictions]
+        if missing:
+            raise ValueError(f"no predictions of {missing[0]}")
+        self._counts = {k: self._language(k, predictions) for k in comparison.languages}
+        self._matrices = self._split(dict(resample_languages(self._counts, seed, resamples, size)))
+        self._cache: dict[tuple[str, str], np.ndarray | None] = {}
+
+    def _language(self, language: str, predictions: Mapping[str, Predictions]) -> Counts:
+        """Put the cells of all runs on one language beside each other, run after run."""
+        parts = [predictions[run.run_id].sentences[language] for run in self.runs if language in run.languages]
+        if any(not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
+            raise ValueError(f"runs were tested on different sentences of {language}")
+        if self.task == "intent":
+            return Counts.of_accuracy(np.concatenate([part.right for part in parts], axis=1))
+        spans = [part.spans for part in parts if part.spans is not None]
+        if len(spans) < len(parts):
+            raise ValueError("there are no span counts")
+        return Counts.of_f1(*(np.concatenate([s[k] for s in spans], axis=1) for k in range(3)))
+
+    def _split(self, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return run id → its score matrix in every resample, shape (B, hops + 1, N)."""
+        found = {run.run_id: [] for run in self.runs}  # type: dict[str, list[np.ndarray]]
+        at = dict.fromkeys(scores, 0)
+        for run in self.runs:
+            for language in run.languages:
+                found[run.run_id].append(scores[language][:, at[language] : at[language] + run.hops + 1])
+                at[language] += run.hops + 1
+        return {run_id: np.stack(columns, axis=-1) for run_id, columns in found.items()}
+
+    def of_run(self, run: RunRecord, name: str) -> np.ndarray | None:
+        """Return a measure of a run in every resample, shape (B,); None where the run does not have it."""
+        key = (run.run_id, name)
+        if key not in self._cache:
+            self._cache[key] = self._measure(run, name, _from(self._matrices))
+        return self._cache[key]
+
+    def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
+        R = matrix(run)
+        if run.stream != "sequence":
+            final = metrics.learnt_scores(R) if run.stream == "independent" else R[..., 1, :]
+            return final.mean(axis=-1) if name == "FP" else None
+        if len(run.languages) < 2 and name != "FP":
+            return None
+        if name != "T":
+            of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": metrics.final_performance}
+            return of[name](R)
+        cells = self.references.cells(run, TASKS[self.task])
+        if any(cell is None or cell[0].run_id not in self._matrices for cell in cells[1:]):
+            return None
+        # The first language needs no reference: T leaves it out.
+        M = [R[..., 1, 0] if cell is None else matrix(cell[0])[..., cell[1], cell[2]] for cell in cells]
+        return metrics.transfer(R, np.stack(M, axis=-1))
+
+    def of_strategy(self, label: str, name: str) -> np.ndarray | None:
+        """Return the mean over the runs that enter the table, in every resample, shape (B,)."""
+        runs = self._compared(label)
+        values = [self.of_run(run, name) for run in runs]
+        if not values or any(value is None for value in values):
+            return None
+        return np.mean(np.array(values, dtype=float), axis=0)
+
+    def interval(self, label: str, name: str, kind: str = "percentile") -> Interval | None:
+        """Return the 95 % interval of a strategy's mean: ``percentile``, ``bca`` or ``paper``."""
+        values = self.of_strategy(label, name)
+        if values is None:
+            return None
+        if kind == "bca":
+            observed, left = self._jackknife(label, name)
+            return bca(values, observed, left)
+        return paper(values) if kind == "paper" else percentile(values)
+
+    def _compared(self, label: str) -> list[RunRecord]:
+        runs, _ = compared(self.comparison).get(label, ([], 0))
+        return [run for run in runs if self.task in run.tasks]
+
+    def _jackknife(self, label: str, name: str) -> tuple[float, list[np.ndarray]]:
+        """Return a strategy's mean on the whole test sets, and for each language with each sentence left out."""
+        runs, whole = self._compared(label), {k: counts.scores()[None] for k, counts in self._counts.items()}
+        matrices = self._split(whole)
+        observed = np.mean([self._measure(run, name, _from(matrices)) for run in runs])
+        parts = []
+        for language, counts in self._counts.items():
+            left = counts.jackknife()
+            shown = {
+                k: left if k == language else np.broadcast_to(v, (len(left), v.shape[1])) for k, v in whole.items()
+            }
+            stacks = self._split(shown)
+            values = [self._measure(run, name, _from(stacks)) for run in runs]
+            parts.append(np.mean(np.array(values, dtype=float), axis=0))
+        return float(observed), parts
+
+
+def _from(matrices: Mapping[str, np.ndarray]) -> Callable[[RunRecord], np.ndarray]:
+    return lambda run: matrices[run.run_id]

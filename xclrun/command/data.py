@@ -1,0 +1,113 @@
+"""``xclrun data audit``: what a dataset may hide, before anything is trained on it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xclrun.command.common import Parser
+from xclrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from xclrun.report.tables import Table
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the audit of a command's dataset; return the exit code."""
+    parser = Parser(
+        prog="xclrun data",
+        description="Audit the dataset of `xclrun OVERRIDES`: sizes, label coverage per language and split, sentences "
+        "that splits share (also as translations, by id), word pieces and truncation under the model's tokenizer.",
+        usage="xclrun data audit KEY=VALUE … [--json]",
+    )
+    parser.add_argument("what", choices=["audit"], help="what to do")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun, such as dataset=mtop")
+    parser.add_argument("--json", action="store_true", help="print facts as JSON")
+    given, unknown = parser.parse_known_intermixed_args(list(arguments))
+    if unknown:
+        raise UsageError(f"data: no option is called '{unknown[0]}'; see `xclrun data --help`")
+    _print(given)
+    return 0
+
+
+def _print(given: argparse.Namespace) -> None:
+    from xclrun.compose import compose_command
+    from xclrun.config import check
+    from xclrun.data.audit import coverage, overlaps, pieces
+    from xclrun.data.load import load_dataset
+    from xclrun.model.vocabulary import load_tokenizer
+
+    jobs = compose_command(given.overrides)
+    if len(jobs) > 1:
+        raise UsageError("data audit: one dataset at a time; give one value for each key")
+    config = jobs[0].config
+    check(config)
+    dataset = load_dataset(config.dataset, config.bucket)
+    # An audit makes no folder of outputs.
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer = load_tokenizer(config.model, dataset, Path(folder))
+    of_pieces = pieces(dataset, tokenizer, config.model.max_length)
+    facts = {
+        "dataset": dataset.name,
+        "model": config.model.name,
+        "labels": len(dataset.labels),
+        "tags": len(dataset.tags),
+        "notes": dataset.notes,
+        "coverage": [asdict(row) for row in coverage(dataset)],
+        "overlaps": [asdict(row) for row in overlaps(dataset)],
+        "pieces": [asdict(row) for row in of_pieces],
+    }
+    if given.json:
+        print(json.dumps(facts, indent=1, ensure_ascii=False))
+        return
+    print(
+        f"{dataset.name}: {len(dataset.languages)} languages, {len(dataset.labels)} labels, {len(dataset.tags)} tags\n"
+    )
+    print("\n".join(table.text(110) for table in _tables(facts, config.model.max_length)))
+    for name, counts in dataset.notes.items():
+        print(f"{name}: {', '.join(f'{where} {n}' for where, n in counts.items())}")
+
+
+def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
+    from xclrun.report.tables import Table, percent
+
+    sizes = Table(
+        "Sizes and labels",
+        ("language", "split", "sentences", "words", "labels", "tags", "rarest", "unseen", "not in own train"),
+        tuple(
+            (r["language"], r["split"], f"{r['sentences']:,}", f"{r['words']:,}", f"{r['labels']} of {facts['labels']}",
+             f"{r['tags']} of {facts['tags']}", str(r["rarest"]), str(r["unseen"]), str(r["not_in_own_train"]))
+            for r in facts["coverage"]
+        ),
+        ("rarest: sentences of the rarest label that occurs",
+         "unseen: sentences with a label or tag that no training split has: always scored as wrong",
+         "not in own train: sentences with one that only other languages' training splits have"),
+        left=2,
+    )  # fmt: skip
+    shared = Table(
+        "Sentences that splits share",
+        ("splits", "language", "kind", "shared", "of"),
+        tuple(
+            (f"{r['one']} / {r['other']}", r["language"], r["kind"], str(r["sentences"]), str(r["of"]))
+            for r in facts["overlaps"]
+        ) or (("none", "", "", "", ""),),
+        ("same sentence: words alike but for case",
+         "translation: the same id in the first split of another language (where ids name a meaning)"),
+        left=3,
+    )  # fmt: skip
+    words = Table(
+        f"Word pieces with {facts['model']}",
+        ("language", "split", "pieces per word", "unknown words %", "longest", f"cut at {max_length}"),
+        tuple(
+            (r["language"], r["split"], f"{r['fertility']:.2f}", percent(r["unknown"]), str(r["longest"]),
+             str(r["truncated"]))
+            for r in facts["pieces"]
+        ),
+        left=2,
+    )  # fmt: skip
+    return [sizes, shared, words]

@@ -1,0 +1,162 @@
+"""What a dataset may hide: sizes, label coverage, sentences shared between splits, and what its tokenizer makes of it.
+
+Pure functions on a `Dataset`; nothing is trained, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """One language and split.
+
+    Attributes:
+        sentences, words: how many.
+        labels, tags: distinct ones, of all that training has in any language.
+        rarest: sentences of the rarest label that occurs.
+        unseen: sentences with a label or tag that no training split has: scored as wrong.
+        not_in_own_train: sentences with a label or tag that only training splits of other languages have.
+    """
+
+    language: str
+    split: str
+    sentences: int
+    words: int
+    labels: int
+    tags: int
+    rarest: int
+    unseen: int
+    not_in_own_train: int
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Sentences that two splits share: a test that training has seen.
+
+    Attributes:
+        one, other: splits.
+        language: of ``other``, and of ``one`` too where the kind is the same sentence.
+        kind: ``same sentence`` (words alike but for case) or ``translation`` (the same id in ``one`` of another
+            language: it tells something only where ids name what a sentence means, as in parallel corpora).
+        sentences: of ``other`` that are in ``one``.
+        of: sentences in ``other``.
+    """
+
+    one: str
+    other: str
+    language: str
+    kind: str
+    sentences: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a tokenizer makes of one language's sentences of one split.
+
+    Attributes:
+        fertility: word pieces per word.
+        unknown: share of words with an unknown piece.
+        longest: pieces of the longest sentence, special ones left out.
+        truncated: sentences that lose words at the model's ``max_length``.
+    """
+
+    language: str
+    split: str
+    fertility: float
+    unknown: float
+    longest: int
+    truncated: int
+
+
+def coverage(dataset: Dataset) -> list[Coverage]:
+    """Return sizes and label coverage of every language and split."""
+    labels, tags = set(dataset.labels), set(dataset.tags)
+    found = []
+    for language in dataset.languages:
+        own_labels, own_tags = _names(dataset.split(language, "train"))
+        for split in SPLITS:
+            examples = dataset.split(language, split)
+            here, here_tags = _names(examples)
+            unseen = [e.label not in labels or any(t not in tags for t in e.tags or ()) for e in examples]
+            foreign = [e.label not in own_labels or any(t not in own_tags for t in e.tags or ()) for e in examples]
+            found.append(
+                Coverage(
+                    language,
+                    split,
+                    len(examples),
+                    sum(len(e.tokens) for e in examples),
+                    len(here & labels),
+                    len(here_tags & tags),
+                    min(Counter(e.label for e in examples).values(), default=0),
+                    sum(unseen),
+                    sum(f and not u for f, u in zip(foreign, unseen, strict=True)),
+                )
+            )
+    return found
+
+
+def overlaps(dataset: Dataset) -> list[Overlap]:
+    """Return the pairs of splits that share sentences, within a language and, by id, between languages."""
+    return [overlap for overlap in _overlaps(dataset) if overlap.sentences]
+
+
+def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
+    texts = {key: [_text(e) for e in examples] for key, examples in dataset.splits.items()}
+    ids = {key: {e.id for e in examples} for key, examples in dataset.splits.items()}
+    for one, other in combinations(SPLITS, 2):
+        for language in dataset.languages:
+            known, asked = set(texts[language, one]), texts[language, other]
+            yield Overlap(one, other, language, "same sentence", sum(t in known for t in asked), len(asked))
+            elsewhere = set().union(*(ids[second, one] for second in dataset.languages if second != language))
+            shared = elsewhere & ids[language, other]
+            yield Overlap(one, other, language, "translation", len(shared), len(ids[language, other]))
+
+
+def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int) -> list[Pieces]:
+    """Return fertility, unknown words and truncation of every language and split."""
+    from xclrun.data.encode import encode
+
+    found = []
+    for language in dataset.languages:
+        for split in SPLITS:
+            examples = dataset.split(language, split)
+            if not examples:
+                continue
+            words = Counter(word for e in examples for word in e.tokens)
+            split_up = tokenizer([[w] for w in words], is_split_into_words=True, add_special_tokens=False)["input_ids"]
+            length = {word: max(1, len(row)) for word, row in zip(words, split_up, strict=True)}
+            unknown = {w for w, row in zip(words, split_up, strict=True) if not row or tokenizer.unk_token_id in row}
+            total = words.total()
+            encoded = encode(examples, tokenizer, dataset.labels, dataset.tags, max_length)
+            found.append(
+                Pieces(
+                    language,
+                    split,
+                    sum(length[w] * n for w, n in words.items()) / total,
+                    sum(words[w] for w in unknown) / total,
+                    max(sum(length[w] for w in e.tokens) for e in examples),
+                    int(encoded.cut.sum()),
+                )
+            )
+    return found
+
+
+def _names(examples: tuple[Example, ...]) -> tuple[set[str], set[str]]:
+    return {e.label for e in examples}, {t for e in examples for t in e.tags or ()} | {OUTSIDE}
+
+
+def _text(example: Example) -> tuple[str, ...]:
+    second = () if example.text_b is None else ("\n", *example.text_b.split())
+    return tuple(token.casefold() for token in (*example.tokens, *second))

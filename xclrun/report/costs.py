@@ -1,0 +1,79 @@
+"""What each strategy was given and took: budgets that are not equal are no fair comparison, and are marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from xclrun.analysis.aggregate import Comparison
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.settings import config_settings
+from xclrun.report.tables import Cell, Table
+
+# Column → (its name in `xclrun.analysis.record.COSTS`, unit, divisor, digits).
+COLUMNS = {
+    "parameters": ("parameters", "M", 1e6, 2),
+    "trained per hop": ("trained", "M", 1e6, 2),
+    "memory": ("memory", "kB", 1e3, 1),
+    "steps": ("updates", "", 1, 0),
+    "examples": ("examples", "", 1, 0),
+    "tokens": ("tokens", "k", 1e3, 0),
+    "time": ("seconds", "min", 60, 1),
+}
+
+# Unequal: further from the first row than this share of it.
+TOLERANCE = 0.01
+
+
+def trials(records: Iterable[RunRecord]) -> dict[tuple[str, str, str], int]:
+    """Return (dataset, model, strategy) → how many different settings of it have finished: its tuning trials."""
+    found: dict[tuple[str, str, str], set[object]] = {}
+    for run in records:
+        if run.status == "finished":
+            found.setdefault((run.dataset, run.model, run.strategy), set()).add(config_settings(run))
+    return {key: len(settings) for key, settings in found.items()}
+
+
+def fairness(comparison: Comparison, tried: dict[tuple[str, str, str], int]) -> Table:
+    """Return a row per strategy: parameters, memory, steps, examples, tokens and time per run, tuning trials.
+
+    Means over runs; ``≠`` where a budget differs from the first row's by more than 1 %.
+    """
+    means = {
+        label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
+    }
+    first = next(iter(means.values()))
+    first_tried = _tried(comparison, next(iter(comparison.strategies)), tried)
+    rows = []
+    for label, values in means.items():
+        ids = tuple(run.run_id for run in comparison.strategies[label])
+        cells: list[str] = []
+        for (name, value), (_, _, divisor, digits), base in zip(
+            zip(COLUMNS, values, strict=True), COLUMNS.values(), first, strict=True
+        ):
+            # Time depends on the machine and is no budget.
+            unequal = name != "time" and np.isfinite([value, base]).all() and abs(value - base) > TOLERANCE * abs(base)
+            text = "–" if np.isnan(value) else f"{value / divisor:,.{digits}f}{' ≠' if unequal else ''}"
+            cells.append(Cell(text, value, ids))
+        own = _tried(comparison, label, tried)
+        cells.append(Cell(f"{own}{' ≠' if own != first_tried else ''}", own))
+        rows.append((label, *cells))
+    units = [f"{name} ({unit})" if unit else name for name, (_, unit, _, _) in COLUMNS.items()]
+    notes = (
+        "per run, mean over runs; parameters: those that serve all languages after the last hop; memory: what is kept "
+        "from hop to hop beside parameters, at its largest",
+        "a hop that runs share counts in full for each; steps: optimiser updates; examples, tokens: replayed ones too",
+        "trials: settings of the strategy that have finished among these outputs",
+        f"≠: differs from the first row by more than {TOLERANCE:.0%}: the comparison is not at equal budgets",
+    )
+    return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes)
+
+
+def _mean(runs: Sequence[RunRecord], name: str) -> float:
+    values = [run.costs[name] for run in runs if name in run.costs]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _tried(comparison: Comparison, label: str, tried: dict[tuple[str, str, str], int]) -> int:
+    return tried.get((comparison.dataset, comparison.model, comparison.strategies[label][0].strategy), 1)

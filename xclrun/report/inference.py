@@ -1,0 +1,309 @@
+"""Intervals and tests of one comparison: tables, figures, and the marks that other tables carry."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.aggregate import Comparison
+from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, paired_p_value
+from xclrun.analysis.reference import References
+from xclrun.analysis.significance import (
+    Anova,
+    CriticalDifference,
+    Pair,
+    Replicates,
+    anova,
+    blocked_anova,
+    critical_difference,
+    holm,
+    mixed_model,
+    p_matrix,
+    paired_t,
+    power_warnings,
+    tukey,
+    wilcoxon,
+)
+from xclrun.analysis.study import TESTED, Resampled, replicates
+from xclrun.report.style import GREY, METRIC_NAMES
+from xclrun.report.tables import Cell, Table, percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
+
+KINDS = {
+    "percentile": "95 % percentile interval",
+    "bca": "95 % BCa interval",
+    "paper": "mean ± t·s/√B: the standard error of the bootstrap mean, no interval for the score",
+}
+
+
+@dataclass(frozen=True)
+class Tests:
+    """All tests of one measure of one task."""
+
+    data: Replicates
+    higher_is_better: bool
+
+    @cached_property
+    def paper(self) -> tuple[Anova, list[Pair]]:
+        """One-way ANOVA and Tukey over orders."""
+        fitted = anova(self.data.by_order())
+        return fitted, tukey(self.data.by_order(), fitted)
+
+    @cached_property
+    def blocked(self) -> tuple[Anova, list[Pair]]:
+        """ANOVA and Tukey with (order, seed) as blocks."""
+        fitted = blocked_anova(self.data)
+        return fitted, tukey(self.data, fitted)
+
+    @cached_property
+    def ranks(self) -> CriticalDifference:
+        return critical_difference(self.data, self.higher_is_better)
+
+
+class Inference:
+    """Everything that is said of a comparison beyond means.
+
+    Args:
+        comparison: its strategies.
+        references: gives M.
+        resampled: task → its bootstrap; a task that is missing has none.
+        kind: of the bootstrap's intervals.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        references: References,
+        resampled: Mapping[str, Resampled],
+        kind: str = "percentile",
+    ) -> None:
+        self.comparison, self.resampled, self.kind = comparison, resampled, kind
+        self.tests: dict[tuple[str, str], Tests] = {}
+        for task in comparison.tasks:
+            for name, higher in TESTED.items():
+                data = replicates(comparison, references, task, name)
+                if data is not None and len(data.blocks) > 1:
+                    self.tests[task, name] = Tests(data, higher)
+
+    def marks(self) -> dict[tuple[str, str, str], str]:
+        """Return (strategy, task, measure) → mark of its difference from the first strategy, by blocked Tukey."""
+        found = {}
+        for (task, name), tests in self.tests.items():
+            for pair in tests.blocked[1]:
+                if pair.a == tests.data.strategies[0]:
+                    found[pair.b, task, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
+        return found
+
+    def anovas(self) -> Table | None:
+        """Return the table of analyses of variance: does any strategy differ at all?"""
+        rows = []
+        for (task, name), tests in self.tests.items():
+            for what, fitted in (
+                ("one-way, orders (CCL)", tests.paper[0]),
+                ("blocks: (order, seed)", tests.blocked[0]),
+            ):
+                df = f"{fitted.df[0]}, {fitted.df[1]}"
+                rows.append((task, name, what, df, _number(fitted.f), p_text(fitted.p), _number(fitted.eta_squared, 3)))
+        if not rows:
+            return None
+        first = next(iter(self.tests.values())).data
+        notes = [f"replicates: {len(first.blocks)} blocks of {len(first.strategies)} strategies"]
+        notes += power_warnings(len(first.blocks), len(first.strategies) * (len(first.strategies) - 1) // 2)
+        notes.append("η²: share of the variance that strategies explain (partial, with blocks)")
+        header = ("task", "measure", "analysis of variance", "df", "F ratio", "p", "η²")
+        return Table("Do strategies differ", header, tuple(rows), tuple(notes), left=3)
+
+    def pairs(self, task: str, name: str) -> Table | None:
+        """Return all pairs of strategies by every test."""
+        tests = self.tests.get((task, name))
+        if tests is None:
+            return None
+        data = tests.data
+        columns = {
+            "Tukey, orders (CCL)": tests.paper[1],
+            "Tukey, blocks": tests.blocked[1],
+            "mixed model": mixed_model(data),
+            "paired t": paired_t(data),
+            "Wilcoxon": wilcoxon(data),
+        }
+        bootstrap = self._bootstrap_p(task, name, data)
+        rows = []
+        for k, pair in enumerate(columns["paired t"]):
+            blocked = columns["Tukey, blocks"][k]
+            interval = f"[{percent(blocked.low)}, {percent(blocked.high)}]" if blocked.low == blocked.low else "–"
+            effect = _number(pair.effect)
+            if pair.effect_low == pair.effect_low:
+                effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
+            told = [Cell(p_text(pairs[k].p), pairs[k].p) for pairs in columns.values()]
+            told += [Cell(p_text(bootstrap[k]), bootstrap[k])] if bootstrap is not None else []
+            rows.append((pair.a, pair.b, Cell(percent(pair.difference), pair.difference), interval,
+                         Cell(effect, pair.effect), *told))  # fmt: skip
+        names = [*columns, *(["paired bootstrap"] if bootstrap is not None else [])]
+        notes = [
+            "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
+            "between blocks, with 95 % interval",
+            "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs",
+        ]
+        title = f"{task.capitalize()} {name}: pairs of strategies"
+        return Table(title, ("a", "b", "Δ", "interval", "d_z", *names), tuple(rows), tuple(notes), left=2)
+
+    def _bootstrap_p(self, task: str, name: str, data: Replicates) -> list[float] | None:
+        resampled = self.resampled.get(task)
+        if resampled is None:
+            return None
+        values = {label: resampled.of_strategy(label, name) for label in data.strategies}
+        raw = []
+        for i, a in enumerate(data.strategies):
+            for b in data.strategies[i + 1 :]:
+                one, other = values[a], values[b]
+                raw.append(math.nan if one is None or other is None else paired_p_value(one - other))
+        return holm(raw).tolist()
+
+    def intervals(self) -> Table | None:
+        """Return the bootstrap intervals of every strategy's means over the test sentences."""
+        if not self.resampled:
+            return None
+        tasks = list(self.resampled)
+        rows = []
+        for label in self.comparison.strategies:
+            cells = []
+            for resampled in self.resampled.values():
+                for name in TESTED:
+                    values, found = resampled.of_strategy(label, name), resampled.interval(label, name, self.kind)
+                    if values is None or found is None:
+                        cells.append(Cell("–"))
+                    else:
+                        mean = float(values.mean())
+                        cells.append(Cell(f"{percent(mean)} [{percent(found.low)}, {percent(found.high)}]", mean))
+            if any(cell != "–" for cell in cells):
+                rows.append((label, *cells))
+        several = len(tasks) > 1
+        header = ("strategy", *(f"{task} {name}" if several else name for task in tasks for name in TESTED))
+        sizes = next(iter(self.resampled.values())).size
+        n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
+        notes = (
+            f"mean over {RESAMPLES} resamples of {n}, and {KINDS[self.kind]}; the same draws for all strategies",
+            "these intervals are about the choice of test sentences; ± of other tables is about orders and seeds",
+        )
+        return Table("Bootstrap over test sentences", header, tuple(rows), notes)
+
+    def p_values(self, task: str) -> Figure | None:
+        """Draw the p-values of all pairs, a panel per measure: below the diagonal the paper's, above it blocked."""
+        shown = {name: tests for (of, name), tests in self.tests.items() if of == task}
+        if not shown:
+            return None
+        from matplotlib.figure import Figure
+
+        most = max(len(tests.data.strategies) for tests in shown.values())
+        side = max(1.9, 0.43 * most + 0.3)
+        figure = Figure(figsize=(side * len(shown) + 2.6, side + 1.9), layout="constrained")
+        for k, (axes, (name, tests)) in enumerate(
+            zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True)
+        ):
+            _p_panel(axes, tests, name, labelled=k == 0 or len(tests.data.strategies) != most)
+        _p_key(figure)
+        text = (
+            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; Tukey's HSD, p-values. "
+            "Below the diagonal: over orders (CCL); above: blocks (order, seed)"
+        )
+        figure.suptitle(textwrap.fill(text, int(13 * figure.get_size_inches()[0])), fontsize=10)
+        return figure
+
+    def critical_differences(self, task: str) -> Figure | None:
+        """Draw mean ranks over blocks, a line per measure; bars join what is not told apart (Nemenyi)."""
+        shown = {name: tests for (of, name), tests in self.tests.items() if of == task}
+        if not shown:
+            return None
+        from matplotlib.figure import Figure
+
+        most = max(len(tests.data.strategies) for tests in shown.values())
+        figure = Figure(figsize=(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(shown) + 0.6), layout="constrained")
+        for axes, (name, tests) in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown.items(), strict=True):
+            _ranks(axes, tests.ranks, f"{name}  (Friedman p {p_text(tests.ranks.p, sign=True)})")
+        text = (
+            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; mean ranks over (order, seed), "
+            "1 is best; CD: critical difference at 0.05"
+        )
+        figure.suptitle(textwrap.fill(text, 100), fontsize=10)
+        return figure
+
+
+def p_text(p: float, sign: bool = False) -> str:
+    """Return a p-value as it is printed: three decimals, ``< 0.001`` below."""
+    if p != p:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{'= ' if sign else ''}{p:.3f}"
+
+
+def _number(value: float, digits: int = 2) -> str:
+    return "–" if value != value else "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+# From strong to no evidence; light enough for black digits, and told apart by colour-blind readers.
+_STEPS = (0.0, 0.001, 0.01, 0.05, 0.1, 1.0)
+_COLOURS = ("#2b83ba", "#74b3d8", "#b8d9ec", "#fde6c4", "#f4f4f4")
+
+
+def _p_panel(axes: Axes, tests: Tests, name: str, labelled: bool) -> None:
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    strategies = tests.data.strategies
+    paper, blocked = (p_matrix(strategies, pairs) for pairs in (tests.paper[1], tests.blocked[1]))
+    matrix = np.where(np.tri(len(strategies), k=-1, dtype=bool), paper, blocked)
+    axes.set_facecolor("white")
+    axes.imshow(np.ma.masked_invalid(matrix), cmap=ListedColormap(_COLOURS), norm=BoundaryNorm(_STEPS, len(_COLOURS)))
+    for (i, j), p in np.ndenumerate(matrix):
+        text = "" if i == j else "–" if p != p else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+        axes.text(j, i, text, ha="center", va="center", fontsize=6.5)
+    axes.set_xticks(range(len(strategies)), strategies, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
+    axes.set_yticks(range(len(strategies)), strategies if labelled else [""] * len(strategies), fontsize=7)
+    axes.tick_params(length=0)
+    axes.set_title(name, fontsize=9)
+    axes.spines[:].set_color("#cccccc")
+
+
+def _p_key(figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    names = [f"p < {_STEPS[1]:g}", *(f"p < {high:g}" for high in _STEPS[2:-1]), f"p ≥ {_STEPS[-2]:g}"]
+    handles = [Patch(facecolor=c, edgecolor="#999999", label=name) for c, name in zip(_COLOURS, names, strict=True)]
+    figure.legend(handles=handles, loc="outside right center", fontsize=7, frameon=False)
+
+
+def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
+    """Draw a critical-difference diagram (Demšar 2006): best left, names below, bars for groups."""
+    k = len(found.strategies)
+    below = (k + 1) // 2
+    axes.set(xlim=(0.6 - 0.12 * k, k + 0.4 + 0.12 * k), ylim=(-1.1 - 0.62 * below, 2.0))
+    axes.axis("off")
+    axes.plot([1, k], [0, 0], color="black", linewidth=1)
+    for rank in range(1, k + 1):
+        axes.plot([rank, rank], [0, 0.18], color="black", linewidth=1)
+        axes.text(rank, 0.28, str(rank), ha="center", va="bottom", fontsize=7)
+    for place, (name, rank) in enumerate(zip(found.strategies, found.ranks, strict=True)):
+        left = place < below
+        level = -1.0 - 0.62 * (place if left else k - 1 - place)
+        end = axes.get_xlim()[0] + 0.02 if left else axes.get_xlim()[1] - 0.02
+        axes.plot([rank, rank, end], [0, level, level], color=GREY, linewidth=0.7)
+        text = f"{name} ({rank:.2f})"
+        axes.text(end, level + 0.06, text, ha="left" if left else "right", va="bottom", fontsize=7)
+    for step, (first, last) in enumerate(found.groups):
+        height = -0.22 - 0.16 * (step % 4)
+        ends = [found.ranks[first] - 0.03, found.ranks[last] + 0.03]
+        axes.plot(ends, [height, height], color="#0072B2", linewidth=3, solid_capstyle="butt")
+    width = min(found.critical, k - 1)
+    axes.plot([1, 1 + width], [1.35, 1.35], color="black", linewidth=1.5)
+    cut = "" if width == found.critical else " (longer than the axis)"
+    axes.text(1 + width + 0.05, 1.35, f"CD = {found.critical:.2f}{cut}", va="center", fontsize=7)
+    axes.set_title(title, fontsize=8, loc="left", fontweight="bold")

@@ -1,0 +1,181 @@
+"""`index.html`: one self-contained page with everything: tables that sort, figures that tell, runs behind cells."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+
+import xclrun
+from xclrun.analysis.record import RunRecord
+from xclrun.report.sections import Part, Section
+from xclrun.report.tables import DEFINITIONS, SHOWN, Cell, Table
+
+CAPTIONS = {
+    "trade_offs": "Final performance, transfer and zero-shot transfer against negative forgetting",
+    "distances": "Zero-shot gain by distance",
+    "one_hop": "One-hop against multi-hop",
+    "memory": "Replay by size of its memory",
+    "p_values": "p-values of all pairs",
+    "critical": "Critical differences of mean ranks",
+    "learning_curves": "Score by hop and language",
+    "matrices": "Score matrices",
+    "training_curves": "Training curves",
+    "confusions": "Confusion matrices",
+}
+
+
+def page(
+    name: str,
+    made: str,
+    commands: Sequence[str],
+    sections: Sequence[Section],
+    figures: Mapping[str, str],
+    records: Sequence[RunRecord],
+    notes: Sequence[str],
+) -> str:
+    """Return the page.
+
+    Args:
+        name: of the report.
+        made: when, for people.
+        commands: what was typed to make it, and the runs.
+        sections: what is said.
+        figures: file name → SVG; a figure that is not there is left out.
+        records: all runs, of any status.
+        notes: about the report as a whole.
+    """
+    runs = runs_table(records)
+    tables = [table for section in sections for part in section.parts for table in part.tables] + [runs]
+    behind = _numbered(tables)
+    finished = [record for record in records if record.status == "finished"]
+    definitions = "".join(
+        f"<dt>{measure} {arrow}</dt><dd>{_inline(DEFINITIONS[measure])}</dd>" for measure, arrow in SHOWN.items()
+    )
+    body = [
+        f"<header><h1>{html.escape(name)}</h1>",
+        f"<p class=meta>{len(finished)} finished runs · made {html.escape(made)} by xclrun {xclrun.__version__}</p>",
+        f"<dl class=definitions>{definitions}</dl>",
+        "<p class=legend>Scores are percent, differences of scores are points; mean ± sample standard deviation over "
+        "runs; ↑ higher is better, ↓ lower is better; <b>bold</b>: best of its column. Click a column's name to sort, "
+        "a number to see the runs behind it; rest the pointer on a figure's marks.</p></header>",
+        _navigation(sections),
+        *(_section(k, section, figures, behind) for k, section in enumerate(sections)),
+        "<h2 id=runs>Runs, environment and commands</h2>",
+        _notes(notes),
+        "".join(f"<p><code>{html.escape(command)}</code></p>" for command in commands),
+        _environment(finished),
+        f"<details open><summary>{len(records)} runs</summary>{_anchored(runs.html(behind))}</details>",
+        '<aside id="runs-behind" aria-live=polite><button type=button aria-label=close>×</button>'
+        "<b></b><ul></ul></aside>",
+        f'<script type="application/json" id="runs-data">{_json([list(ids) for ids in behind])}</script>',
+        f"<script>{_asset('page.js')}</script>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(name)} · xclrun</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def runs_table(records: Iterable[RunRecord]) -> Table:
+    """Return all runs, finished or not, and what they are."""
+    header = ("run", "dataset", "model", "strategy", "order", "seed", "bucket", "code", "algorithms", "data", "status")
+    rows = []
+    for r in sorted(records, key=lambda r: (r.dataset, r.model, r.strategy, r.order, r.seed, r.run_id)):
+        what = (r.run_id, r.dataset, r.model, r.strategy, r.order, r.seed, "–" if r.bucket is None else r.bucket)
+        rows.append(tuple(map(str, (*what, r.code_version, r.algorithms, r.data_fingerprint[:12], r.status))))
+    return Table("Runs", header, tuple(rows), left=len(header))
+
+
+def _numbered(tables: Iterable[Table]) -> dict[tuple[str, ...], int]:
+    """Number the sets of runs behind cells."""
+    found: dict[tuple[str, ...], int] = {}
+    for table in tables:
+        for row in table.rows:
+            for cell in row:
+                if isinstance(cell, Cell) and cell.runs:
+                    found.setdefault(cell.runs, len(found))
+    return found
+
+
+def _navigation(sections: Sequence[Section]) -> str:
+    links = []
+    for k, section in enumerate(sections):
+        links.append(f'<a href="#s{k}"><b>{html.escape(section.title)}</b></a>')
+        links += [f'<a href="#s{k}-{i}">{html.escape(part.title)}</a>' for i, part in enumerate(section.parts)]
+    return f'<nav aria-label="parts">{"".join(links)}<a href="#runs">Runs</a></nav>'
+
+
+def _section(k: int, section: Section, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
+    parts = [_part(f"s{k}-{i}", part, figures, behind) for i, part in enumerate(section.parts)]
+    return "\n".join([f'<h2 id="s{k}">{html.escape(section.title)}</h2>', _notes(section.notes), *parts])
+
+
+def _part(anchor: str, part: Part, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
+    drawn = [_plot(name, figures[name]) for name, _ in part.figures if name in figures]
+    if not drawn and not part.tables:
+        return ""
+    inside = [f"<p>{html.escape(part.text)}</p>" if part.text else "", *drawn, *(t.html(behind) for t in part.tables)]
+    content, title = "\n".join(inside), html.escape(part.title)
+    if part.folded:
+        return f'<details id="{anchor}"><summary>{title}</summary>\n{content}\n</details>'
+    return f'<h3 id="{anchor}">{title}</h3>\n{content}'
+
+
+def _plot(name: str, svg: str) -> str:
+    kind = next((k for k in CAPTIONS if name.startswith(k)), "")
+    caption = CAPTIONS.get(kind, name)
+    width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', svg)
+    drawing = svg[svg.index("<svg") :]
+    wide = f' style="--wide:{float(width[1]) * 1.25:.0f}px"' if width else ""
+    files = " · ".join(f'<a href="figures/{name}.{suffix}">{suffix}</a>' for suffix in ("png", "pdf", "svg"))
+    label = f'<svg role="img" aria-label="{html.escape(caption)}"'
+    return (
+        f'<figure class="plot"{wide}>{drawing.replace("<svg", label, 1)}'
+        f"<figcaption>{html.escape(caption)} <small>({files})</small></figcaption></figure>"
+    )
+
+
+def _environment(finished: Sequence[RunRecord]) -> str:
+    """Tell on what the runs were made: each fact with how many runs it holds for."""
+    facts: dict[str, Counter[str]] = {}
+    for record in finished:
+        told = {k: v for k, v in record.environment.items() if k != "started"} | {"code": record.code_version}
+        for key, value in told.items():
+            facts.setdefault(key, Counter())[str(value)] += 1
+    rows = "".join(
+        f"<dt>{html.escape(key)}</dt><dd>{html.escape(', '.join(_counted(values)))}</dd>"
+        for key, values in facts.items()
+    )
+    return f"<dl class=definitions>{rows}</dl>"
+
+
+def _counted(values: Counter[str]) -> list[str]:
+    return [value if len(values) == 1 else f"{value} ({n} runs)" for value, n in sorted(values.items())]
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return f"<ul class=notes>{''.join(f'<li>{html.escape(note)}</li>' for note in notes)}</ul>" if notes else ""
+
+
+def _anchored(table: str) -> str:
+    """Let links reach the row of a run."""
+    return re.sub(r"<tr><th scope=row>([\w.+-]+)<", r'<tr id="run-\1"><th scope=row>\1<', table)
+
+
+def _inline(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
+
+def _json(content: object) -> str:
+    return json.dumps(content).replace("</", "<\\/")
+
+
+def _asset(name: str) -> str:
+    return resources.files("xclrun.report").joinpath(name).read_text(encoding="utf-8")

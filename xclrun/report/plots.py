@@ -1,0 +1,230 @@
+"""Figures over the strategies of one comparison: what they trade for what, and how results depend on the stream."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis import metrics
+from xclrun.analysis.aggregate import compared
+from xclrun.analysis.record import TASKS
+from xclrun.analysis.reference import References
+from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
+from xclrun.report.tables import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def trade_offs(summary: Summary, task: str) -> Figure | None:
+    """Draw FP, T and T0 against negative forgetting, a point for each strategy (mean ± std over runs; CCL Figs. 5, 6).
+
+    Up and to the right is better. None where fewer than two strategies have both.
+    """
+    comparison = summary.comparison
+    labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, task, "F"))]
+    if len(labels) < 2:
+        return None
+    shown = [name for name in ("FP", "T", "T0") if any(not math.isnan(summary.value(k, task, name)) for k in labels)]
+    figure = _figure(3.3 * len(shown) + 1.9, 3.5)
+    grid = figure.subplots(1, len(shown), squeeze=False)[0]
+    for axes, name in zip(grid, shown, strict=True):
+        for k, label in enumerate(labels):
+            x, y = -100 * summary.value(label, task, "F"), 100 * summary.value(label, task, name)
+            if math.isnan(y):
+                continue
+            spreads = [100 * summary.std(label, task, measure) for measure in ("F", name)]
+            bars = [None if math.isnan(spread) else spread for spread in spreads]
+            axes.errorbar(x, y, xerr=bars[0], yerr=bars[1], fmt="none", ecolor=colour(k), elinewidth=0.7, alpha=0.5)
+            (point,) = axes.plot(x, y, marker(k), color=colour(k), markersize=7)
+            tip(point, f"{label}: −F {x:.2f}, {name} {y:.2f}")
+        axes.set_xlabel("−F: negative forgetting (points)", fontsize=8)
+        axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)
+        axes.set_title({"FP": "final performance", "T": "transfer", "T0": "zero-shot transfer"}[name], fontsize=9)
+        _plain(axes)
+    _legend(figure, labels)
+    _title(figure, f"{_where(summary)}: {METRIC_NAMES[task]}, against negative forgetting (right and up is better)")
+    return figure
+
+
+def distances(summary: Summary, task: str) -> Figure | None:
+    """Draw zero-shot gain over hop 0 by distance in hops, a line for each strategy (mean over runs; CCL Fig. 8)."""
+    lines = {}
+    for label, (runs, _) in compared(summary.comparison).items():
+        having = [run for run in runs if task in run.tasks and run.stream == "sequence"]
+        if having and len({len(run.languages) for run in having}) == 1 and len(having[0].languages) > 1:
+            lines[label] = 100 * np.mean(
+                [metrics.generalisation_by_distance(run.scores[TASKS[task]]) for run in having], axis=0
+            )
+    if not lines:
+        return None
+    figure = _figure(6.6, 3.4)
+    axes = figure.subplots()
+    for k, (label, gains) in enumerate(lines.items()):
+        hops = np.arange(1, len(gains) + 1)
+        (line,) = axes.plot(hops, gains, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
+        tip(line, f"{label}: " + ", ".join(f"{gain:.2f} at {hop}" for hop, gain in zip(hops, gains, strict=True)))
+    axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
+    axes.set_xticks(range(1, max(map(len, lines.values())) + 1))
+    axes.set_xlabel("distance: hops until the language is learnt", fontsize=8)
+    axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
+    _plain(axes)
+    _legend(figure, list(lines))
+    _title(figure, f"{_where(summary)}: zero-shot {METRIC_NAMES[task]} by distance")
+    return figure
+
+
+def one_hop(summary: Summary, references: References, task: str) -> Figure | None:
+    """Draw F and T of two-hop prefixes (one-hop) beside those of whole streams (multi-hop), as box plots over runs.
+
+    CCL §4.1. A box is the middle half, its line the median, whiskers reach all runs, which are the dots.
+    """
+    samples: dict[str, dict[str, tuple[list[float], list[float]]]] = {"F": {}, "T": {}}
+    for label, (runs, _) in compared(summary.comparison).items():
+        having = [r for r in runs if task in r.tasks and r.stream == "sequence" and len(r.languages) > 2]
+        if not having:
+            continue
+        pairs: dict[str, list[tuple[float, float]]] = {"F": [], "T": []}
+        for run in having:
+            R, M = run.scores[TASKS[task]], references.scores(run, TASKS[task])
+            prefix = metrics.one_hop(R)
+            pairs["F"].append((float(metrics.forgetting(prefix)), float(metrics.forgetting(R))))
+            pairs["T"].append((float(metrics.transfer(prefix, M[:2])), float(metrics.transfer(R, M))))
+        for name, values in pairs.items():
+            if np.isfinite(values).all():
+                one, many = zip(*values, strict=True)
+                samples[name][label] = (list(one), list(many))
+    shown = {name: them for name, them in samples.items() if them}
+    if not shown:
+        return None
+    labels = list(next(iter(shown.values())))
+    figure = _figure(max(6.5, 1.5 + 0.62 * len(labels) * len(shown)), 3.8)
+    for axes, (name, them) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+        for side, look in ((0, "#0072B2"), (1, "#D55E00")):
+            drawn = [[100 * v for v in pair[side]] for pair in them.values()]
+            places = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)
+            axes.boxplot(
+                drawn, positions=places, widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
+                boxprops={"facecolor": look, "alpha": 0.35, "edgecolor": look}, medianprops={"color": look},
+                whiskerprops={"color": look}, capprops={"color": look},
+            )  # fmt: skip
+            for place, own in zip(places, drawn, strict=True):
+                axes.plot([place] * len(own), own, ".", color=look, markersize=3)
+        axes.set_xticks(range(len(them)), list(them), rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
+        axes.set_ylabel(f"{name} (points)", fontsize=8)
+        axes.set_title({"F": "forgetting (lower is better)", "T": "transfer (higher is better)"}[name], fontsize=9)
+        _plain(axes)
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=c, alpha=0.5, label=name)
+        for c, name in (("#0072B2", "one-hop: first two hops"), ("#D55E00", "multi-hop: whole stream"))
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    _title(figure, f"{_where(summary)}: {METRIC_NAMES[task]}, one-hop and multi-hop")
+    return figure
+
+
+def memory_curve(summary: Summary, task: str) -> Figure | None:
+    """Draw F, T, T0 and FP of replay by the size of its memory (CCL Table 17); naive, without memory, as a line."""
+    sizes: dict[int, str] = {}
+    naive = None
+    for label, runs in summary.comparison.strategies.items():
+        settings = runs[0].config.get("strategy", {})
+        if runs[0].strategy == "er" and isinstance(settings.get("memory"), int):
+            sizes[settings["memory"]] = label
+        naive = label if runs[0].strategy == "naive" else naive
+    if len(sizes) < 2:
+        return None
+    figure = _figure(9.6, 2.9)
+    for axes, name in zip(figure.subplots(1, 4), ("F", "T", "T0", "FP"), strict=True):
+        x = sorted(sizes)
+        y = [100 * summary.value(sizes[size], task, name) for size in x]
+        (line,) = axes.plot(x, y, "o-", color=colour(1), label="er", markersize=4)
+        tip(line, ", ".join(f"{size}: {value:.2f}" for size, value in zip(x, y, strict=True)))
+        if naive is not None:
+            axes.axhline(100 * summary.value(naive, task, name), color=GREY, linestyle="--", label="naive")
+        axes.set_xlabel("memory (sentences)", fontsize=8)
+        axes.set_title(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=9)
+        _plain(axes)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
+    _title(figure, f"{_where(summary)}: {METRIC_NAMES[task]} of replay by size of memory")
+    return figure
+
+
+def confusions(summary: Summary, matrices: dict[str, np.ndarray], labels: Sequence[str]) -> Figure | None:
+    """Draw what each intent was taken for after the last hop, in all languages: a panel for each strategy.
+
+    Rows are shares of the gold class, as percent; the most frequent classes where there are many.
+
+    Args:
+        matrices: strategy label → counts, shape (classes, classes).
+        labels: names of the classes.
+    """
+    if not matrices:
+        return None
+    frequency = sum(matrix.sum(axis=1) for matrix in matrices.values())
+    chosen = np.sort(np.argsort(-np.asarray(frequency), kind="stable")[:CLASSES])
+    names = [textwrap.shorten(labels[k].replace("_", " ").lower(), 20, placeholder="…") for k in chosen]
+    columns = min(3, len(matrices))
+    rows = math.ceil(len(matrices) / columns)
+    side = 0.16 * len(names) + 0.4
+    figure = _figure(1.9 + side * columns, 1.9 + side * rows)
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes in grid.flat[len(matrices) :]:
+        axes.set_visible(False)
+    for axes, (label, matrix) in zip(grid.flat, matrices.items(), strict=False):
+        total = matrix.sum(axis=1, keepdims=True)
+        shares = 100 * np.divide(matrix, total, out=np.zeros(matrix.shape), where=total > 0)
+        image = axes.imshow(shares[np.ix_(chosen, chosen)], cmap="viridis", vmin=0, vmax=100)
+        axes.set_title(label, fontsize=8)
+        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=5.5)
+        axes.set_yticks(range(len(names)), names, fontsize=5.5)
+        axes.tick_params(length=0)
+    figure.colorbar(image, ax=grid.ravel().tolist(), label="share of the gold intent (%)", fraction=0.03, pad=0.01)
+    figure.supxlabel("predicted", fontsize=8)
+    figure.supylabel("gold", fontsize=8)
+    some = f" (the {len(chosen)} most frequent of {len(labels)})" if len(chosen) < len(labels) else ""
+    _title(figure, f"{_where(summary)}: intents after the last hop, all languages{some}")
+    return figure
+
+
+# Classes of a confusion matrix: more cannot be read.
+CLASSES = 24
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=7)
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _legend(figure: Figure, labels: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], linestyle="", color=colour(k), marker=marker(k), label=textwrap.fill(label, 26))
+        for k, label in enumerate(labels)
+    ]
+    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+
+
+def _title(figure: Figure, text: str) -> None:
+    figure.suptitle(textwrap.fill(text, int(figure.get_size_inches()[0] * 13)), fontsize=10)
+
+
+def _where(summary: Summary) -> str:
+    return f"{summary.comparison.dataset}, {summary.comparison.model}"

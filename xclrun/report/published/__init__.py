@@ -1,0 +1,151 @@
+"""Published numbers, as data, beside ours: the tables of the CCL paper.
+
+``ccl_tables.csv`` holds facts from "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023): table, model, order,
+task, measure, language, value, unit. Table 6 has no results, and so no rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from xclrun.analysis.aggregate import MEAN
+from xclrun.analysis.correlation import correlate
+from xclrun.analysis.record import RunRecord
+from xclrun.report.tables import Cell, Summary, Table, percent
+
+# The paper calls the first two orders by what they are.
+SAME_ORDER = {"h2l": "order1", "l2h": "order2"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published number; a fraction where it is a score, else in its unit."""
+
+    table: str
+    model: str
+    order: str
+    task: str
+    measure: str
+    language: str
+    value: float
+    unit: str
+
+
+@cache
+def ccl_tables() -> dict[str, tuple[Published, ...]]:
+    """Return table number → its numbers, in the order of the paper."""
+    text = resources.files(__name__).joinpath("ccl_tables.csv").read_text(encoding="utf-8")
+    found: dict[str, list[Published]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        value = float(row["value"]) / (100 if row["unit"] == "percent" else 1)
+        keys = {key: row[key] for key in ("table", "model", "order", "task", "measure", "language", "unit")}
+        found.setdefault(row["table"], []).append(Published(value=value, **keys))
+    return {table: tuple(rows) for table, rows in found.items()}
+
+
+def table_of(sweep: str) -> str | None:
+    """Return the number of the published table that a sweep makes (``ccl_table8`` → ``8``), or None."""
+    number = sweep.removeprefix("ccl_table")
+    return number if number != sweep and number in ccl_tables() else None
+
+
+def published_names(run: RunRecord) -> tuple[str, ...]:
+    """Return what the paper's tables may call the strategy of a run, the most exact name first."""
+    settings = run.config.get("strategy", {})
+    if run.strategy == "lang_spec_enc" and settings.get("layers"):
+        return (f"lang_spec_enc_{settings['layers'][0]}_{settings['layers'][-1]}",)
+    if run.strategy.startswith("lang_spec_ft+"):
+        return (f"lang_spec_ft_{run.strategy.rpartition('lang_spec_')[2]}",)
+    if run.strategy == "er":
+        return (f"er_{settings.get('memory')}", "er")
+    if run.strategy == "naive" and run.config.get("dataset", {}).get("max_train") is not None:
+        return ("naive_balanced", "naive")
+    return (run.strategy,)
+
+
+def beside_ours(summary: Summary, table: str) -> list[Table]:
+    """Return a published table with ours beside it, one for each task, and the rank correlation over strategies."""
+    rows = ccl_tables()[table]
+    labels = _labels(summary, {row.model for row in rows})
+    parts: dict[tuple[str, bool], list[Published]] = {}
+    for row in rows:
+        parts.setdefault((row.task, bool(row.language)), []).append(row)
+    return [_beside(summary, table, task, them, labels) for (task, _), them in parts.items()]
+
+
+def _labels(summary: Summary, models: Iterable[str]) -> dict[str, str]:
+    """Return published model → our label; of several that fit, the one with the most exact name."""
+    wanted = set(models)
+    ranked: dict[str, tuple[float, str]] = {}
+    for label, runs in summary.comparison.strategies.items():
+        for rank, name in enumerate(published_names(runs[0])):
+            if name in wanted and rank < ranked.get(name, (math.inf, ""))[0]:
+                ranked[name] = (rank, label)
+    taken: dict[str, str] = {}
+    for name, (_, label) in sorted(ranked.items(), key=lambda item: item[1][0]):
+        if label not in taken.values():
+            taken[name] = label
+    return taken
+
+
+def _beside(summary: Summary, table: str, task: str, rows: Sequence[Published], labels: dict[str, str]) -> Table:
+    """Return one task of a table: two columns, published and ours, for each measure (or language)."""
+    columns = list(dict.fromkeys((row.measure, row.language) for row in rows))
+    lines = list(dict.fromkeys((row.order, row.model) for row in rows))
+    values = {(row.order, row.model, row.measure, row.language): row for row in rows}
+    several = len({order for order, _ in lines}) > 1
+    pairs: dict[tuple[str, str], list[tuple[float, float]]] = {column: [] for column in columns}
+    body = []
+    for order, model in lines:
+        cells: list[str] = []
+        for measure, language in columns:
+            row = values.get((order, model, measure, language))
+            label = labels.get(model)
+            mine, runs = (math.nan, ()) if row is None or label is None else _ours(summary, label, row)
+            cells += ["–" if row is None else Cell(_shown(row.value, row.unit), row.value)]
+            cells += ["–" if row is None or math.isnan(mine) else Cell(_shown(mine, row.unit), mine, runs)]
+            if row is not None:
+                pairs[measure, language].append((row.value, mine))
+        body.append((*((order,) if several else ()), model, *cells))
+    header = [*(["order"] if several else []), "strategy"]
+    for measure, language in columns:
+        header += [f"{measure} {language}".strip(), "ours"]
+    comparison = summary.comparison
+    notes = [
+        f"published: CCL paper, Table {table}, MTOP with mBERT; ours: {comparison.dataset} with {comparison.model}"
+    ]
+    if comparison.dataset != "mtop" or comparison.model != "mbert":
+        notes.append("not the paper's data and encoder: ranks may be compared, values may not")
+    for (measure, language), them in pairs.items():
+        found = correlate(*zip(*them, strict=True))
+        which = f"{measure} {language}".strip()
+        notes.append(
+            f"{which}: Spearman's ρ = {found.spearman:.2f} over {found.n} rows"
+            if found.n >= 3 and not math.isnan(found.spearman)
+            else f"{which}: no rank correlation, {found.n} rows have both numbers (or one side does not vary)"
+        )
+    title = f"CCL Table {table}{f', {task}' if task else ''}: published beside ours"
+    return Table(title, tuple(header), tuple(body), tuple(notes), left=2 if several else 1)
+
+
+def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[str, ...]]:
+    """Return our number for a published one, and the runs behind it."""
+    if row.measure in ("parameters", "runtime"):
+        runs = summary.comparison.strategies[label]
+        name, unit = ("parameters", 1.0) if row.measure == "parameters" else ("seconds", 60.0)
+        costs = [run.costs[name] / unit for run in runs if name in run.costs]
+        return (sum(costs) / len(costs) if costs else math.nan), tuple(run.run_id for run in runs)
+    for order in dict.fromkeys((MEAN if row.order == "mean" else row.order, SAME_ORDER.get(row.order, row.order))):
+        value = summary.value(label, row.task, row.measure, order, row.language)
+        if not math.isnan(value):
+            return value, summary.behind(label, order)
+    return math.nan, ()
+
+
+def _shown(value: float, unit: str) -> str:
+    return percent(value) if unit == "percent" else f"{value:,.0f}" if unit == "count" else f"{value:.1f}"

@@ -1,0 +1,247 @@
+"""What a report says about one comparison: parts of tables and figures, in the order in which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.aggregate import MEAN, Comparison, compared
+from xclrun.analysis.bootstrap import SENTENCES
+from xclrun.analysis.reference import References
+from xclrun.analysis.study import Predictions, Resampled
+from xclrun.report import plots
+from xclrun.report.costs import fairness
+from xclrun.report.curves import learning_curves, training_curves
+from xclrun.report.figures import heatmaps
+from xclrun.report.inference import Inference
+from xclrun.report.published import beside_ours
+from xclrun.report.tables import SHOWN, Summary, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+# Orders whose score matrices are drawn, and strategies whose confusions are: more would fill pages that nobody reads.
+MATRICES = 6
+CONFUSIONS = 6
+
+
+@dataclass
+class Part:
+    """A heading with tables and figures under it.
+
+    Attributes:
+        title: the heading.
+        tables: in order.
+        figures: (file name, what draws it) in order; drawn one after the other, since open figures fill the memory.
+        text: one paragraph on how to read it.
+        folded: closed at first on the page.
+    """
+
+    title: str
+    tables: list[Table] = field(default_factory=list)
+    figures: list[tuple[str, Callable[[], Figure | None]]] = field(default_factory=list)
+    text: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a report says about one dataset and model."""
+
+    summary: Summary
+    parts: list[Part]
+    notes: list[str]
+
+    @property
+    def comparison(self) -> Comparison:
+        return self.summary.comparison
+
+    @property
+    def title(self) -> str:
+        return f"{self.comparison.dataset} · {self.comparison.model}"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a report is made.
+
+    Attributes:
+        unpaired: means over all runs of each strategy, not over those that all have finished.
+        interval: of the bootstrap: ``percentile``, ``bca`` or ``paper``.
+        full: resamples have as many sentences as the test set, instead of 600 at most.
+        table: number of the published table to set beside ours.
+    """
+
+    unpaired: bool = False
+    interval: str = "percentile"
+    full: bool = False
+    table: str | None = None
+
+
+def make_section(
+    comparison: Comparison,
+    frame: pd.DataFrame,
+    references: References,
+    predictions: Mapping[str, Predictions],
+    tried: dict[tuple[str, str, str], int],
+    options: Options,
+    notes: list[str],
+) -> Section:
+    """Return the section of one comparison; ``predictions`` may be empty, then there is no bootstrap."""
+    resampled, told = _resampled(comparison, references, predictions, options)
+    inference = Inference(comparison, references, resampled, options.interval)
+    summary = Summary(frame, comparison, inference.marks(), options.unpaired)
+    parts = [
+        *_published(summary, options.table),
+        _means(summary),
+        _trade_offs(summary, references),
+        _significance(inference),
+        _by_order(summary),
+        _by_language(summary),
+        _matrices(summary),
+        _training(summary),
+        _confusion(summary, predictions),
+        Part("Budgets", [fairness(comparison, tried)]),
+    ]
+    return Section(summary, [part for part in parts if part.tables or part.figures], [*notes, *told])
+
+
+def _resampled(
+    comparison: Comparison, references: References, predictions: Mapping[str, Predictions], options: Options
+) -> tuple[dict[str, Resampled], list[str]]:
+    """Return task → its bootstrap, and why a task has none."""
+    found, told = {}, []
+    for task in comparison.tasks:
+        ways = {run.config.get("evaluate", {}).get("slot_f1", "span_micro") for run in comparison.runs}
+        if task == "slots" and ways != {"span_micro"}:
+            told.append("slots: no bootstrap, since macro F1 over tags is no ratio of sums over sentences")
+            continue
+        try:
+            size = None if options.full else SENTENCES
+            found[task] = Resampled(comparison, references, predictions, task, size=size)
+        except ValueError as error:
+            told.append(f"{task}: no bootstrap: {error}")
+    return found, told
+
+
+def _where(summary: Summary) -> str:
+    return f"{summary.comparison.dataset}_{summary.comparison.model}"
+
+
+def _published(summary: Summary, table: str | None) -> list[Part]:
+    return [] if table is None else [Part(f"CCL paper, Table {table}", beside_ours(summary, table))]
+
+
+def _means(summary: Summary) -> Part:
+    tasks = summary.comparison.tasks
+    tables = [summary.main([task], title=f"{task.capitalize()}, mean over orders and seeds") for task in tasks]
+    return Part("Means over orders and seeds", tables)
+
+
+def _trade_offs(summary: Summary, references: References) -> Part:
+    part = Part("What is traded for what", text="Right and up is better. Bars: standard deviation over runs.")
+    for task in summary.comparison.tasks:
+        name = f"{_where(summary)}_{task}"
+        part.figures += [
+            (f"trade_offs_{name}", partial(plots.trade_offs, summary, task)),
+            (f"distances_{name}", partial(plots.distances, summary, task)),
+            (f"one_hop_{name}", partial(plots.one_hop, summary, references, task)),
+            (f"memory_{name}", partial(plots.memory_curve, summary, task)),
+        ]
+    return part
+
+
+def _significance(inference: Inference) -> Part:
+    text = (
+        "CCL compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. Here all strategies also "
+        "run the same orders and seeds: these are blocks, and what a block does to all strategies is no error."
+    )
+    part = Part("Intervals and tests", text=text)
+    part.tables = [table for table in (inference.intervals(), inference.anovas()) if table is not None]
+    comparison = inference.comparison
+    for task in comparison.tasks:
+        name = f"{comparison.dataset}_{comparison.model}_{task}"
+        if any(of == task for of, _ in inference.tests):
+            part.figures += [
+                (f"p_values_{name}", partial(inference.p_values, task)),
+                (f"critical_{name}", partial(inference.critical_differences, task)),
+            ]
+        for measure in SHOWN:
+            table = inference.pairs(task, measure)
+            part.tables += [table] if table is not None else []
+    return part
+
+
+def _by_order(summary: Summary) -> Part:
+    comparison = summary.comparison
+    part = Part("By order", folded=True)
+    for order in comparison.orders:
+        languages = {run.languages for run in comparison.runs if run.order == order}
+        arrows = " or ".join(sorted(" → ".join(them) for them in languages))
+        part.tables.append(summary.main(comparison.tasks, order, f"Order {order}: {arrows}"))
+    return part
+
+
+def _by_language(summary: Summary) -> Part:
+    comparison = summary.comparison
+    tables = [summary.languages(task, measure) for task in comparison.tasks for measure in ("FP", "F", "T", "T0")]
+    return Part("By language", [table for table in tables if table.rows], folded=True)
+
+
+def _matrices(summary: Summary) -> Part:
+    comparison = summary.comparison
+    text = "Score on each language (columns) after each hop (rows), in percent; framed: the language just learnt."
+    part = Part("Score matrices and learning curves", text=text, folded=True)
+    for task in comparison.tasks:
+        part.figures += _pages(f"learning_curves_{_where(summary)}_{task}", learning_curves(comparison, task))
+    for order in comparison.orders[:MATRICES]:
+        chosen = {label: runs for label, (runs, _) in compared(comparison, order).items() if runs}
+        for task in comparison.tasks:
+            having = {k: [r for r in runs if task in r.tasks] for k, runs in chosen.items()}
+            having = {k: runs for k, runs in having.items() if runs and len({r.languages for r in runs}) == 1}
+            if having:
+                title = f"{comparison.dataset}, {comparison.model}: {order}, mean over seeds"
+                part.figures.append((
+                    f"matrices_{_where(summary)}_{order}_{task}",
+                    partial(heatmaps, having, task, title),
+                ))  # fmt: skip
+    return part
+
+
+def _training(summary: Summary) -> Part:
+    part = Part("Training", folded=True)
+    for what in ("loss", *summary.comparison.tasks):
+        part.figures += _pages(f"training_curves_{_where(summary)}_{what}", training_curves(summary.comparison, what))
+    return part
+
+
+def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part:
+    """Confusions of the strategies that end with one model for all languages."""
+    text = "Shares of each gold intent (rows) that were taken for each intent (columns), over all languages and runs."
+    part = Part("Confusions", text=text, folded=True)
+    matrices: dict[str, np.ndarray] = {}
+    labels = None
+    for label, (runs, _) in compared(summary.comparison, MEAN).items():
+        having = [run for run in runs if run.run_id in predictions and run.stream != "independent"]
+        names = {predictions[run.run_id].labels for run in having}
+        if having and len(names) == 1 and labels in (None, *names) and len(matrices) < CONFUSIONS:
+            (labels,) = names
+            matrices[label] = np.sum([predictions[run.run_id].confusion(run.hops) for run in having], axis=0)
+    if labels is not None and "intent" in summary.comparison.tasks:
+        part.figures.append((f"confusions_{_where(summary)}", partial(plots.confusions, summary, matrices, labels)))
+    return part
+
+
+def _pages(name: str, pages: list[Figure]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield (name, first page), (name_2, second page), …"""
+    for k, page in enumerate(pages, start=1):
+        yield name if k == 1 else f"{name}_{k}", partial(_same, page)
+
+
+def _same(page: Figure) -> Figure:
+    return page
