@@ -15,6 +15,7 @@ from recovery.commands import XCLRUN, small, wait_for
 from xclrun.cluster.submission import submissions
 from xclrun.records import sweeps
 from xclrun.status import RunStatus, sweep_status
+from xclrun.store.rundir import RunDirectory
 
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.signal_delay=30")
 # Runs of some seconds, so that there is something to disturb: 8 steps an epoch.
@@ -97,3 +98,10 @@ class Lab:
         wait_for(lambda: "RUNNING" in self.jobs(outputs).values(), 60)
         wait_for(lambda: list(outputs.glob("runs/*/progress.json")), 60)
         return next(job for job, state in self.jobs(outputs).items() if state == "RUNNING")
+
+    def worker(self, outputs: Path) -> int:
+        """Return the number of the process that does the only run of a folder."""
+        [path] = (outputs / "runs").iterdir()
+        owner = RunDirectory(path).lease.owner()
+        assert owner is not None
+        return owner.pid

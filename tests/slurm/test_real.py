@@ -9,22 +9,24 @@ import shutil
 import signal
 import subprocess
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from recovery.commands import SMALL, predictions, small, whole
+from recovery.commands import SMALL, predictions, small, wait_for, whole
 
 from xclrun.cluster.submission import submissions
 from xclrun.config import PACKAGE, TrackingConfig
-from xclrun.store.rundir import RunDirectory
 from xclrun.track import Mirror
 
 from .lab import LONG, SLURM, Lab
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("slurm")]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the database's library, about MLflow
+]
 
 Undisturbed = Callable[..., dict[str, str]]
 
@@ -89,12 +91,15 @@ def test_a_disturbed_job_goes_on_by_itself(
 
 
 def test_a_job_at_its_time_limit_goes_on_by_itself(lab: Lab, tmp_path: Path, undisturbed: Undisturbed) -> None:
-    """Slurm looks every 30 s for jobs that come near their limits."""
-    sweep = small("dataset.max_train=32", "trainer.epochs=250", "dataset.languages=[en,de]", "order=[en,de]")
-    lab.submit(tmp_path, *sweep, "hydra.launcher.time=1", "hydra.launcher.signal_delay=25")
-    found = lab.wait(tmp_path, "finished", "failed", "lost", seconds=190)
-    assert [run.state for run in found] == ["finished"], log_of(tmp_path)
-    assert "stopped by SIGUSR2; a checkpoint is saved, and the job is queued again" in log_of(tmp_path)
+    """Slurm looks every 30 s for jobs that come near their limits: until it wakes it, the worker stands still."""
+    sweep = (*LONG, "strategy=naive")
+    lab.submit(tmp_path, *sweep, "hydra.launcher.signal_delay=50")
+    job = lab.training(tmp_path)
+    os.kill(lab.worker(tmp_path), signal.SIGSTOP)
+    lab.call("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    wait_for(lambda: "stopped by SIGUSR2; a checkpoint is saved, and the job is queued again" in log_of(tmp_path), 60)
+    lab.call("scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    assert [run.state for run in lab.wait(tmp_path, "finished", "failed", "lost")] == ["finished"], log_of(tmp_path)
     assert predictions(tmp_path) == undisturbed(sweep)
 
 
@@ -118,10 +123,7 @@ def test_a_killed_worker_is_lost_and_alone_submitted_again(lab: Lab, tmp_path: P
     sweep = (*LONG, "strategy=naive")
     lab.submit(tmp_path, *sweep)
     lab.training(tmp_path)
-    [directory] = [RunDirectory(path) for path in (tmp_path / "runs").iterdir()]
-    owner = directory.lease.owner()
-    assert owner is not None
-    os.kill(owner.pid, signal.SIGKILL)
+    os.kill(lab.worker(tmp_path), signal.SIGKILL)
     [run] = lab.wait(tmp_path)
     assert run.state == "lost"
     assert "FAILED" in run.detail
@@ -167,9 +169,7 @@ def test_a_failing_run_is_failed_everywhere_and_its_siblings_finish(lab: Lab, tm
     assert not (tmp_path / "mlflow.db").exists()
     assert lab.xclrun("sync", "--watch", "0.1", "--outputs", str(tmp_path)).returncode == 0
     mirror = Mirror(tmp_path, TrackingConfig())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the database's library, about MLflow
-        runs = mirror.client.search_runs([mirror.experiment], "tags.`xclrun.kind` = 'run'")
+    runs = mirror.client.search_runs([mirror.experiment], "tags.`xclrun.kind` = 'run'")
     states = {run.data.tags["xclrun.run_id"]: run.info.status for run in runs}
     assert [states[run.run_id] for run in found] == ["FINISHED", "FAILED", "FINISHED"]
     # The same command submits the failed one alone.

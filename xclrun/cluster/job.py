@@ -42,15 +42,21 @@ def main(arguments: Sequence[str]) -> int:
         files.note("started", job=job, host=os.uname().nodename, position=position(runs))
         errors |= _do(pack, runs)
     except Stopped as stopped:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_signals()
         return _stopped(files, runs, stopped.number)
+    # One that comes while Python shuts down would make a failure of what is done.
+    _ignore_signals()
     files.note("ended", errors=errors, position=position(runs))
     return int(bool(errors))
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
+
+
+def _ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _read(files: PackFiles, pack: Pack, runs: list[Run]) -> dict[str, str]:
