@@ -1,6 +1,6 @@
 """``python -m benchmarks.bootstrap``: the bootstrap of a full study against re-scoring every resample.
 
-A study of 10 strategies × 6 orders × 36 cells × 2 metrics (and hop 0), 600 resamples of 600 sentences, test sets of MTOP's
+A study of 10 strategies × 6 orders × 36 cells × 2 metrics (and hop 0), 600 resamples of 600 sentences, tests of MTOP's
 sizes. Ours: all of it. Re-scoring: accuracy and F1 over tags of one resample of one cell with scikit-learn, as research
 scripts do, times their number.
 """
