@@ -112,6 +112,7 @@ def predictions(directory: RunDirectory) -> Predictions:
     manifest = directory.read_manifest()
     columns = ["split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn"]
     found: dict[str, list[tuple[np.ndarray, ...]]] = {}
+    sorted_as: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for stage in manifest["stages"]:
         rows = pq.read_table(directory.predictions(stage["hop"]), columns=columns)
         rows = rows.filter(pc.equal(rows["split"].cast("string"), "test"))
@@ -120,7 +121,10 @@ def predictions(directory: RunDirectory) -> Predictions:
         values = [rows[name].to_numpy() for name in named]
         for language in np.unique(of.astype(str)):
             own = np.flatnonzero(of == language)
-            own = own[np.argsort(ids[own].astype(str))]
+            # Hops are tested on the same sentences: they are sorted once.
+            if language not in sorted_as or not np.array_equal(sorted_as[language][0], ids[own]):
+                sorted_as[language] = ids[own], np.argsort(ids[own].astype(str))
+            own = own[sorted_as[language][1]]
             found.setdefault(str(language), []).append(tuple(column[own] for column in (ids, *values)))
     sentences = {}
     for language, cells in found.items():

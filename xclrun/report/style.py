@@ -49,7 +49,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     from matplotlib import rc_context
 
     # Laid out once, not once for each format: that is half of the time of a large figure.
-    figure.draw_without_rendering()
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
     figure.set_layout_engine("none")
     paths = []
     for suffix in FORMATS:

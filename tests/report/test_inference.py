@@ -1,0 +1,168 @@
+"""Tests, intervals, budgets and the figures over strategies: their numbers, and that nothing is cut off."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
+from xclrun.report import plots
+from xclrun.report.costs import fairness, trials
+from xclrun.report.figures import heatmaps
+from xclrun.report.inference import Inference, p_text
+from xclrun.report.tables import Cell, Summary
+
+from .study import LANGUAGES, ORDERS, run, study
+from .test_figures import is_cut_off, texts
+
+
+@cache
+def records() -> tuple[RunRecord, ...]:
+    return tuple(
+        study(("naive", "er", "ewc_online", "lang_spec_trans", "lang_spec_ft", "multilingual"), ORDERS, (1, 2))
+    )
+
+
+@cache
+def made() -> tuple[Summary, Inference, References]:
+    (comparison,) = comparisons(records())
+    references = References(records())
+    inference = Inference(comparison, references, {})
+    return Summary(summarise(records()), comparison, inference.marks()), inference, references
+
+
+def test_the_table_of_pairs_holds_what_scipy_finds() -> None:
+    summary, inference, _ = made()
+    table = inference.pairs("intent", "FP")
+    assert table is not None
+    rows = {row[:2]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    finals = {
+        label: [run.scores["intent_accuracy"][-1].mean() for run in summary.comparison.strategies[label]]
+        for label in ("naive", "er")
+    }
+    assert float(rows["naive", "er"]["Δ"]) == pytest.approx(
+        100 * (np.mean(finals["naive"]) - np.mean(finals["er"])), abs=0.005
+    )
+    assert len(rows) == 6
+    raw = stats.ttest_rel(finals["naive"], finals["er"]).pvalue
+    assert isinstance(rows["naive", "er"]["paired t"], Cell)
+    assert rows["naive", "er"]["paired t"].value >= raw  # Holm's
+
+
+def test_marks_are_those_of_blocked_tukey() -> None:
+    summary, inference, _ = made()
+    pairs = {(p.a, p.b): p.p for p in inference.tests["intent", "FP"].blocked[1]}
+    for label in ("er", "ewc_online", "lang_spec_trans"):
+        p = pairs["naive", label]
+        expected = "***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else ""
+        assert inference.marks()[label, "intent", "FP"] == expected
+    table = summary.main(["intent"])
+    assert any("differs from the first row by Tukey" in note for note in table.notes)
+    assert inference.marks()["er", "intent", "F"]
+    assert f"^{{{inference.marks()['er', 'intent', 'F']}}}" in table.latex()
+
+
+def test_the_best_of_a_column_is_bold_and_in_latex_text_is_escaped() -> None:
+    summary, _, _ = made()
+    table = summary.main(["intent"])
+    finals = {row[0]: row[-1] for row in table.rows}
+    best = max(finals.values(), key=lambda cell: cell.value)
+    assert [cell.best for cell in finals.values()].count(True) == 1
+    assert best.best
+    tex = table.latex()
+    assert "\\textbf{" + best.replace("±", "$\\pm$") + "}" in tex
+    assert "lang\\_spec\\_trans" in tex
+    assert tex.count("\\\\\n") == len(table.rows) + 1
+    for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\begin{tabular}{lrrrrr}"):
+        assert rule in tex
+
+
+def test_few_replicates_are_told_and_one_is_no_test() -> None:
+    _, inference, _ = made()
+    table = inference.anovas()
+    assert table is not None
+    assert table.notes[0] == "replicates: 8 blocks of 4 strategies"
+    assert any("Wilcoxon with 8 pairs" in note or "paired t-test finds" in note for note in table.notes)
+    single = study(("naive", "er"), ("h2l",), (1,))
+    (comparison,) = comparisons(single)
+    alone = Inference(comparison, References(single), {})
+    assert (alone.tests, alone.marks(), alone.anovas(), alone.p_values("intent")) == ({}, {}, None, None)
+
+
+def test_p_values_as_text() -> None:
+    assert [p_text(p) for p in (float("nan"), 0.0001, 0.0312, 1.0)] == ["–", "< 0.001", "0.031", "1.000"]
+
+
+def test_figures_are_whole_and_say_what_they_show() -> None:
+    summary, inference, references = made()
+    drawn = {
+        "trade": plots.trade_offs(summary, "intent"),
+        "distance": plots.distances(summary, "slots"),
+        "hop": plots.one_hop(summary, references, "intent"),
+        "p": inference.p_values("intent"),
+        "critical": inference.critical_differences("slots"),
+        "matrices": heatmaps({k: v[:2] for k, v in summary.comparison.strategies.items()}, "intent", "two runs"),
+    }
+    for name, figure in drawn.items():
+        assert figure is not None, name
+        assert not is_cut_off(figure), name
+        assert "naive" in " ".join(texts(figure)), name
+    assert (
+        "mini, tiny: slot F1 (%); mean ranks over (order, seed), 1 is best; CD: critical difference at 0.05"
+        in " ".join(" ".join(texts(drawn["critical"])).split())
+    )
+
+
+def test_trade_offs_show_the_means_of_the_table() -> None:
+    summary, _, _ = made()
+    figure = plots.trade_offs(summary, "intent")
+    assert figure is not None
+    points = {line.get_gid(): line.get_xydata()[0] for line in figure.axes[0].lines if line.get_gid()}
+    (er,) = (xy for gid, xy in points.items() if gid.startswith("tip:er:"))
+    expected = [-100 * summary.value("er", "intent", "F"), 100 * summary.value("er", "intent", "FP")]
+    np.testing.assert_allclose(er, expected)
+
+
+def test_replay_by_memory_needs_two_sizes() -> None:
+    few = [run("er", "h2l", seed, LANGUAGES, settings={"memory": m}) for m in (750, 6000) for seed in (1, 2)]
+    few += [run("naive", "h2l", seed, LANGUAGES) for seed in (1, 2)]
+    (comparison,) = comparisons(few)
+    figure = plots.memory_curve(Summary(summarise(few), comparison), "intent")
+    assert figure is not None
+    assert figure.axes[3].lines[0].get_xdata().tolist() == [750, 6000]
+    assert plots.memory_curve(made()[0], "intent") is None
+
+
+def test_confusions_are_shares_of_the_gold_class() -> None:
+    summary, _, _ = made()
+    figure = plots.confusions(summary, {"naive": np.array([[3, 1], [0, 0]])}, ["set_alarm", "call"])
+    assert figure is not None
+    np.testing.assert_allclose(figure.axes[0].images[0].get_array(), [[75, 25], [0, 0]])
+    many = np.eye(60, dtype=int) * np.arange(60)
+    large = plots.confusions(summary, {"naive": many, "er": many}, [f"intent_{k}" for k in range(60)])
+    assert large is not None
+    assert not is_cut_off(large)
+    assert "the 24 most frequent of 60" in " ".join(texts(large))
+
+
+def test_unequal_budgets_are_marked() -> None:
+    base = {"parameters": 1e6, "trained": 1e6, "memory": 0.0, "updates": 100.0, "examples": 1600.0, "tokens": 9e4}
+    runs = [
+        dataclasses.replace(record, costs=base | ({"updates": 150.0} if record.strategy == "er" else {"seconds": 60.0}))
+        for record in study(("naive", "er"), ("h2l",), (1,))
+    ]
+    (comparison,) = comparisons(runs)
+    table = fairness(comparison, trials([*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
+    rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    assert rows["er"]["steps"] == "150 ≠"
+    assert rows["naive"]["steps"] == "100"
+    assert rows["er"]["examples"] == "1,600"
+    assert rows["er"]["time (min)"] == "–"
+    assert rows["naive"]["time (min)"] == "1.0"
+    assert (rows["naive"]["trials"], rows["er"]["trials"]) == ("1", "2 ≠")

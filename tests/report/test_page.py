@@ -1,0 +1,118 @@
+"""The page: whole, self-contained, and every number leads to its runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from xclrun.analysis.record import RunRecord
+from xclrun.report import write_report
+
+from .study import run
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Checks that elements are closed in order, and gathers what the tests ask for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def small(strategies: tuple[str, ...], seeds: tuple[int, ...]) -> list[RunRecord]:
+    """Runs of one task without training curves, whose figures are quickly drawn."""
+    orders = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}
+    one = {"tasks": ("intent_accuracy",), "curve": ()}
+    return [
+        run(name, order, seed, them, **one) for name in strategies for order, them in orders.items() for seed in seeds
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    records = small(("naive", "er", "lang_spec_ft"), (1, 2))
+    records.append(run("er", "h2l", 9, ("en", "de", "th"), status="failed"))
+    out = tmp_path_factory.mktemp("page") / "<b> & co"
+    write_report(records, out, "<b> & co", ["xclrun report '<b> & co'", "xclrun sweep=mine -m"])
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return (folder / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    return reader
+
+
+def test_nothing_is_loaded_from_elsewhere(read: Reader) -> None:
+    for tag, attributes in read.tags:
+        assert tag not in ("link", "img", "iframe")
+        assert "src" not in attributes
+        target = attributes.get("href") or attributes.get("xlink:href") or "#"
+        assert target.startswith(("#", "figures/", "data:image/png;")), target
+
+
+def test_links_lead_somewhere(read: Reader, folder: Path) -> None:
+    ids = {attributes["id"] for _, attributes in read.tags if "id" in attributes}
+    for tag, attributes in read.tags:
+        if tag == "a":
+            target = attributes["href"] or ""
+            assert (folder / target).is_file() if target.startswith("figures/") else target[1:] in ids, target
+
+
+def test_every_number_of_the_main_table_has_its_runs(page: str, read: Reader) -> None:
+    runs = json.loads(re.search(r'id="runs-data">(.*?)</script>', page)[1])  # type: ignore[index]
+    table = page[page.index('id="t-intent_mean_over_orders_and_seeds"') :]
+    row = re.search(r"<tr><th scope=row>er</th>(.*?)</tr>", table)[1]  # type: ignore[index]
+    cells = re.findall(r"<td class=n data-v=([-\d.e]+) data-r=(\d+)", row)
+    assert len(cells) == 5  # how many, F, T, T0 and FP
+    assert {tuple(sorted(runs[int(k)])) for _, k in cells} == {("er-h2l-1", "er-h2l-2", "er-l2h-1", "er-l2h-2")}
+    anchors = {a["id"] for _, a in read.tags if (a.get("id") or "").startswith("run-")}
+    assert {f"run-{run_id}" for ids in runs for run_id in ids} <= anchors
+    assert "run-er-h2l-9" in anchors  # listed, though it counts nowhere
+    assert not any("er-h2l-9" in ids for ids in runs)
+
+
+def test_text_is_escaped_and_commands_are_told(page: str) -> None:
+    assert "<h1>&lt;b&gt; &amp; co</h1>" in page
+    assert "<code>xclrun sweep=mine -m</code>" in page
+    assert "<b> & co" not in page
+
+
+def test_figures_tell_their_values_and_definitions_are_there(page: str) -> None:
+    assert re.search(r"<title>er: −F -?[\d.]+, FP [\d.]+</title>", page)
+    for part in ("forgetting: how far", "not counted: 1 failed", "Scores are percent", "@media print", "Budgets"):
+        assert part in page
+    assert page.count('<svg role="img" aria-label=') == 8
+
+
+def test_the_page_is_the_same_for_the_same_records(folder: Path, tmp_path: Path) -> None:
+    def made(out: Path) -> str:
+        write_report(small(("naive",), (1,)), out, "same")
+        return re.sub(r"made [\d: -]+UTC", "", (out / "index.html").read_text(encoding="utf-8"))
+
+    assert made(tmp_path / "a") == made(tmp_path / "b")
