@@ -203,13 +203,19 @@ class Planned:
     stages: tuple[Stage, ...]
 
     @classmethod
-    def of(cls, resolved: dict[str, Any], data: DataIdentity | None = None, encoder: str = "encoder") -> Planned:
+    def of(
+        cls,
+        resolved: dict[str, Any],
+        data: DataIdentity | None = None,
+        encoder: str = "encoder",
+        order: tuple[str, ...] = ORDER,
+    ) -> Planned:
         name = resolved["strategy"]["name"]
         # A changed name is that of no strategy; what stands behind it here is naive.
         kind = strategy_class(name if name in STRATEGIES else "naive")
         strategy = kind(kind.settings_type(**resolved["strategy"]))
         data = data or data_identity()
-        stages = plan.stages(resolved, strategy.stream(ORDER), data, encoder, strategy)
+        stages = plan.stages(resolved, strategy.stream(order), data, encoder, strategy)
         # The words before the hash are for people.
         return cls(plan.run_id(resolved, data, encoder, strategy.version).rpartition("-")[2], stages)
 
@@ -457,12 +463,21 @@ def planned(make_run: Callable[..., Run]) -> Callable[..., tuple[Stage, ...]]:
     return lambda strategy, *overrides: make_run(f"strategy={strategy}", *overrides).stages
 
 
-def test_hop_0_is_shared_by_all(planned: Callable[..., tuple[Stage, ...]]) -> None:
+@pytest.fixture(scope="module")
+def everything(resolved: Callable[..., dict[str, Any]]) -> list[tuple[str, tuple[Stage, ...]]]:
+    """Return (strategy, stages) of all strategies and orders."""
+    return [
+        (strategy, Planned.of(config, order=order).stages)
+        for strategy in STRATEGIES
+        for config in [resolved(strategy)]
+        for order in itertools.permutations(ORDER)
+    ]
+
+
+def test_hop_0_is_shared_by_all(everything: list[tuple[str, tuple[Stage, ...]]]) -> None:
     first = {
         (strategy if OWN[strategy] is ADAPTERS else "all", stages[0].train, stages[0].evaluation)
-        for strategy in STRATEGIES
-        for order in itertools.permutations(ORDER)
-        for stages in [planned(strategy, f"order=[{','.join(order)}]")]
+        for strategy, stages in everything
     }
     # The untrained model is the same for all; the adapters that serve a language in it are not.
     assert len({train for _, train, _ in first}) == 1
@@ -512,15 +527,9 @@ def test_multilingual_has_no_order(planned: Callable[..., tuple[Stage, ...]]) ->
     assert len(keys) == 1
 
 
-def test_no_two_hops_share_a_key_that_they_should_not(planned: Callable[..., tuple[Stage, ...]]) -> None:
+def test_no_two_hops_share_a_key_that_they_should_not(everything: list[tuple[str, tuple[Stage, ...]]]) -> None:
     """Over all strategies and orders, the number of different trainings is the one counted by hand."""
-    stages = [
-        stage
-        for strategy in STRATEGIES
-        for order in itertools.permutations(ORDER)
-        for stage in planned(strategy, f"order=[{','.join(order)}]")
-        if stage.hop.index
-    ]
+    stages = [stage for _, stages in everything for stage in stages if stage.hop.index]
     # Hop 1: three languages, as all start alike but the two with adapters. Hops 2 and 3: six orders each, of naive,
     # inc_joint and all that do something of their own. Multilingual: one. The union of inc_joint's last hop goes on
     # from a model, so that it is no multilingual training.

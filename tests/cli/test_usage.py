@@ -10,7 +10,7 @@ import pytest
 from .conftest import SMALL, Told
 
 UNKNOWN = [
-    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: agem, er, ewc, "),
+    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: agem, er, "),
     ("order=h2", "did you mean 'h2l'? Known: h2l, l2h, "),
     ("order=en", "or a list of languages, as in order=[en,de]"),
     ("sweep=dema", "sweep=dema: unknown; did you mean 'demo'?"),
@@ -133,7 +133,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: cancel, logs, params, plan, "),
+        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: cancel, data, logs, params, plan, "),
         (["reprot", "seed=1"], "values are set as key=value"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
         (["report"], "--outputs outputs: there is no such folder"),

@@ -138,22 +138,26 @@ def test_a_run_that_fails_is_tried_by_one_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "orders"),
+    ("extra", "orders", "strategies"),
     [
-        (["dataset.languages=[en,de,th]"], "[en,de,th],[th,en,de]"),
+        (
+            ["dataset.languages=[en,de,th]"],
+            "[en,de,th],[th,en,de]",
+            ["naive", "er", "lang_spec_ft", "lang_spec_task", "inc_joint"],
+        ),
         pytest.param(
             ["dataset.languages=null", "model.vocab_size=1000"],
             "order1,order2,order3,order4,order5,order6",
+            list(STRATEGIES),
             marks=pytest.mark.full,
         ),
     ],
     ids=["2 orders", "6 orders"],
 )
 def test_trained_is_what_was_planned(
-    xclrun: Callable[..., tuple[int, str]], tmp_path: Path, extra: list[str], orders: str
+    xclrun: Callable[..., tuple[int, str]], tmp_path: Path, extra: list[str], orders: str, strategies: list[str]
 ) -> None:
-    strategies = ",".join(STRATEGIES)
-    given = small(*extra, f"order={orders}", f"strategy={strategies}", f"paths.outputs={tmp_path}")
+    given = small(*extra, f"order={orders}", f"strategy={','.join(strategies)}", f"paths.outputs={tmp_path}")
 
     def planned() -> dict[str, Any]:
         return json.loads(xclrun("plan", *given, "--json")[1])
