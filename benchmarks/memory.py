@@ -28,7 +28,7 @@ def peak(strategy: str, overrides: Sequence[str]) -> int:
 def _measure(strategy: str, overrides: Sequence[str]) -> int:
     import torch
 
-    from benchmarks.steps import _Enough
+    from benchmarks.steps import Enough
     from xclrun.command.plan import plan_runs
     from xclrun.train.checkpoint import Checkpoints
     from xclrun.train.listen import Listener, Progress
@@ -39,7 +39,7 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
     class Few(Listener):
         def stepped(self, progress: Progress) -> None:
             if progress.step == STEPS:
-                raise _Enough
+                raise Enough
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
@@ -52,7 +52,7 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
             maker.strategy.begin_hop(maker._context(hop))
         context, trainer = maker._context(run.stream.hops[HOP]), run.config.trainer
         checkpoints = Checkpoints(Path(folder) / "none")
-        with contextlib.suppress(_Enough):
+        with contextlib.suppress(Enough):
             HopTraining(context, maker.strategy, trainer, maker.evaluator, {}, checkpoints, Few(), maker.stop).run()
         if maker.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated())

@@ -32,7 +32,7 @@ EVERY_K = 5
 K = 100
 
 
-class _Enough(Exception):
+class Enough(Exception):
     """All pairs are there."""
 
 
@@ -65,7 +65,7 @@ class _Pairs(Listener):
         self._wait()
         self.pairs.append((ours, time.perf_counter() - began))
         if progress.step == self.steps:
-            raise _Enough
+            raise Enough
         self.began = time.perf_counter()
 
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def training_step(
     loop = HopTraining(context, strategy_, run.config.trainer, maker.evaluator, dev, checkpoints, pairs, maker.stop)
     try:
         loop.run()
-    except _Enough:
+    except Enough:
         return _found(pairs.pairs, every_k=getattr(strategy_.settings, "every_k", None))
     raise RuntimeError(f"{steps} steps are more than the training has")
 

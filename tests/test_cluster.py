@@ -212,22 +212,6 @@ def test_the_copy_of_the_code(tmp_path: Path) -> None:
 # --- Submission.
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Run a command in this process; return its exit code and all that it said."""
-    from xclrun.cli import main
-
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-
-    def run(*arguments: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return run
-
-
 SMALL = (
     "dataset.languages=[en,de]",
     "dataset.max_train=8",
@@ -241,13 +225,13 @@ SMALL = (
 )
 
 
-def test_what_slurm_is_asked_for(say: Say, command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     folder = say(sbatch="Submitted batch job 77\n", scontrol="MaxArraySize = 3\n", squeue="")
     outputs = tmp_path / "outputs"
     given = ["strategy=naive,er", "seed=1,2", *SMALL, "hydra/launcher=slurm", f"paths.outputs={outputs}", "-m"]
     asked = ["partition=gpu", "gres=gpu:1", "mem=16G", "time=90", "array_parallelism=2", "setup=[module load cuda]"]
     asked += ["account=lab", "qos=long", "constraint=a100", "cpus_per_task=4"]
-    code, told = command(*given, *(f"hydra.launcher.{text}" for text in asked), "+hydra.launcher.options.exclude=node7")
+    code, told = xclrun(*given, *(f"hydra.launcher.{text}" for text in asked), "+hydra.launcher.options.exclude=node7")
     assert code == 0, told
     # Two shared trainings; four runs, of which an array takes three.
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
@@ -276,20 +260,20 @@ def test_what_slurm_is_asked_for(say: Say, command: Callable[..., tuple[int, str
     assert not list(outputs.glob("runs/*/manifest.json"))
     # While Slurm has them, nothing is submitted again.
     say(squeue="".join(f"77_{i}|PENDING|Priority\n" for i in range(4)))
-    code, told = command(*given)
+    code, told = xclrun(*given)
     assert (code, "4 running or queued already" in told) == (0, True)
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
 
 
-def test_slurm_refuses(say: Say, command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_slurm_refuses(say: Say, xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     folder = say(squeue="")
     (folder / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: gqu' >&2\nexit 1\n")
-    code, told = command(*SMALL, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'o'}")
+    code, told = xclrun(*SMALL, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'o'}")
     assert code == 2
     assert told.splitlines()[-1] == "xclrun: Slurm refuses the jobs: invalid partition specified: gqu"
     for name in ("srun", "sbatch"):
         (folder / name).unlink()
-    code, told = command(*SMALL, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'o'}")
+    code, told = xclrun(*SMALL, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'o'}")
     assert (code, "no Slurm here" in told) == (2, True)
 
 
@@ -301,19 +285,19 @@ def test_settings_that_cannot_work(setting: str, value: Any) -> None:
         SlurmSettings(**{setting: value}).check()
 
 
-def test_debug_does_what_jobs_would(command: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+def test_debug_does_what_jobs_would(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     """Two runs, of which one fails, in one job."""
     given = [*SMALL, "trainer.lr=1e-3,1e30", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]
-    code, told = command(*given, "hydra.launcher.pack=2", "hydra.launcher.setup=['export CHECK=1']",
+    code, told = xclrun(*given, "hydra.launcher.pack=2", "hydra.launcher.setup=['export CHECK=1']",
                          f"paths.outputs={tmp_path}", "-m")  # fmt: skip
     assert (code, "1 of 2 runs finished" in told) == (1, True), told
-    good, bad = json.loads(command("status", "--json", "--outputs", str(tmp_path))[1])[0]["runs"]
+    good, bad = json.loads(xclrun("status", "--json", "--outputs", str(tmp_path))[1])[0]["runs"]
     assert (good["state"], bad["state"]) == ("finished", "failed")
     assert bad["detail"] in Path(bad["log"]).read_text()
-    assert bad["detail"] in command("logs", "--outputs", str(tmp_path), bad["run_id"])[1]
-    assert command("logs", "--path", "--outputs", str(tmp_path), bad["run_id"][:-3])[1] == bad["log"] + "\n"
-    assert command("logs", "--outputs", str(tmp_path), "mini")[1].startswith("xclrun: mini: 2 runs are called so")
-    assert command("cancel", "--outputs", str(tmp_path))[1].startswith("0 jobs of sweep-")
+    assert bad["detail"] in xclrun("logs", "--outputs", str(tmp_path), bad["run_id"])[1]
+    assert xclrun("logs", "--path", "--outputs", str(tmp_path), bad["run_id"][:-3])[1] == bad["log"] + "\n"
+    assert xclrun("logs", "--outputs", str(tmp_path), "mini")[1].startswith("xclrun: mini: 2 runs are called so")
+    assert xclrun("cancel", "--outputs", str(tmp_path))[1].startswith("0 jobs of sweep-")
 
 
 # --- A job that is told to stop.
@@ -462,12 +446,12 @@ def test_workers_see_their_gpu_alone(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_thousand_runs_are_submitted_in_a_minute(
-    say: Say, command: Callable[..., tuple[int, str]], tmp_path: Path
+    say: Say, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     folder = say(sbatch="Submitted batch job 77\n", squeue="")
     given = ["strategy=naive,er", "order=[en,de],[de,en]", "seed=range(0,250)", *(o for o in SMALL if "order" not in o)]
     began = time.monotonic()
-    code, told = command(*given, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    code, told = xclrun(*given, "hydra/launcher=slurm", f"paths.outputs={tmp_path / 'outputs'}", "-m")
     assert time.monotonic() - began < 60
     assert code == 0, told
     assert "with runs" in told
@@ -504,7 +488,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_jobs_that_start_at_once_land_in_one_experiment(
-    server: str, command: Callable[..., tuple[int, str]], tmp_path: Path
+    server: str, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     tracking, together = TrackingConfig(uri=server, experiment="study"), threading.Barrier(16)
 
@@ -517,7 +501,7 @@ def test_jobs_that_start_at_once_land_in_one_experiment(
     # Jobs talk to the server themselves, below the sweep that was made at submission.
     given = [o for o in SMALL if o != "tracking=none"] + ["seed=1,2", f"tracking.uri={server}"]
     given += ["tracking.experiment=study", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]
-    code, told = command(*given, f"paths.outputs={tmp_path / 'outputs'}", "-m")
+    code, told = xclrun(*given, f"paths.outputs={tmp_path / 'outputs'}", "-m")
     assert code == 0, told
     mirror = Mirror(tmp_path / "outputs", tracking)
     runs = mirror.client.search_runs([mirror.experiment], max_results=100)

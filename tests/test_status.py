@@ -16,7 +16,6 @@ import pytest
 
 from xclrun.analysis.measures import measure
 from xclrun.analysis.reference import References
-from xclrun.cli import main
 from xclrun.errors import RunError
 from xclrun.records import read_records
 from xclrun.run import Run
@@ -40,20 +39,6 @@ class Interrupter(ProgressListener):
         super().stepped(progress)
         if progress.hop.index == 2 and progress.step == 3:
             self.act()
-
-
-@pytest.fixture
-def xclrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
-    """Run a command in this process; return its exit code and what it said."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-
-    def run(*arguments: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return run
 
 
 def note_sweep(outputs: Path, *runs: str) -> None:

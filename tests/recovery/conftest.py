@@ -53,22 +53,6 @@ def start() -> Any:
         process.communicate()
 
 
-@pytest.fixture
-def xclrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
-    """Run a command in this process; return its exit code and all that it said."""
-    from xclrun.cli import main
-
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it; so it is put back
-
-    def run(*arguments: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main(list(arguments))
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return run
-
-
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
     """Return the predictions of a command that nothing disturbs; each is run once."""

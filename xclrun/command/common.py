@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,17 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         raise UsageError(f"{self.prog.removeprefix('xclrun ')}: {message}; see `{self.prog} --help`")
+
+    def parse_with_overrides(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse options that stand among ``KEY=VALUE`` arguments.
+
+        Raises:
+            UsageError: there is no such option.
+        """
+        given, unknown = self.parse_known_intermixed_args(list(arguments))
+        if unknown:
+            self.error(f"no option is called '{unknown[0]}'")
+        return given
 
 
 def parser(name: str, description: str, **options: Any) -> Parser:

@@ -28,9 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("what", choices=["audit"], help="what to do")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun, such as dataset=mtop")
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    given, unknown = parser.parse_known_intermixed_args(list(arguments))
-    if unknown:
-        raise UsageError(f"data: no option is called '{unknown[0]}'; see `xclrun data --help`")
+    given = parser.parse_with_overrides(arguments)
     _print(given)
     return 0
 

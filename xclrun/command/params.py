@@ -53,9 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
-    given, unknown = parser.parse_known_intermixed_args(list(arguments))
-    if unknown:
-        raise UsageError(f"params: no option is called '{unknown[0]}'; see `xclrun params --help`")
+    given = parser.parse_with_overrides(arguments)
     task, overrides = split(given.overrides)
     overrides += [f"paths.outputs={given.outputs}"] if given.outputs else []
     counted = counts(overrides, task)

@@ -29,9 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
-    given, unknown = parser.parse_known_intermixed_args(list(arguments))
-    if unknown:
-        raise UsageError(f"plan: no option is called '{unknown[0]}'; see `xclrun plan --help`")
+    given = parser.parse_with_overrides(arguments)
     if given.width < 1:
         raise UsageError(f"--width {given.width}: must be a number of jobs of at least 1")
     overrides = [*given.overrides, *([f"paths.outputs={given.outputs}"] if given.outputs else [])]
