@@ -52,6 +52,11 @@ NOT_IDENTITY = frozenset(
 )
 
 
+# Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
+# run's identity, so that ids stay as they were.
+LATER: Mapping[str, Any] = {"dataset.tags_are": "spans"}
+
+
 def digest(content: Any) -> str:
     """Return the SHA-256 (hex) of a JSON-able value, independent of the order of its keys."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -70,7 +75,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         kept = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
-            if path not in NOT_IDENTITY:
+            if path not in NOT_IDENTITY and not (path in LATER and value == LATER[path]):
                 kept[key] = keep(value, f"{path}.") if isinstance(value, Mapping) else value
         return kept
 
