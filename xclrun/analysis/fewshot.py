@@ -8,6 +8,7 @@ adapts to a bucket of a target: stream ``transfer``. Its zero-shot score is the 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -137,10 +138,11 @@ def seeds_against_buckets(own: pd.DataFrame) -> Spreads | None:
     Returns:
         None where there are not two buckets with a seed in common.
     """
-    counts = own.groupby("seed")["bucket"].nunique(), own.groupby("bucket")["seed"].nunique()
-    if not len(own) or counts[0].max() < 2:
+    pairs = own[["seed", "bucket"]].drop_duplicates()
+    buckets, seeds = Counter(sorted(pairs["seed"].tolist())), Counter(sorted(pairs["bucket"].tolist()))
+    if not buckets or max(buckets.values()) < 2:
         return None
-    seed, bucket = int(counts[0].idxmax()), int(counts[1].idxmax())
+    (seed, _), (bucket, _) = buckets.most_common(1)[0], seeds.most_common(1)[0]
     of_seed = own[own["seed"] == seed].sort_values("bucket")["score"].to_numpy()
     return Spreads(of_seed, seed, own[own["bucket"] == bucket].sort_values("seed")["score"].to_numpy(), bucket)
 
@@ -153,7 +155,7 @@ class Outcome:
         names: of the labels, by id.
         ids: of the sentences.
         lengths: labels of each sentence, shape (sentences,): 1 for classes, its words for tags.
-        gold, before, after: label ids, sentence after sentence, shape (sum of lengths,); gold −1: training never had it.
+        gold, before, after: label ids, sentence after sentence, shape (sum of lengths,); gold −1: never in training.
     """
 
     names: tuple[str, ...]

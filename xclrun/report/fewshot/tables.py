@@ -156,8 +156,8 @@ def table_3() -> list[Table]:
                 rows.append((name, _k(one.gains), of, told, *_coefficients(one), Cell(f"{off:.3f}", off)))
         header = ("factor", "gain at", "overlap at", "", *_COEFFICIENTS, "off by")
         notes = (
-            f"gains from Table {fsxlt.TABLES[task]}, overlap from Table 14, features from Table 9, as printed; off by: the "
-            "larger difference of the two coefficients from Table 3's",
+            f"gains from Table {fsxlt.TABLES[task]}, overlap from Table 14, features from Table 9, as printed; off by: "
+            "the larger difference of the two coefficients from Table 3's",
             "closest: of all pairs (K of the gain, K of the overlap), each 1, 2, 4 or the mean over K",
         )
         tables.append(

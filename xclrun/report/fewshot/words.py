@@ -94,8 +94,8 @@ def improvement_table(title: str, counts: Mapping[tuple[str, int], np.ndarray]) 
             ))  # fmt: skip
     header = ("language", "K", "test word", "words", "improved", "worsened", "of all improved", "of all words")
     notes = (
-        "words: test words over all buckets and seeds; improved: of those wrong zero-shot, the share that is right after "
-        "adapting; worsened: of those right zero-shot, the share that is wrong after it; percent",
+        "words: test words over all buckets and seeds; improved: of those wrong zero-shot, the share that is right "
+        "after adapting; worsened: of those right zero-shot, the share that is wrong after it; percent",
         "word with label: the bucket has the word, as written, with the test word's gold label",
     )
     return Table(title, header, tuple(rows), notes, left=3)
