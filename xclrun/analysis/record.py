@@ -26,6 +26,7 @@ STREAMS = {
     "sequence": lambda n: n,  # hop after hop, each from the one before
     "independent": lambda n: n,  # hop i starts from hop 0 and learns languages[i - 1] alone
     "joint": lambda n: 1,  # one hop on the union of all languages
+    "transfer": lambda n: n,  # few-shot: a source, where there is one, then a target
 }
 
 
@@ -53,7 +54,7 @@ class RunRecord:
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
         seed, bucket: as in conf; ``bucket`` is None where the whole training split is used.
         stream: ``sequence`` (hop after hop), ``independent`` (hop i is trained from hop 0 on ``languages[i - 1]``
-            alone) or ``joint`` (one hop on the union).
+            alone), ``joint`` (one hop on the union) or ``transfer`` (few-shot: a source, if any, then a target).
         scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured. Read-only.
         config: the resolved config, nested.
         data_fingerprint: hash of the data.
