@@ -52,8 +52,9 @@ NOT_IDENTITY = frozenset(
     }
 )
 
-# Keys that came after the first ids: where they are null they are no part of it either, so that those ids still hold.
-ABSENT = frozenset({"protocol", "source", "language"})
+# Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
+# run's identity, so that ids stay as they were.
+LATER: Mapping[str, Any] = {"dataset.tags_are": "spans", "protocol": None, "source": None, "language": None}
 
 
 def digest(content: Any) -> str:
@@ -74,7 +75,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         kept = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
-            if path not in NOT_IDENTITY and not (value is None and path in ABSENT):
+            if path not in NOT_IDENTITY and not (path in LATER and value == LATER[path]):
                 kept[key] = keep(value, f"{path}.") if isinstance(value, Mapping) else value
         return kept
 

@@ -139,7 +139,7 @@ def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIde
         dataset = load_dataset(config.dataset, config.bucket)
         if len(_datasets) >= KEPT:
             _datasets.clear()
-        labels = digest([dataset.task, dataset.labels, dataset.tags])
+        labels = digest([dataset.kind.identified, dataset.labels, dataset.tags])
         _datasets[key] = dataset, DataIdentity(dataset.fingerprints, labels)
     return _datasets[key]
 
@@ -220,6 +220,8 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
     resolved = {**resolved, "order": {**resolved["order"], "name": name, "languages": list(order)}}
     strategy = make(config.strategy)
+    if (reason := strategy.unfit(dataset.kind)) is not None:
+        raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
     stream = _stream(config, strategy, order)
     encoder = encoder_identity(config.model, dataset)
     return Run(

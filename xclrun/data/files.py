@@ -1,7 +1,8 @@
 """What the readers share: which file holds which split, which languages are wanted, and rows that cannot be read.
 
-A layout is a list of file names with ``{language}`` and ``{split}`` in them; what a folder holds is found by matching
-them. Every error is one line that names the file (as the user gave its folder), the line, and what is possible.
+A layout is a list of file names with ``{language}`` and ``{split}`` in them, and ``{any}`` for any text; what a folder
+holds is found by matching them, and the first name that fits counts. Every error is one line that names the file (as
+the user gave its folder), the line, and what is possible.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from xclrun.config import DatasetConfig, OnBadLine
 from xclrun.data.example import SPLITS, Example
 from xclrun.errors import UsageError, did_you_mean
+from xclrun.task import Task, task_of
 
 # The names under which public datasets publish a split.
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
@@ -26,8 +29,19 @@ Notes = dict[str, dict[str, int]]
 Row = TypeVar("Row")
 
 
+_BIO = re.compile(r"O|[BI]-\S+")
+
+
 class BadRow(ValueError):
-    """A line of a file, or a row of a hub dataset, cannot be read; the message says why, the caller says where."""
+    """A line of a file, or a row of a hub dataset, cannot be read; the message says why, the caller says where.
+
+    Attributes:
+        below: lines below the row's first one, where a row is several lines.
+    """
+
+    def __init__(self, reason: str, below: int = 0) -> None:
+        super().__init__(reason)
+        self.below = below
 
 
 @dataclass(frozen=True)
@@ -60,10 +74,11 @@ def find_files(cfg: DatasetConfig, layout: Sequence[str]) -> list[SplitFile]:
     found: dict[tuple[str, str], list[str]] = {}
     patterns = [_pattern(name) for name in layout]
     for name in _names(root, shown):
-        for pattern in patterns:
-            if match := pattern.fullmatch(name):
-                split = next(s for s, names in SPLIT_NAMES.items() if match["split"] in names)
-                found.setdefault((match["language"], split), []).append(name)
+        # The first pattern that fits counts.
+        match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
+        if match is not None:
+            split = next(s for s, names in SPLIT_NAMES.items() if match["split"] in names)
+            found.setdefault((match["language"], split), []).append(name)
     known = {language for language, _ in found}
     if not known:
         raise UsageError(
@@ -131,7 +146,7 @@ def collect(
                 if example.id in first_seen:
                     raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
             except BadRow as bad:
-                message = f"{source.shown}:{number}: {bad}"
+                message = f"{source.shown}:{number + bad.below}: {bad}"
                 if not skip:
                     raise UsageError(message) from None
                 key = f"{source.language}/{source.split}"
@@ -144,6 +159,63 @@ def collect(
             raise UsageError(f"{source.shown}: no examples{first_bad}")
         splits[source.language, source.split] = tuple(examples)
     return splits, {"skipped": skipped} if skipped else {}
+
+
+def blocks(file: SplitFile) -> Iterator[list[bytes]]:
+    """Yield the blocks of lines between blank lines, each in the place of its first line; in the others' nothing.
+
+    So a block's number among what is yielded is that of its first line.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    block: list[bytes] = []
+    for line in [*lines(file), b""]:
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield block
+            yield from [[]] * len(block)
+            block = []
+        else:
+            yield []
+
+
+def lines(file: SplitFile) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends; bytes, so that one bad character spoils one line only.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        content = file.path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file.shown}: cannot be read ({error.strerror})") from None
+    # Only \n ends a line: str.splitlines would also split at the line separators that a token may hold.
+    for line in content.removeprefix(BOM_UTF8).split(b"\n"):
+        yield line.rstrip(b"\r")
+
+
+def tags_only(cfg: DatasetConfig) -> Task:
+    """Return the task of a dataset whose files have tags of words and no labels.
+
+    Raises:
+        UsageError: the task needs labels.
+    """
+    task = task_of(cfg.task, cfg.tags_are.value)
+    if task.label is not None or task.tag is None:
+        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold tags of words alone")
+    return task
+
+
+def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
+    """Raise `BadRow` where tags are not one for each token, or are not BIO though they are spans, or are blank."""
+    if len(tags) != len(tokens):
+        raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
+    if task.tag_spans and (bad := next((tag for tag in tags if not _BIO.fullmatch(tag)), None)) is not None:
+        raise BadRow(f"tag {bad!r} is not O, B-name or I-name")
+    if not all(tag.strip() for tag in tags):
+        raise BadRow("a tag is blank")
 
 
 def parse_json(text: str, what: str) -> Any:
@@ -170,7 +242,7 @@ def _check_text(example: Example) -> None:
     """Refuse halves of surrogate pairs (JSON can write them): they can be neither hashed, written nor tokenised."""
     texts = (
         example.id,
-        example.label,
+        example.label or "",
         example.text or "",
         example.text_b or "",
         *example.tokens,
@@ -208,12 +280,18 @@ def _names(root: Path, shown: str) -> list[str]:
 def _pattern(name: str) -> re.Pattern[str]:
     """Return the expression that matches a layout's file name, with groups ``language`` and ``split``."""
     splits = "|".join(alias for names in SPLIT_NAMES.values() for alias in names)
-    language, split = re.escape("{language}"), re.escape("{split}")
-    escaped = re.escape(name).replace(language, r"(?P<language>[^/.][^/]*)").replace(split, f"(?P<split>{splits})")
+    # What stands for any text ends a language's key.
+    key = r"(?P<language>[^/._-]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
+    groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+"}
+    escaped = re.escape(name)
+    for place, group in groups.items():
+        escaped = escaped.replace(re.escape(place), group)
     return re.compile(escaped)
 
 
 def _looked_for(language: str, split: str, layout: Sequence[str]) -> str:
     """Return the file names that would have served, for an error line."""
-    *others, last = [name.format(language=language, split=alias) for alias in SPLIT_NAMES[split] for name in layout]
+    *others, last = [
+        name.format(language=language, split=alias, any="*") for alias in SPLIT_NAMES[split] for name in layout
+    ]
     return f"{', '.join(others)} or {last}" if others else last

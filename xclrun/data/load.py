@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from xclrun.config import DatasetConfig
-from xclrun.data import jsonl, mtop
+from xclrun.data import conllu, jsonl, mtop, panx
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.files import Notes, Splits, choose_languages
 from xclrun.errors import UsageError, did_you_mean
-
-TASKS = ("intent_slots",)
+from xclrun.task import task_of
 
 
 def _read_mini(cfg: DatasetConfig) -> tuple[Splits, Notes]:
@@ -29,6 +28,8 @@ READERS: dict[str, Callable[[DatasetConfig], tuple[Splits, Notes]]] = {
     "mini": _read_mini,
     "mtop": mtop.read,
     "jsonl": jsonl.read,
+    "conllu": conllu.read,
+    "panx": panx.read,
 }
 
 
@@ -47,8 +48,7 @@ def load_dataset(cfg: DatasetConfig, bucket: int | None = None) -> Dataset:
     """
     if cfg.reader not in READERS:
         raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
-    if cfg.task not in TASKS:
-        raise UsageError(f"dataset.task={cfg.task}: unknown; {did_you_mean(str(cfg.task), TASKS)}")
+    task_of(cfg.task, cfg.tags_are.value)
     sizes = {"train": cfg.max_train, "dev": cfg.max_eval, "test": cfg.max_eval}
     for key, size in (("max_train", cfg.max_train), ("max_eval", cfg.max_eval)):
         if size is not None and size < 1:
@@ -75,7 +75,7 @@ def load_dataset(cfg: DatasetConfig, bucket: int | None = None) -> Dataset:
         for key, examples in splits.items()
     }
     languages = tuple(dict.fromkeys(language for language, _ in splits))
-    return Dataset(cfg.name, cfg.task, languages, drawn, notes)
+    return Dataset(cfg.name, cfg.task, languages, drawn, notes, cfg.tags_are.value)
 
 
 _last: tuple[str, tuple[Splits, Notes]] | None = None
@@ -93,7 +93,7 @@ def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 # What of the config decides what is read.
-SOURCE = ("name", "reader", "root", "hub", "hub_config", "languages", "on_bad_line")
+SOURCE = ("name", "reader", "task", "tags_are", "root", "hub", "hub_config", "languages", "on_bad_line")
 
 
 def subset(

@@ -80,7 +80,15 @@ def encodings(run: Run) -> Encodings:
         _encodings.clear()
         tokenizer = load_tokenizer(config, dataset, run.cache)
         splits = {
-            name: encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value)
+            name: encode(
+                examples,
+                tokenizer,
+                dataset.labels,
+                dataset.tags,
+                config.max_length,
+                config.label_on.value,
+                dataset.kind.words,
+            )
             for name, examples in dataset.splits.items()
         }
         kept = used_pieces(splits.values(), tokenizer) if config.trim_vocabulary else None
@@ -149,7 +157,8 @@ class Maker:
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
         tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
-        model = build(config.model, tokenizer, len(dataset.labels), len(dataset.tags), config.seed, kept)
+        sizes_of_heads = len(dataset.labels), len(dataset.tags)
+        model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.kind)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, self)
