@@ -16,9 +16,20 @@ import pytest
 
 from xclrun import plan
 from xclrun.compose import Composed, known_keys
-from xclrun.config import StrategyConfig
+from xclrun.config import StrategyConfig, TrainerConfig
 from xclrun.errors import UsageError
-from xclrun.plan import DataIdentity, Stage, Stream, derive, digest, independent, joint, resolve_order, sequence
+from xclrun.plan import (
+    DataIdentity,
+    Stage,
+    Stream,
+    derive,
+    digest,
+    independent,
+    joint,
+    resolve_order,
+    sequence,
+    transfer,
+)
 from xclrun.run import Run
 from xclrun.strategy import STRATEGIES, make, strategy_class
 
@@ -35,6 +46,7 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   evaluated   as trained, and how hop 0 is evaluated
 #   own         what the strategy does by itself: see OWN
 #   composed    another strategy beneath: what changes, `test_an_expansion_changes_what_it_does` says
+#   protocol    other hops, or how the source is trained: what changes, tests/test_fewshot says
 EXPECTED = {
     "dataset.name": "id",
     "dataset.reader": "id",
@@ -104,6 +116,11 @@ EXPECTED = {
     "tracking.enabled": "nothing",
     "tracking.uri": "nothing",
     "tracking.experiment": "nothing",
+    "protocol": "protocol",
+    "protocol.name": "protocol",
+    **{f"protocol.source_trainer.{f.name}": "protocol" for f in dataclasses.fields(TrainerConfig)},
+    "source": "id",
+    "language": "id",
     "seed": "all",
     "bucket": "id",
     "paths.outputs": "nothing",
@@ -251,7 +268,7 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
             continue  # Another name is another stream: what that changes, the sharing tests say.
         assert key in EXPECTED, f"{key} is new: write down in EXPECTED what changes with it"
         kind = EXPECTED[key]
-        if kind == "composed" or key == "strategy.pretrained":
+        if kind in ("composed", "protocol") or key == "strategy.pretrained":
             continue  # Not any value can stand there; pretrained adapters: tests/strategy/test_adapters.
         after = Planned.of(changed(config, key))
         assert (after.id != before.id) == (kind != "nothing"), key
@@ -290,6 +307,7 @@ def test_an_expansion_changes_what_it_does(
 def test_every_key_is_there(resolved: Callable[..., dict[str, Any]]) -> None:
     """The walk sees what the schema has: no more, no less."""
     walked = {key for name in STRATEGIES for key in leaves(resolved(name))}
+    walked |= set(leaves(resolved("naive", "protocol=fewshot")))
     assert walked == set(EXPECTED) == set(known_keys())
 
 
@@ -579,6 +597,15 @@ def test_streams() -> None:
         "en+de",
         "en+de+es",
     ]
+
+
+def test_few_shot_transfer() -> None:
+    en, de = ("en",), ("de",)
+    assert shape(transfer("en", "de")) == [BEFORE, (1, en, en, 0, 1), (2, de, de, 1, 2)]
+    assert shape(transfer(None, "de")) == [BEFORE, (1, de, de, 0, 1)]
+    assert [hop.adapts for hop in transfer("en", "de").hops] == [False, False, True]
+    assert [hop.adapts for hop in transfer(None, "de").hops] == [False, True]
+    assert (transfer("en", "de").languages, transfer(None, "de").languages) == (("en", "de"), ("de",))
 
 
 @pytest.fixture(scope="module")

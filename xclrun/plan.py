@@ -45,16 +45,16 @@ NOT_IDENTITY = frozenset(
         "model.hub",
         "model.revision",
         "trainer.checkpoint_minutes",
+        "protocol.source_trainer.checkpoint_minutes",
         "tracking",
         "paths",
         "runtime",
     }
 )
 
-
 # Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
 # run's identity, so that ids stay as they were.
-LATER: Mapping[str, Any] = {"dataset.tags_are": "spans"}
+LATER: Mapping[str, Any] = {"dataset.tags_are": "spans", "protocol": None, "source": None, "language": None}
 
 
 def digest(content: Any) -> str:
@@ -94,6 +94,7 @@ class Hop:
         depth: number of trainings since hop 0, this one included. Random numbers depend on it and not on ``index``,
             so that a model trained from hop 0 on one language is the same model wherever the language stands in an
             order.
+        adapts: whether it adapts to few sentences of a target language: the last hop of few-shot transfer.
     """
 
     index: int
@@ -101,6 +102,7 @@ class Hop:
     select: tuple[str, ...]
     parent: int
     depth: int
+    adapts: bool = False
 
     @property
     def name(self) -> str:
@@ -114,7 +116,7 @@ class Stream:
 
     Attributes:
         kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
-            union).
+            union), ``transfer`` (source training, where there is any, then target adapting).
         languages: the order; all of them are evaluated after every hop.
         hops: hop 0 first.
     """
@@ -147,6 +149,25 @@ def joint(order: Sequence[str]) -> Stream:
     # Sorted, since the union has no order: all orders of the same languages share this one training.
     union = tuple(sorted(order))
     return Stream("joint", tuple(order), (BEFORE, Hop(1, union, union, parent=0, depth=1)))
+
+
+def transfer(source: str | None, target: str) -> Stream:
+    """Return the stream of few-shot transfer: train on the source, then adapt to the target.
+
+    FS (Zhao et al. 2021), section 3. Without a source the model before any fine-tuning is adapted.
+    """
+    languages = (target,) if source is None else (source, target)
+    before = [BEFORE] if source is None else [BEFORE, Hop(1, (source,), (source,), parent=0, depth=1)]
+    last = len(before)
+    adapting = Hop(last, (target,), (target,), parent=last - 1, depth=last, adapts=True)
+    return Stream("transfer", languages, (*before, adapting))
+
+
+def trainer_of(config: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
+    """Return the part of a resolved config that says how a hop is trained."""
+    protocol = config.get("protocol")
+    trainer: Mapping[str, Any] = config["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
+    return trainer
 
 
 def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -253,7 +274,7 @@ def stages(
                     "depth": hop.depth,
                     "train": [data.fingerprints[language, "train"] for language in hop.train],
                     "dev": [data.fingerprints[language, "dev"] for language in hop.select],
-                    "trainer": known["trainer"],
+                    "trainer": trainer_of(known, hop),
                     "evaluate": known["evaluate"],
                     "strategy": strategy.signature(hop),
                 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from xclrun.config import Config, check
+from xclrun.config import Config, TrainerConfig, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset
-from xclrun.errors import RunError, UsageError
+from xclrun.errors import RunError, UsageError, did_you_mean
 from xclrun.model.source import encoder_identity
 from xclrun.plan import (
     DataIdentity,
@@ -25,8 +25,11 @@ from xclrun.plan import (
     digest,
     resolve_order,
     run_id,
+    sequence,
     stages,
     strategy_name,
+    trainer_of,
+    transfer,
 )
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
@@ -92,12 +95,18 @@ class Run:
     def cost(self, hop: Hop) -> dict[str, Any]:
         """Return what the time of a hop's training depends on, beside the machine: for estimates."""
         model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "path")}
-        trainer = {key: self.resolved["trainer"][key] for key in ("batch_size", "gradient_accumulation", "precision")}
+        how = trainer_of(self.resolved, hop)
+        trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
         return {
             "model": digest([model, trainer, len(self.dataset.labels), len(self.dataset.tags)])[:16],
             "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",
             "examples": sum(len(self.dataset.split(language, "train")) for language in hop.train),
         }
+
+    def trainer(self, hop: Hop) -> TrainerConfig:
+        """Return how a hop is trained."""
+        protocol = self.config.protocol
+        return self.config.trainer if protocol is None or hop.adapts else protocol.source_trainer
 
     def reference(self) -> Run:
         """Return the run whose scores are the reference scores M of this one: each language learnt alone.
@@ -205,14 +214,15 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     """
     check(config)
     dataset, data = _dataset(config, resolved)
-    order = resolve_order(config.order.languages, config.order.by_size, dataset.sizes())
+    resolved = {**resolved, "source": config.from_source} if config.protocol else resolved
+    order = resolve_order(_languages(config, dataset), config.order.by_size, dataset.sizes())
     name = config.order.name or "-".join(order)
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
     resolved = {**resolved, "order": {**resolved["order"], "name": name, "languages": list(order)}}
     strategy = make(config.strategy)
     if (reason := strategy.unfit(dataset.kind)) is not None:
         raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
-    stream = strategy.stream(order)
+    stream = _stream(config, strategy, order)
     encoder = encoder_identity(config.model, dataset)
     return Run(
         config=config,
@@ -224,3 +234,27 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         data_fingerprint=data.fingerprint,
         encoder=encoder,
     )
+
+
+def _languages(config: Config, dataset: Dataset) -> list[str] | None:
+    """Return the languages that a config lists in their order; None where sizes decide."""
+    if config.protocol is None:
+        return config.order.languages
+    given = {"source": config.from_source, "language": config.language}
+    for key, name in given.items():
+        if name is not None and name not in dataset.languages:
+            told = did_you_mean(name, dataset.languages)
+            raise UsageError(f"{key}={name}: the dataset has no such language; {told}")
+    return [name for name in given.values() if name is not None]
+
+
+def _stream(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
+    """Return the hops of a run: the strategy's own, or those of few-shot transfer."""
+    stream = strategy.stream(order)
+    if config.protocol is None:
+        return stream
+    if stream != sequence(order):
+        raise UsageError(
+            f"strategy={config.strategy.name}: has hops of its own; few-shot transfer trains on a source, then adapts"
+        )
+    return transfer(config.from_source, order[-1])

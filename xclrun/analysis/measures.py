@@ -28,6 +28,7 @@ _NEEDS: dict[str, Callable[[int], np.ndarray]] = {
 NOT_A_SEQUENCE = {
     "independent": "trains each language alone",
     "joint": "needs a sequence of hops",
+    "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
 
 
@@ -58,7 +59,7 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
     """
     R = record.scores[metric]
     if record.stream != "sequence":
-        final = metrics.learnt_scores(R) if record.stream == "independent" else R[1]
+        final = metrics.learnt_scores(R) if record.stream == "independent" else R[-1]
         return _measure_final(record, final, Absent(NOT_A_SEQUENCE[record.stream]))
     forgot, gained = metrics.forgetting_per_language(R), metrics.transfer_per_language(R, reference)
     zero_shot = metrics.zero_shot_transfer_per_language(R)

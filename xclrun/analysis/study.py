@@ -155,7 +155,7 @@ class Resampled:
     def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
         R = matrix(run)
         if run.stream != "sequence":
-            final = metrics.learnt_scores(R) if run.stream == "independent" else R[..., 1, :]
+            final = metrics.learnt_scores(R) if run.stream == "independent" else R[..., -1, :]
             return final.mean(axis=-1) if name == "FP" else None
         if len(run.languages) < 2 and name != "FP":
             return None

@@ -99,7 +99,7 @@ class HopTraining:
         self.context, self.strategy, self.trainer, self.evaluator = context, strategy, trainer, evaluator
         self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
         self.data = concat([context.train[language] for language in context.hop.train])
-        self.batch_size = trainer.batch_size * trainer.gradient_accumulation
+        self.batch_size = trainer.batch(len(self.data))
         self.steps_per_epoch = math.ceil(len(self.data) / self.batch_size)
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
@@ -157,7 +157,7 @@ class HopTraining:
             derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device
         )
         self.optimizer.zero_grad(set_to_none=True)
-        for part in batch.split(self.trainer.batch_size):
+        for part in batch.split(self.trainer.part(len(self.data))):
             with autocast(self.context.device, self.context.precision):
                 loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
             self.scaler.scale(loss).backward()

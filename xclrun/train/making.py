@@ -165,7 +165,8 @@ class Maker:
         return model.to(self.device)
 
     def _context(self, hop: Hop) -> Context:
-        trainer = self.run.config.trainer
+        trainer = self.run.trainer(hop)
+        sentences = sum(len(self.encodings.splits[language, "train"]) for language in hop.train)
         return Context(
             model=self.model,
             hop=hop,
@@ -173,7 +174,7 @@ class Maker:
             train={language: self.encodings.splits[language, "train"] for language in self.run.stream.languages},
             device=self.device,
             seed=self.run.config.seed,
-            batch_size=trainer.batch_size * trainer.gradient_accumulation,
+            batch_size=trainer.batch(sentences),
             precision=trainer.precision.value,
         )
 
@@ -230,7 +231,7 @@ class Maker:
         self.weights(hop.parent)
 
     def _train(self, stage: Stage) -> None:
-        hop, trainer = stage.hop, self.run.config.trainer
+        hop, trainer = stage.hop, self.run.trainer(stage.hop)
         self._parents(hop)
         self.stop.check()
         self.listener.hop_started(self.run, hop)
@@ -356,7 +357,7 @@ class Maker:
                 columns.setdefault(name, []).extend(values)
         n = len(columns["split"])
         # The hop is the run's, not the stage's: it is set when a run takes the rows over.
-        point = self._selected(training)
+        point = self._selected(hop, training)
         columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
         table = predictions.table(columns)
         facts = {"kind": "evaluation", "run": self.run.id, **made_here(), "scores": scores, "training": training}
@@ -367,9 +368,9 @@ class Maker:
             facts["vocabulary"] = {"encoder": self.model.vocabulary, "kept": encoder.config.vocab_size}
         self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
 
-    def _selected(self, training: dict[str, Any]) -> dict[str, Any]:
+    def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of the epoch whose weights a hop's training gave."""
         if not training["epochs"]:
             return {"step": 0, "examples": 0}
-        best = self.run.config.trainer.selection is Selection.best
+        best = self.run.trainer(hop).selection is Selection.best
         return training["epochs"][training["best_epoch"] - 1 if best else -1]
