@@ -1,4 +1,4 @@
-"""Synthetic few-shot studies: scores rise with K, by more where zero-shot is poor, and buckets matter more than seeds."""
+"""Synthetic few-shot studies: scores rise with K, more so where zero-shot is poor; buckets matter more than seeds."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
         {r.run_id: r for r in records if is_few_shot(r) and r.status == "finished"}.values(), key=lambda r: r.run_id
     )
     named = labels(runs)
-    rows = []
+    found = []
     for run in runs:
         shots = run.config.get("shots")
         for task in run.tasks:
@@ -79,8 +79,8 @@ def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
             bucket = -1 if run.bucket is None else run.bucket
             what = (run.run_id, run.dataset, run.model, task, source(run), target(run))
             how = (WHOLE if shots is None else int(shots), named[run.run_id], bucket, run.seed)
-            rows.append((*what, *how, float(column[-2]), float(column[-1])))
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"zero_shot": float, "score": float})
+            found.append((*what, *how, float(column[-2]), float(column[-1])))
+    return pd.DataFrame(found, columns=list(COLUMNS)).astype({"zero_shot": float, "score": float})
 
 
 def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
@@ -94,20 +94,30 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = []
-    for key, own in scores.groupby(KEYS, sort=True):
+    found: list[tuple[Any, ...]] = []
+    for key, own in groups(scores, KEYS):
         values = own.groupby("bucket")["score"].apply(lambda s: s.mean(skipna=False)).to_numpy()
-        rows.append((*key, *_mean_std(values), own["zero_shot"].mean(skipna=False), len(values), own["seed"].nunique(),
+        found.append((*key, *_mean_std(values), own["zero_shot"].mean(skipna=False), len(values), own["seed"].nunique(),
                      len(own), tuple(own["run_id"])))  # fmt: skip
     without = [key for key in KEYS if key != "shots"]
-    for key, own in scores.groupby(without, sort=True):
+    for key, own in groups(scores, without):
         values = own.groupby("seed")["zero_shot"].first().to_numpy()
         dataset, model, task, of, language, strategy = key
         mean, std = _mean_std(values)
         what = (dataset, model, task, of, language, 0, strategy)
-        rows.append((*what, mean, std, mean, 0, len(values), len(own), tuple(own["run_id"])))
+        found.append((*what, mean, std, mean, 0, len(values), len(own), tuple(own["run_id"])))
     columns = [*KEYS, "mean", "std", "zero_shot", "buckets", "seeds", "n", "runs"]
-    return pd.DataFrame(rows, columns=columns).sort_values(KEYS, ignore_index=True)
+    return pd.DataFrame(found, columns=columns).sort_values(KEYS, ignore_index=True)
+
+
+def groups(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """Yield (values of ``names``, rows), sorted."""
+    yield from frame.groupby(list(names), sort=True)
+
+
+def rows(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows as named tuples."""
+    yield from frame.itertuples(index=False)
 
 
 def _mean_std(values: np.ndarray) -> tuple[float, float]:

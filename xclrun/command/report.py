@@ -50,9 +50,11 @@ def main(arguments: Sequence[str]) -> int:
     outputs = existing(given.outputs)
 
     from xclrun.analysis.reference import REFERENCE
+    from xclrun.command.behind import read_behind
     from xclrun.launch import command
     from xclrun.report import write_report
     from xclrun.report.published import table_of
+    from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.sections import Options
 
     sweep = _sweep(outputs, given.sweep) if given.sweep else None
@@ -65,9 +67,11 @@ def main(arguments: Sequence[str]) -> int:
     name = given.name or given.sweep or "all"
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
-    how = Options(given.unpaired, given.interval, given.full, table_of(given.sweep or ""))
+    tables = table_of(given.sweep or ""), sweep_table(given.sweep or "")
+    how = Options(given.unpaired, given.interval, given.full, *tables)
     folder = outputs / "reports" / name
-    made = write_report(records, folder, name, commands, _predictions(outputs, records), pool, how)
+    behind = read_behind(outputs, records)
+    made = write_report(records, folder, name, commands, _predictions(outputs, records), pool, how, behind)
     if mirror is not None:
         mirror.send_report(name, folder, made.to_json())
     if given.json:
@@ -103,14 +107,15 @@ def _records(outputs: Path, given: argparse.Namespace) -> tuple[Mirror | None, l
 
 
 def _predictions(outputs: Path, records: Sequence[RunRecord]) -> dict[str, Predictions]:
-    """Return the predictions of the finished runs that lie among the outputs."""
+    """Return the predictions of the finished runs that lie among the outputs; of few-shot runs see `read_behind`."""
+    from xclrun.analysis.fewshot import is_few_shot
     from xclrun.records import predictions
     from xclrun.store.rundir import RunDirectory
 
     found = {}
     for record in records:
         directory = RunDirectory(outputs / "runs" / record.run_id)
-        if record.status == "finished" and directory.finished:
+        if record.status == "finished" and directory.finished and not is_few_shot(record):
             try:
                 found[record.run_id] = predictions(directory)
             except (OSError, ValueError, KeyError) as error:

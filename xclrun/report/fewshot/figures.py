@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def histograms(spreads: Mapping[Cell, Spreads], task: str, title: str) -> Figure
         low, high = min(v.min() for _, v in parts), max(v.max() for _, v in parts)
         bins = np.linspace(low, high if high > low else low + 1, 13)
         for j, (name, values) in enumerate(parts):
-            look = {
+            look: dict[str, Any] = {
                 "color": colour(j + 1),
                 "alpha": 0.55,
                 "hatch": ("", "///")[j],
@@ -70,8 +70,8 @@ def similarities(matrices: Mapping[Cell, np.ndarray], title: str) -> Figure:
             if i != j and len(matrix) <= BUCKETS:
                 ink = "white" if value < 0.6 * top else "black"
                 axes.text(j, i, f"{100 * value:.0f}", ha="center", va="center", fontsize=5, color=ink)
-        axes.set_xticks(range(len(matrix)), range(len(matrix)), fontsize=6)
-        axes.set_yticks(range(len(matrix)), range(len(matrix)), fontsize=6)
+        axes.set_xticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
+        axes.set_yticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
         axes.tick_params(length=0)
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
     if image is not None:
@@ -187,9 +187,7 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], task: str, 
         axes.set_ylabel("few-shot gain (points)", fontsize=8)
         axes.margins(0.12)
         _plain(axes)
-    _title(
-        figure, f"{title}: gain in {BY_SHORT[task].title}, mean over K, against what languages share with the source"
-    )
+    _title(figure, f"{title}: gain in {BY_SHORT[task].title}, mean over K, against what languages share with English")
     return figure
 
 

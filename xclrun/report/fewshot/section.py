@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.attention import attention_changes
-from xclrun.analysis.fewshot import Outcome, Words, best_so_far, over_buckets, seeds_against_buckets
+from xclrun.analysis.fewshot import Outcome, Words, best_so_far, groups, over_buckets, rows, seeds_against_buckets
 from xclrun.analysis.gains import ALL, FACTORS, ByLanguage, with_mean
 from xclrun.analysis.lexical import jaccard_matrix
 from xclrun.analysis.record import TASKS, RunRecord
@@ -106,7 +106,7 @@ class Maker:
         means = over_buckets(self.scores)
         parts: list[Part] = []
         terminal: list[Table] = []
-        for (task, source), own in means.groupby(["task", "source"]):
+        for (task, source), own in groups(means, ["task", "source"]):
             mine = self.scores[(self.scores["task"] == task) & (self.scores["source"] == source)]
             made = self._parts(str(task), str(source), own, mine)
             terminal += made[0].tables
@@ -130,7 +130,7 @@ class Maker:
         scored = Part(f"{what}: means over buckets", [tables.by_language(means, s) for s in strategies])
         scored.tables += [across] if across is not None else []
         own = scores[scores["strategy"] == first]
-        cells = {(str(c), int(k)): them for (c, k), them in own.groupby(["language", "shots"]) if k > 0}
+        cells = {(str(c), int(k)): them for (c, k), them in groups(own, ["language", "shots"]) if k > 0}
         found = [scored, self._spread(task, source, scores, strategies, cells)]
         by_cell = {cell: [self.behind.words[i] for i in _one_per_bucket(them) if i in self.behind.words]
                    for cell, them in cells.items()}  # fmt: skip
@@ -165,7 +165,7 @@ class Maker:
         return part
 
     def _gains(
-        self, task: str, source: str, gained: Mapping[int, ByLanguage], overlap: dict[int, ByLanguage], first: str
+        self, task: str, source: str, gained: Mapping[int, ByLanguage], overlap: Mapping[int, ByLanguage], first: str
     ) -> Part:
         part = Part(f"{BY_SHORT[task].title}: gains and what languages share with the source (FS Table 3)")
         if source != fsxlt.SOURCE:
@@ -245,7 +245,7 @@ class Maker:
         text = "The best dev score so far: after early stopping it stays what it was (FS Fig. 6)."
         part = Part(f"{BY_SHORT[task].title}: learning curves of target adapting", text=text, folded=True)
         lines: dict[str, dict[int, np.ndarray]] = {}
-        for (language, k), them in own.groupby(["language", "shots"]):
+        for (language, k), them in groups(own, ["language", "shots"]):
             runs = [self.runs[i] for i in them["run_id"]]
             epochs = max((p["epoch"] for run in runs for p in run.curve if p["hop"] == run.hops), default=0)
             found = (
@@ -307,6 +307,6 @@ def _uneven(means: pd.DataFrame) -> list[str]:
     few = means[means["shots"] != 0]
     most = int(few["buckets"].max())
     less = few[few["buckets"] < most]
-    told = [f"{r.language} {tables.shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in less.itertuples()]
+    told = [f"{r.language} {tables.shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in rows(less)]
     shown = "; ".join(told[:8]) + (f"; and {len(told) - 8} more" if len(told) > 8 else "")
     return [f"means over fewer buckets than the {most} of others: {shown}"] if told else []

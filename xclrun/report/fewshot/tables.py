@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.fewshot import WHOLE
+from xclrun.analysis.fewshot import WHOLE, groups
+from xclrun.analysis.fewshot import rows as rows_of
 from xclrun.analysis.gains import ALL, FACTORS, Association, ByLanguage, associations, with_mean
 from xclrun.analysis.variance import balanced, nested_variance
 from xclrun.report.inference import p_text
@@ -55,7 +56,7 @@ def by_language(own: pd.DataFrame, strategy: str) -> Table:
     method = method_name(strategy)
     shots = sorted(rows["shots"].unique(), key=lambda k: (k == WHOLE, k))
     beside = {k: any((c, k, method) in reported for c in rows["language"]) for k in shots}
-    cells = {(r.language, r.shots): r for r in rows.itertuples()}
+    cells = {(r.language, r.shots): r for r in rows_of(rows)}
     body, pairs = [], dict[int, list[tuple[float, float]]]()
     for language in sorted(rows["language"].unique()):
         line: list[str] = []
@@ -88,7 +89,7 @@ def by_strategy(own: pd.DataFrame) -> Table | None:
         return None
     dataset, task, source = (own[k].iloc[0] for k in ("dataset", "task", "source"))
     reported = fsxlt.scores(task_name(dataset)) if source == fsxlt.SOURCE else {}
-    cells = {(r.language, r.shots, r.strategy): r for r in own.itertuples()}
+    cells = {(r.language, r.shots, r.strategy): r for r in rows_of(own)}
     body, beside = [], {s: any(m == method_name(s) for _, _, m in reported) for s in strategies}
     for language, k in sorted({(language, k) for language, k, _ in cells if k != 0}):
         found = [cells.get((language, k, s)) for s in strategies]
@@ -99,7 +100,7 @@ def by_strategy(own: pd.DataFrame) -> Table | None:
             ours.best = row is not None and percent(row.mean) == best
             theirs = reported.get((language, k, method_name(strategy)))
             line += [ours, *(["–" if theirs is None else _plain(theirs.mean, theirs.std)] if beside[strategy] else [])]
-        body.append((language, shots_name(k), *line))
+        body.append((str(language), shots_name(k), *line))
     header = [
         "language",
         "K",
@@ -114,7 +115,7 @@ def by_strategy(own: pd.DataFrame) -> Table | None:
 def gains(own: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
     """Return K → language → few-shot score minus zero-shot score; under ALL the mean over K."""
     found: dict[int, dict[str, float]] = {}
-    for row in own[(own["strategy"] == strategy) & (own["shots"] > 0)].itertuples():
+    for row in rows_of(own[(own["strategy"] == strategy) & (own["shots"] > 0)]):
         if math.isfinite(row.mean - row.zero_shot):
             found.setdefault(row.shots, {})[row.language] = row.mean - row.zero_shot
     return with_mean(found)
@@ -142,7 +143,7 @@ def table_3() -> list[Table]:
     """Return what the printed tables of FS give for its Table 3: a row for each K, and for what comes closest."""
     tables = []
     for task in fsxlt.TABLES:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for factor, name in FACTORS.items():
             spearman, pearson = fsxlt.printed(task, factor)
             rows.append((name, "Table 3 as printed", "", "", f"{spearman:.2f}", "–", f"{pearson:.2f}", "–", "–"))
@@ -178,8 +179,8 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
         "expected mean squares; std: square root of the component in points; share: of the sum of all components",
         "p: F test that the component is 0; where the estimate is negative, it is 0",
     ]
-    for k, own in scores[scores["shots"] > 0].groupby("shots"):
-        cells = {(r.language, r.bucket, r.seed): r.score for r in own.itertuples() if r.score == r.score}
+    for (k,), own in groups(scores[scores["shots"] > 0], ["shots"]):
+        cells = {(r.language, r.bucket, r.seed): r.score for r in rows_of(own) if r.score == r.score}
         values, languages, left = balanced(cells)
         if values.shape[1] < 2:
             continue

@@ -46,7 +46,7 @@ def overlap_table(dataset: str, overlap: Mapping[int, ByLanguage], jaccards: Map
     return Table("Lexical overlap", tuple(header), tuple(body), notes if theirs else notes[:2])
 
 
-def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> dict[int, ByLanguage]:
+def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
     """Return K → language → mean Jaccard index over all pairs of buckets; languages with one bucket are left out."""
     found: dict[int, dict[str, float]] = {}
     for (language, k), them in words.items():
@@ -56,7 +56,7 @@ def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> dict[int, ByLa
     return found
 
 
-def overlaps(words: Mapping[tuple[str, int], Sequence[Words]]) -> dict[int, ByLanguage]:
+def overlaps(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
     """Return K → language → lexical overlap of all buckets of (language, K) with the source; NaN is left out."""
     found: dict[int, dict[str, float]] = {}
     for (language, k), them in words.items():
