@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from xclrun.config import DatasetConfig
-from xclrun.data import conllu, jsonl, mtop, panx
+from xclrun.data import conllu, jsonl, mtop, panx, released
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.files import Notes, Splits, choose_languages
 from xclrun.errors import UsageError, did_you_mean
@@ -30,6 +30,10 @@ READERS: dict[str, Callable[[DatasetConfig], tuple[Splits, Notes]]] = {
     "jsonl": jsonl.read,
     "conllu": conllu.read,
     "panx": panx.read,
+    "pawsx": released.read,
+    "mldoc": released.read,
+    "marc": released.read,
+    "xnli": released.read_xnli,
 }
 
 
