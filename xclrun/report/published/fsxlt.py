@@ -70,9 +70,9 @@ def shared_with_english() -> dict[str, float]:
 
 
 def sweep_table(sweep: str) -> str | None:
-    """Return the number of the published table that a sweep makes (``fs_table2`` → ``2``), or None."""
-    number = sweep.removeprefix("fs_table")
-    return number if number != sweep and number in fsxlt_tables() else None
+    """Return the number of the published table that a sweep makes (``fs_table2_marc`` → ``2``), or None."""
+    number = sweep.removeprefix("fs_table").partition("_")[0]
+    return number if sweep.startswith("fs_table") and number in fsxlt_tables() else None
 
 
 def scores(task: str) -> dict[tuple[str, int, str], Reported]:
