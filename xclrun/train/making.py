@@ -34,8 +34,9 @@ from xclrun.strategy import Context, State
 from xclrun.strategy.parameters import sizes
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator
+from xclrun.train.features import features_key, load_features, save_features, with_features
 from xclrun.train.listen import Listener
-from xclrun.train.loop import HopTraining
+from xclrun.train.loop import HopTraining, take_over, trained_tensors
 from xclrun.train.precision import choose_device
 from xclrun.train.stop import StopFlag
 
@@ -129,6 +130,7 @@ class Maker:
         self.state_of: int | None = 0
         self.trained_here: set[int] = set()
         self.whole: set[str] = set()
+        self.featured: dict[str, Encoded] = {}
 
     # What is only made where something has to be computed.
 
@@ -166,17 +168,48 @@ class Maker:
 
     def _context(self, hop: Hop) -> Context:
         trainer = self.run.trainer(hop)
-        sentences = sum(len(self.encodings.splits[language, "train"]) for language in hop.train)
+        train = {language: self.encodings.splits[language, "train"] for language in self.run.stream.languages}
+        train |= {language: self._sentences(hop, language, "train") for language in hop.train}
+        sentences = sum(len(train[language]) for language in hop.train)
         return Context(
             model=self.model,
             hop=hop,
             stream=self.run.stream,
-            train={language: self.encodings.splits[language, "train"] for language in self.run.stream.languages},
+            train=train,
             device=self.device,
             seed=self.run.config.seed,
             batch_size=trainer.batch(sentences),
             precision=trainer.precision.value,
         )
+
+    def _sentences(self, hop: Hop, language: str, split: str) -> Encoded:
+        """Return an encoded split as a hop learns from it and is evaluated on it.
+
+        Where the hop keeps the encoder, which the model must have then, that is with features; they are found in the
+        store, or made.
+        """
+        sentences = self.encodings.splits[language, split]
+        if not self.strategy.keeps_encoder(hop):
+            return sentences
+        encoder, precision = hop, self.run.config.trainer.precision.value
+        while self.strategy.keeps_encoder(encoder):
+            encoder = self.run.stream.hops[encoder.parent]
+        trained = self.run.stages[encoder.index].train
+        key = features_key(trained, self.run.dataset.fingerprints[language, split], precision)
+
+        def make() -> None:
+            found = with_features(self.model, sentences, self.device, precision)
+            facts = {
+                "kind": "features",
+                "hop": f"{encoder.name}: {language}/{split}",
+                "run": self.run.id,
+                **made_here(),
+            }
+            self.store.put(key, facts, lambda folder: save_features(folder, found))
+
+        if key not in self.featured:
+            self.featured[key] = load_features(self._obtain(key, make), sentences)
+        return self.featured[key]
 
     def _obtain(self, key: str, make: Callable[[], None]) -> Path:
         """Return the folder of a stage: found in the store, made here, or made by another process meanwhile.
@@ -221,7 +254,9 @@ class Maker:
                 self._parents(stage.hop)
             folder = self._obtain(stage.train, lambda: self._train(stage))
             if self.weights_of != index:
-                self.model.load_state_dict(load_tensors(folder / "weights.safetensors"))
+                if self.strategy.keeps_encoder(stage.hop):
+                    self.weights(stage.hop.parent)
+                take_over(self.model, load_tensors(folder / "weights.safetensors"))
         self.weights_of = index
 
     def _parents(self, hop: Hop) -> None:
@@ -229,6 +264,9 @@ class Maker:
         self._recall(self.strategy.relied_on(hop))
         self.state(hop.parent)
         self.weights(hop.parent)
+        for split, languages in (("train", hop.train), ("dev", hop.select)):
+            for language in languages:
+                self._sentences(hop, language, split)
 
     def _train(self, stage: Stage) -> None:
         hop, trainer = stage.hop, self.run.trainer(stage.hop)
@@ -240,7 +278,7 @@ class Maker:
         self.weights_of = None
         self.strategy.begin_hop(context)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
-        dev = {language: self.encodings.splits[language, "dev"] for language in hop.select}
+        dev = {language: self._sentences(hop, language, "dev") for language in hop.select}
         training = HopTraining(
             context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop
         )
@@ -254,7 +292,8 @@ class Maker:
             "cost": self.run.cost(hop) | {"device": self.device.type},
             "training": counted,
         }
-        tensors = self.model.state_dict()
+        # Without the encoder where the hop kept it: the parent's weights have it.
+        tensors = trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
         self.store.put(stage.train, facts, lambda folder: save_tensors(folder / "weights.safetensors", tensors))
         checkpoints.clear()
         self.trained_here.add(hop.index)
@@ -332,6 +371,8 @@ class Maker:
             self._recall(self.strategy.recalled(stage.hop))
             self.weights(stage.hop.index)
             self.state(stage.hop.index)
+            for language in self.run.stream.languages:
+                self._sentences(stage.hop, language, "test")
         folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
         return folder, self.store.facts(stage.evaluation)
 
@@ -351,7 +392,7 @@ class Maker:
         for language in languages:
             self.stop.check()
             self.strategy.for_language(language, seen)
-            rows = self.evaluator.predict(self.model, self.encodings.splits[language, "test"], language, "test")
+            rows = self.evaluator.predict(self.model, self._sentences(hop, language, "test"), language, "test")
             scores[language] = self.evaluator.scores(rows)
             for name, values in rows.items():
                 columns.setdefault(name, []).extend(values)
