@@ -2,7 +2,7 @@
 
 Hydra composes one job in about a tenth of a second. Jobs of a sweep differ in few groups and in many plain values, so
 one config is composed per combination of groups and of values that others refer to; the remaining plain values (seed,
-bucket) are set on it one job after another. The result equals Hydra's own, job by job.
+shots, bucket) are set on it one job after another. The result equals Hydra's own, job by job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_EXPANSION = (
 )
 
 # Plain values that no other value refers to, and that sweeps vary most.
-FREE = ("seed", "bucket")
+FREE = ("seed", "shots", "bucket")
 
 
 def register() -> None:
@@ -223,7 +223,7 @@ def _is_free(override: Override) -> bool:
 
 
 def _refers_to_free(cfg: DictConfig) -> bool:
-    """Whether a value refers to the seed or the bucket, as in ``dataset.subset_seed=${seed}``."""
+    """Whether a value refers to the seed, K or the bucket, as in ``dataset.subset_seed=${seed}``."""
     plain = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     text = OmegaConf.to_yaml(plain)
     return bool(re.search(rf"\$\{{[^}}]*\b({'|'.join(FREE)})\b", text))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example
+from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example, same_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -113,7 +113,7 @@ def overlaps(dataset: Dataset) -> list[Overlap]:
 
 
 def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
-    texts = {key: [_text(e) for e in examples] for key, examples in dataset.splits.items()}
+    texts = {key: [same_sentence(e) for e in examples] for key, examples in dataset.splits.items()}
     ids = {key: {e.id for e in examples} for key, examples in dataset.splits.items()}
     for one, other in combinations(SPLITS, 2):
         for language in dataset.languages:
@@ -155,8 +155,3 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int
 
 def _names(examples: tuple[Example, ...]) -> tuple[set[str], set[str]]:
     return {e.label for e in examples}, {t for e in examples for t in e.tags or ()} | {OUTSIDE}
-
-
-def _text(example: Example) -> tuple[str, ...]:
-    second = () if example.text_b is None else ("\n", *example.text_b.split())
-    return tuple(token.casefold() for token in (*example.tokens, *second))

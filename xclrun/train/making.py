@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from xclrun.code import code_version
-from xclrun.config import Selection
+from xclrun.config import ModelConfig, Selection
 from xclrun.data.encode import Encoded, encode
+from xclrun.data.example import Dataset
+from xclrun.errors import UsageError
 from xclrun.model.network import Model, build
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.plan import Hop, Stage, derive, digest
@@ -83,12 +85,32 @@ def encodings(run: Run) -> Encodings:
             name: encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value)
             for name, examples in dataset.splits.items()
         }
-        kept = used_pieces(splits.values(), tokenizer) if config.trim_vocabulary else None
+        kept = _kept(config, dataset, splits, tokenizer) if config.trim_vocabulary else None
         if kept is not None:
             splits = {name: split.renumbered(kept) for name, split in splits.items()}
         _encodings[key] = Encodings(tokenizer, splits, kept)
         write_json(_truncated(run), _encodings[key].truncated)
     return _encodings[key]
+
+
+def _kept(
+    model: ModelConfig, dataset: Dataset, splits: Mapping[tuple[str, str], Encoded], tokenizer: Any
+) -> np.ndarray:
+    """Return the pieces that a trimmed vocabulary keeps: the same for all buckets, whose data has the same origin.
+
+    Raises:
+        UsageError: a bucket has others, since it was not drawn from this data.
+    """
+    here = used_pieces(splits.values(), tokenizer)
+    if dataset.whole is None:
+        return here
+    origin = (encode(e, tokenizer, (), (), model.max_length, model.label_on) for e in dataset.origin.splits.values())
+    kept = used_pieces(origin, tokenizer)
+    if not np.isin(here, kept).all():
+        raise UsageError(
+            "model.trim_vocabulary=true: the buckets have word pieces that the dataset has not; set it to false"
+        )
+    return kept
 
 
 def _truncated(run: Run) -> Path:
