@@ -215,7 +215,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
     from xclrun.model.vocabulary import load_tokenizer, used_pieces
 
     try:
-        dataset = load_dataset(config.dataset, config.bucket)
+        dataset = load_dataset(config.dataset, config.bucket, config.shots)
     except UsageError as error:
         raise UsageError(f"{error}; params also takes task.intents=N task.tags=N task.languages=N") from error
     intents = given.get("task.intents", len(dataset.labels))
@@ -229,6 +229,8 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
             tokenizer = load_tokenizer(model, dataset, cache if cache.is_dir() else Path(folder))
         vocabulary = len(tokenizer) if from_scratch(model) else None
         if model.trim_vocabulary:
-            splits = (encode(e, tokenizer, (), (), model.max_length, model.label_on) for e in dataset.splits.values())
+            splits = (
+                encode(e, tokenizer, (), (), model.max_length, model.label_on) for e in dataset.origin.splits.values()
+            )
             kept = len(used_pieces(splits, tokenizer))
     return Task(intents, tags, tuple(listed or dataset.languages), vocabulary, kept)

@@ -1,4 +1,4 @@
-"""Heads. Of classes: linear, or cosines. Of tags: linear + CRF on words for the joint task, linear alone for POS and NER.
+"""Heads. Of classes: linear, or cosines. Of tags: linear + CRF on words for the joint task, linear for POS and NER.
 
 CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are
 packed to the left, so that the CRF's mask has no holes; heads compute in fp32 whatever the encoder's precision.

@@ -1,4 +1,4 @@
-"""Few-shot adapting of BERT's pooler and the output layer, of which a part starts anew ("FC (reset) + pooler"; FS, Table 6).
+"""Few-shot adapting of BERT's pooler and the output layer, one of them fresh ("FC (reset) + pooler"; FS, Table 6).
 
 Settings: ``reset``: ``pooler``, ``classifier`` or ``both``. The pooler starts as BERT initialises it (normal, without
 bias), the classifier as before source training, with values of its own.

@@ -1,8 +1,8 @@
 """Few-shot adapting that tunes heads alone: the encoder stays as source training left it.
 
-FS (Zhao et al. 2021), Table 6. The encoder is in eval mode throughout, so that what it makes of a sentence never changes:
-it is computed once, and heads learn from what is kept (`xclrun.train.features`). Dropout before the heads is as ever. In
-a stream of more hops all but the first adapt. Source training is plain fine-tuning, and shared with it.
+FS (Zhao et al. 2021), Table 6. The encoder is in eval mode throughout, so that what it makes of a sentence never
+changes: it is computed once, and heads learn from what is kept (`xclrun.train.features`). Dropout before the heads is
+as ever. In a stream of more hops all but the first adapt. Source training is plain fine-tuning, and shared with it.
 
 | strategy | what is tuned | goes with |
 |---|---|---|

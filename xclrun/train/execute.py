@@ -189,6 +189,7 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
         "tags": list(dataset.tags),
         "data": {
             "fingerprint": run.data_fingerprint,
+            "whole": run.whole_fingerprint,
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
             "unseen_labels": dataset.unseen_labels,
             **dataset.notes,

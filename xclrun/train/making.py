@@ -23,6 +23,8 @@ from torch import Tensor
 from xclrun.code import code_version
 from xclrun.config import Selection
 from xclrun.data.encode import Encoded, encode
+from xclrun.data.example import Example
+from xclrun.errors import UsageError
 from xclrun.model.network import Model, build
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.plan import Hop, Stage, derive, digest
@@ -70,34 +72,69 @@ class Encodings:
         return {f"{language}/{split}": e.truncated for (language, split), e in self.splits.items() if e.truncated}
 
 
-_encodings: dict[tuple[str, ...], Encodings] = {}
+@dataclass(frozen=True)
+class _Common:
+    """What runs have in common that agree on encoder and label sets; kept between the runs of one process.
+
+    Attributes:
+        key: what they agree on.
+        tokenizer, kept: see `Encodings`.
+        splits: fingerprint of a split's examples → the split, encoded.
+    """
+
+    key: tuple[str, ...]
+    tokenizer: Any
+    kept: np.ndarray | None
+    splits: dict[str, Encoded]
+
+
+_common: _Common | None = None
 
 
 def encodings(run: Run) -> Encodings:
-    """Return tokenizer and encoded splits of a run's dataset; the last ones are kept."""
-    config, dataset = run.config.model, run.dataset
-    key = (run.data_fingerprint, json.dumps(run.resolved["model"]), str(run.cache))
-    if key not in _encodings:
-        _encodings.clear()
-        tokenizer = load_tokenizer(config, dataset, run.cache)
-        splits = {
-            name: encode(
-                examples,
-                tokenizer,
-                dataset.labels,
-                dataset.tags,
-                config.max_length,
-                config.label_on.value,
-                dataset.kind.words,
-            )
-            for name, examples in dataset.splits.items()
-        }
-        kept = used_pieces(splits.values(), tokenizer) if config.trim_vocabulary else None
-        if kept is not None:
-            splits = {name: split.renumbered(kept) for name, split in splits.items()}
-        _encodings[key] = Encodings(tokenizer, splits, kept)
-        write_json(_truncated(run), _encodings[key].truncated)
-    return _encodings[key]
+    """Return tokenizer and encoded splits of a run's dataset.
+
+    What is encoded is kept: runs with other buckets encode these alone. A trimmed vocabulary is the same for all
+    buckets: it keeps the pieces of what they were drawn from.
+
+    Raises:
+        UsageError: a bucket has other pieces, since it was not drawn from this data.
+    """
+    global _common
+    dataset, config = run.dataset, run.config.model
+    sets = digest([dataset.kind.identified, dataset.labels, dataset.tags])
+    key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
+    if _common is None or _common.key != key:
+        tokenizer, whole = load_tokenizer(config, dataset, run.cache), dataset.origin
+        kept = None
+        if config.trim_vocabulary:
+            pieces = (_encode(run, whole.splits[name], tokenizer) for name in whole.splits)
+            kept = used_pieces(pieces, tokenizer)
+        _common = _Common(key, tokenizer, kept, {})
+    splits = {}
+    for name, examples in dataset.splits.items():
+        content = dataset.fingerprints[name]
+        if content not in _common.splits:
+            encoded = _encode(run, examples, _common.tokenizer)
+            _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
+        splits[name] = _common.splits[content]
+    found = Encodings(_common.tokenizer, splits, _common.kept)
+    write_json(_truncated(run), found.truncated)
+    return found
+
+
+def _encode(run: Run, examples: Sequence[Example], tokenizer: Any) -> Encoded:
+    dataset, config = run.dataset, run.config.model
+    words = dataset.kind.words
+    return encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value, words)
+
+
+def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
+    if not np.isin(encoded.pieces.values, kept).all():
+        raise UsageError(
+            "model.trim_vocabulary=true: the buckets have word pieces that the dataset has not; set it to false"
+        )
+    return encoded.renumbered(kept)
 
 
 def _truncated(run: Run) -> Path:
