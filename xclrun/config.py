@@ -80,6 +80,11 @@ class LabelOn(Enum):
     last = "last"
 
 
+class TagsAre(Enum):
+    spans = "spans"
+    words = "words"
+
+
 class Precision(Enum):
     fp32 = "fp32"
     bf16 = "bf16"
@@ -137,6 +142,7 @@ class DatasetConfig:
     name: str = MISSING
     reader: str = MISSING
     task: str = "intent_slots"
+    tags_are: TagsAre = TagsAre.spans
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None

@@ -54,7 +54,7 @@ NOT_IDENTITY = frozenset(
 
 # Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
 # run's identity, so that ids stay as they were.
-LATER: Mapping[str, Any] = {"shots": None}
+LATER: Mapping[str, Any] = {"dataset.tags_are": "spans", "shots": None}
 
 
 def digest(content: Any) -> str:

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from xclrun.config import Config, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
-from xclrun.errors import RunError
+from xclrun.errors import RunError, UsageError
 from xclrun.model.source import encoder_identity
 from xclrun.plan import (
     DataIdentity,
@@ -139,7 +139,7 @@ def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIde
 
 
 def _identity(dataset: Dataset) -> DataIdentity:
-    return DataIdentity(dataset.fingerprints, digest([dataset.task, dataset.labels, dataset.tags]))
+    return DataIdentity(dataset.fingerprints, digest([dataset.kind.identified, dataset.labels, dataset.tags]))
 
 
 def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
@@ -222,7 +222,12 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
     resolved = {**resolved, "order": {**resolved["order"], "name": name, "languages": list(order)}}
     strategy = make(config.strategy)
+    if (reason := strategy.unfit(dataset.kind)) is not None:
+        raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
     stream = strategy.stream(order)
+    for language in stream.languages:
+        if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):
+            raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
     encoder = encoder_identity(config.model, dataset)
     return Run(
         config=config,

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.task import METRICS
+
 SCHEMA = 1
 
-# Names of tasks in tables → metrics in records. A dataset without tags only has the first.
-TASKS = {"intent": "intent_accuracy", "slots": "slot_f1"}
+# Names in tables → metrics in records. A run has those of its dataset's task (`xclrun.task`).
+TASKS = {metric.short: metric.name for metric in METRICS}
 
 STATUSES = ("finished", "running", "interrupted", "failed")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast
 
-# The id of a label or tag that training never had, and of the tags of a dataset that has none.
+# The id of a label or tag that training never had, and of the labels or tags of a dataset that has none.
 UNSEEN = -1
 
 
@@ -82,7 +82,7 @@ class Batch:
         token_type_ids: (B, L) int64.
         word_pieces: (B, W) int64, position of each word's labelled piece, words packed to the left, 0 on padding.
         word_mask: (B, W) bool, true on words.
-        labels: (B,) int64, −1 where training never had the label.
+        labels: (B,) int64, −1 where training never had the label or the task has none.
         tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
         indices: (B,) the examples' positions in the `Encoded` that the batch comes from.
     """
@@ -130,9 +130,9 @@ class Encoded:
         types: token type of each piece; same rows as ``pieces``.
         word_pieces: for each word that the model sees, the position of its labelled piece in the row of ``pieces``.
         tags: tag id of each word that the model sees, −1 for one that training never had; same rows as ``word_pieces``.
-        labels: (n,) int64 label ids, −1 for one that training never had.
+        labels: (n,) int64 label ids, −1 for one that training never had, and where the task has no labels.
         words: (n,) int64 number of words of the whole sentence.
-        cut: (n,) bool, whether the sentence was cut at ``max_length``. Words beyond count as predicted ``O``.
+        cut: (n,) bool, whether the sentence was cut at ``max_length``.
         pad: the piece that fills up a batch.
     """
 
@@ -200,12 +200,14 @@ def encode(
     tags: Sequence[str],
     max_length: int,
     label_on: LabelOn | str = LabelOn.first,
+    whole_words: bool = True,
 ) -> Encoded:
     """Encode examples for a model.
 
     A word that gives no piece (a zero-width space, say) gets the unknown piece, so that every word has a label. A
     sentence longer than ``max_length`` pieces is cut after the last word that fits whole; its first word is always
-    kept, and cut itself where it alone is too long. Of a pair, the longer text loses words first.
+    kept, and cut itself where it alone is too long. Of a pair, the longer text loses words first. Where words need not
+    be told apart, the same is done with single pieces, and no piece carries a word's label.
 
     Args:
         examples: any languages.
@@ -214,6 +216,7 @@ def encode(
         tags: names of the tags, in the order of their ids.
         max_length: word pieces per sentence, special ones included.
         label_on: ``first`` or ``last``: the piece that carries its word's label.
+        whole_words: whether words are told apart (`xclrun.task.Task.words`).
 
     Raises:
         UsageError: the tokenizer cannot serve, or ``max_length`` leaves no room for a word.
@@ -229,15 +232,23 @@ def encode(
     label_ids = {name: i for i, name in enumerate(labels)}
     tag_ids = {name: i for i, name in enumerate(tags)}
     on_last = LabelOn(label_on) is LabelOn.last
-    rows, types, positions, gold, cut = [], [], [], [], []
+    rows, types, cut = [], [], []
+    positions: list[list[int]] = []
+    gold: list[list[int]] = []
     for example, second in zip(examples, seconds, strict=True):
         frame = frames[bool(second)]
         words, others = [pieces_of[word] for word in example.tokens], [pieces_of[word] for word in second]
+        if not whole_words:
+            words, others = _single(words), _single(others)
         cut.append(_fit(words, others, max_length - frame.special))
         row, row_types, start = frame.around(words, others)
         ends = list(accumulate(map(len, words), initial=start))
         rows.append(row)
         types.append(row_types)
+        if not whole_words:
+            positions.append([])
+            gold.append([])
+            continue
         positions.append([end - 1 for end in ends[1:]] if on_last else ends[:-1])
         gold.append([tag_ids.get(tag, UNSEEN) for tag in (example.tags or [""] * len(words))[: len(words)]])
     return Encoded(
@@ -247,7 +258,7 @@ def encode(
         types=Ragged.of(types),
         word_pieces=Ragged.of(positions),
         tags=Ragged.of(gold),
-        labels=np.array([label_ids.get(e.label, UNSEEN) for e in examples], np.int64),
+        labels=np.array([UNSEEN if e.label is None else label_ids.get(e.label, UNSEEN) for e in examples], np.int64),
         words=np.array([len(e.tokens) for e in examples], np.int64),
         cut=np.array(cut, bool),
         pad=int(tokenizer.pad_token_id),
@@ -328,6 +339,10 @@ def _pieces_of(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> dict
     if unknown is None and not all(found):
         raise UsageError(f"the tokenizer has no piece for {distinct[found.index([])]!r}, and no unknown piece")
     return {word: pieces or [unknown] for word, pieces in zip(distinct, found, strict=True)}
+
+
+def _single(words: list[list[int]]) -> list[list[int]]:
+    return [[piece] for word in words for piece in word]
 
 
 def _fit(words: list[list[int]], others: list[list[int]], budget: int) -> bool:

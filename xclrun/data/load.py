@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
 from xclrun.config import DatasetConfig
-from xclrun.data import jsonl, mtop
+from xclrun.data import conllu, jsonl, mtop, panx, released
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.files import Notes, Splits, choose_languages
 from xclrun.errors import UsageError, did_you_mean
-
-TASKS = ("intent_slots",)
+from xclrun.task import task_of
 
 
 def _read_mini(cfg: DatasetConfig) -> tuple[Splits, Notes]:
@@ -30,6 +29,12 @@ READERS: dict[str, Callable[[DatasetConfig], tuple[Splits, Notes]]] = {
     "mini": _read_mini,
     "mtop": mtop.read,
     "jsonl": jsonl.read,
+    "conllu": conllu.read,
+    "panx": panx.read,
+    "pawsx": released.read,
+    "mldoc": released.read,
+    "marc": released.read,
+    "xnli": released.read_xnli,
 }
 
 
@@ -84,7 +89,7 @@ def load_dataset(
         key: subset(examples, sizes[key[1]], (cfg.subset_seed, *key), skip if key[1] == "train" else 0)
         for key, examples in splits.items()
     }
-    return Dataset(cfg.name, cfg.task, whole.languages, drawn, whole.notes)
+    return Dataset(cfg.name, cfg.task, whole.languages, drawn, whole.notes, whole.tags_are)
 
 
 def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
@@ -97,7 +102,7 @@ def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[
         if split != "train" or language not in few:
             splits[language, split] = subset(examples, size, (cfg.subset_seed, language, split))
     _check_tags(cfg.name, splits)
-    return Dataset(cfg.name, cfg.task, whole.languages, splits, whole.notes, whole)
+    return Dataset(cfg.name, cfg.task, whole.languages, splits, whole.notes, whole.tags_are, whole)
 
 
 _last: tuple[str, Dataset] | None = None
@@ -112,19 +117,18 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
     global _last
     if cfg.reader not in READERS:
         raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
-    if cfg.task not in TASKS:
-        raise UsageError(f"dataset.task={cfg.task}: unknown; {did_you_mean(str(cfg.task), TASKS)}")
+    task_of(cfg.task, cfg.tags_are.value)
     key = repr([(name, getattr(cfg, name)) for name in SOURCE])
     if _last is None or _last[0] != key:
         splits, notes = READERS[cfg.reader](cfg)
         _check_tags(cfg.name, splits)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
-        _last = key, Dataset(cfg.name, cfg.task, languages, splits, notes)
+        _last = key, Dataset(cfg.name, cfg.task, languages, splits, notes, cfg.tags_are.value)
     return _last[1]
 
 
 # What of the config decides what is read.
-SOURCE = ("name", "reader", "task", "root", "hub", "hub_config", "languages", "on_bad_line")
+SOURCE = ("name", "reader", "task", "tags_are", "root", "hub", "hub_config", "languages", "on_bad_line")
 
 
 def subset(

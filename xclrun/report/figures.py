@@ -23,7 +23,7 @@ def heatmap(record: RunRecord, task: str) -> Figure:
 
     Args:
         record: the run; its matrix may have unmeasured cells, shown as –.
-        task: ``intent`` or ``slots``.
+        task: short name of a metric (``intent``, ``slots``, …).
 
     Raises:
         ValueError: the run has no scores for the task.
@@ -60,7 +60,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
 
     Args:
         strategies: label → its runs, which have the same languages in the same order.
-        task: ``intent`` or ``slots``.
+        task: short name of a metric (``intent``, ``slots``, …).
         title: what runs these are.
     """
     from matplotlib.figure import Figure

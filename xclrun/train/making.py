@@ -82,7 +82,15 @@ def encodings(run: Run) -> Encodings:
         _encodings.clear()
         tokenizer = load_tokenizer(config, dataset, run.cache)
         splits = {
-            name: encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value)
+            name: encode(
+                examples,
+                tokenizer,
+                dataset.labels,
+                dataset.tags,
+                config.max_length,
+                config.label_on.value,
+                dataset.kind.words,
+            )
             for name, examples in dataset.splits.items()
         }
         kept = _kept(config, dataset, splits, tokenizer) if config.trim_vocabulary else None
@@ -94,17 +102,18 @@ def encodings(run: Run) -> Encodings:
 
 
 def _kept(
-    model: ModelConfig, dataset: Dataset, splits: Mapping[tuple[str, str], Encoded], tokenizer: Any
+    model: ModelConfig, dataset: Dataset, encoded: Mapping[tuple[str, str], Encoded], tokenizer: Any
 ) -> np.ndarray:
     """Return the pieces that a trimmed vocabulary keeps: the same for all buckets, whose data has the same origin.
 
     Raises:
         UsageError: a bucket has others, since it was not drawn from this data.
     """
-    here = used_pieces(splits.values(), tokenizer)
+    here = used_pieces(encoded.values(), tokenizer)
     if dataset.whole is None:
         return here
-    origin = (encode(e, tokenizer, (), (), model.max_length, model.label_on) for e in dataset.origin.splits.values())
+    words, splits = dataset.kind.words, dataset.origin.splits.values()
+    origin = (encode(e, tokenizer, (), (), model.max_length, model.label_on, words) for e in splits)
     kept = used_pieces(origin, tokenizer)
     if not np.isin(here, kept).all():
         raise UsageError(
@@ -171,7 +180,8 @@ class Maker:
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
         tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
-        model = build(config.model, tokenizer, len(dataset.labels), len(dataset.tags), config.seed, kept)
+        sizes_of_heads = len(dataset.labels), len(dataset.tags)
+        model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.kind)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, self)
