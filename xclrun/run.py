@@ -238,6 +238,9 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     if (reason := strategy.unfit(dataset.kind)) is not None:
         raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
     stream = _stream(config, strategy, order)
+    for language in stream.languages:
+        if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):
+            raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
     encoder = encoder_identity(config.model, dataset)
     return Run(
         config=config,

@@ -24,13 +24,11 @@ from xclrun.data.example import Dataset, Example, fingerprint
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.errors import UsageError
 
-NO_LABEL: Any = None
-
 
 def tagged(id: str, *tags: str, words: str | None = None) -> Example:
     """Make a sentence with these tags and no label."""
     tokens = tuple(words.split()) if words else tuple(f"{id}.{i}" for i in range(len(tags)))
-    return Example(id, "hi", tokens, NO_LABEL, tags)
+    return Example(id, "hi", tokens, None, tags)
 
 
 def classed(id: str, label: str, text: str | None = None, text_b: str | None = None) -> Example:

@@ -12,7 +12,7 @@ import re
 
 from xclrun.config import DatasetConfig
 from xclrun.data.example import Example
-from xclrun.data.files import BadRow, Notes, Source, Splits, blocks, collect, find_files, parse_utf8, tags_only
+from xclrun.data.files import BadRow, Notes, Source, Splits, blocks, collect, find_files, parse_utf8, task_of_files
 
 # The first name that fits counts: a release's names, then one file per language and split.
 LAYOUT = ("{language}_{any}-ud-{split}.conllu", "{language}-{split}.conllu", "{language}/{split}.conllu")
@@ -27,7 +27,7 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     Raises:
         UsageError: the task is not one of tags; see `find_files` and `collect`.
     """
-    tags_only(cfg)
+    task_of_files(cfg, tags=True)
     sources = (Source(f.language, f.split, f.shown, blocks(f)) for f in find_files(cfg, LAYOUT))
     return collect(sources, parse_sentence, cfg.on_bad_line)
 

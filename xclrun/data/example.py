@@ -85,14 +85,14 @@ class Dataset:
     whole: Dataset | None = None
 
     @property
-    def kind(self) -> Task:
-        """What the task's name means."""
-        return task_of(self.task, self.tags_are)
-
-    @property
     def origin(self) -> Dataset:
         """The dataset itself, or the one that its buckets were drawn from."""
         return self if self.whole is None else self.whole
+
+    @property
+    def kind(self) -> Task:
+        """What the task's name means."""
+        return task_of(self.task, self.tags_are)
 
     def split(self, language: str, split: str) -> tuple[Example, ...]:
         """Return the examples of one language and split."""

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -64,32 +64,43 @@ class Source(Generic[Row]):
     rows: Iterable[Row]
 
 
-def find_files(cfg: DatasetConfig, layout: Sequence[str]) -> list[SplitFile]:
+def find_files(
+    cfg: DatasetConfig,
+    layout: Sequence[str],
+    split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
+    languages: Mapping[str, str] | None = None,
+) -> list[SplitFile]:
     """Return the file of every wanted language and split under ``dataset.root``: languages in order, then splits.
+
+    Args:
+        layout: file names.
+        split_names: split → what stands for it in file names.
+        languages: what stands for a language in file names → its key; others are keys themselves.
 
     Raises:
         UsageError: the root is missing or holds nothing of this layout; a language or split is lacking or there twice.
     """
-    root, shown = _root(cfg, layout)
+    root, shown = root_of(cfg, layout, split_names)
     found: dict[tuple[str, str], list[str]] = {}
-    patterns = [_pattern(name) for name in layout]
+    patterns = [_pattern(name, split_names) for name in layout]
     for name in _names(root, shown):
         # The first pattern that fits counts.
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is not None:
-            split = next(s for s, names in SPLIT_NAMES.items() if match["split"] in names)
-            found.setdefault((match["language"], split), []).append(name)
+            split = next(s for s, names in split_names.items() if match["split"] in names)
+            language = (languages or {}).get(match["language"], match["language"])
+            found.setdefault((language, split), []).append(name)
     known = {language for language, _ in found}
     if not known:
         raise UsageError(
-            f"dataset.root={shown}: no data found; looked for {_looked_for('<language>', 'train', layout)}"
+            f"dataset.root={shown}: no data found; looked for {_looked_for('<language>', 'train', layout, split_names)}"
         )
     files = []
     for language in choose_languages(cfg.languages, known, shown):
         for split in SPLITS:
             names = found.get((language, split), [])
             if not names:
-                looked_for = _looked_for(language, split, layout)
+                looked_for = _looked_for(language, split, layout, split_names)
                 raise UsageError(f"dataset.root={shown}: '{language}' has no {split} split; looked for {looked_for}")
             if len(names) > 1:
                 twice = " and ".join(sorted(names))
@@ -117,13 +128,15 @@ def choose_languages(asked: Sequence[str] | None, known: Collection[str], where:
 
 
 def collect(
-    sources: Iterable[Source[Row]], parse: Callable[[Row, str, str, int], Example], on_bad_line: OnBadLine | str
+    sources: Iterable[Source[Row]],
+    parse: Callable[[Row, str, str, int], Example | None],
+    on_bad_line: OnBadLine | str,
 ) -> tuple[Splits, Notes]:
     """Parse every row of every source.
 
     Args:
         sources: one per language and split.
-        parse: (row, language, split, row number from 1) → example, or `BadRow`.
+        parse: (row, language, split, row number from 1) → example, None for a header, or `BadRow`.
         on_bad_line: ``error``, or ``skip``: bad rows are left out and counted in ``notes["skipped"]``.
 
     Raises:
@@ -142,6 +155,8 @@ def collect(
                 continue
             try:
                 example = parse(row, source.language, source.split, number)
+                if example is None:
+                    continue
                 _check_text(example)
                 if example.id in first_seen:
                     raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
@@ -196,15 +211,16 @@ def lines(file: SplitFile) -> Iterator[bytes]:
         yield line.rstrip(b"\r")
 
 
-def tags_only(cfg: DatasetConfig) -> Task:
-    """Return the task of a dataset whose files have tags of words and no labels.
+def task_of_files(cfg: DatasetConfig, tags: bool) -> Task:
+    """Return the task of a dataset whose files hold tags of words alone (``tags``), or a label of each text alone.
 
     Raises:
-        UsageError: the task needs labels.
+        UsageError: the task needs more, or other things.
     """
     task = task_of(cfg.task, cfg.tags_are.value)
-    if task.label is not None or task.tag is None:
-        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold tags of words alone")
+    if (task.label is None, task.tag is not None) != (tags, tags):
+        held = "tags of words alone" if tags else "a label of each text alone"
+        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold {held}")
     return task
 
 
@@ -254,10 +270,16 @@ def _check_text(example: Example) -> None:
         raise BadRow("half of a surrogate pair (\\ud800 to \\udfff) is no character") from None
 
 
-def _root(cfg: DatasetConfig, layout: Sequence[str]) -> tuple[Path, str]:
-    """Return the folder of the data, and its name as given."""
+def root_of(
+    cfg: DatasetConfig, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES
+) -> tuple[Path, str]:
+    """Return the folder of the data, and its name as given.
+
+    Raises:
+        UsageError: it is not given, or is no folder.
+    """
     if cfg.root is None:
-        holds = _looked_for("<language>", "train", layout)
+        holds = _looked_for("<language>", "train", layout, split_names)
         raise UsageError(f"dataset.root is needed: the folder that holds {holds} and so on")
     root = Path(cfg.root).expanduser()
     if not root.is_dir():
@@ -277,11 +299,11 @@ def _names(root: Path, shown: str) -> list[str]:
     return sorted([*inside, *(entry.relative_to(root).as_posix() for entry in root.glob("*/*"))])
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Pattern[str]:
     """Return the expression that matches a layout's file name, with groups ``language`` and ``split``."""
-    splits = "|".join(alias for names in SPLIT_NAMES.values() for alias in names)
+    splits = "|".join(alias for names in split_names.values() for alias in names)
     # What stands for any text ends a language's key.
-    key = r"(?P<language>[^/._-]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
+    key = r"(?P<language>[^/._]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
     groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+"}
     escaped = re.escape(name)
     for place, group in groups.items():
@@ -289,9 +311,9 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(escaped)
 
 
-def _looked_for(language: str, split: str, layout: Sequence[str]) -> str:
+def _looked_for(language: str, split: str, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]]) -> str:
     """Return the file names that would have served, for an error line."""
     *others, last = [
-        name.format(language=language, split=alias, any="*") for alias in SPLIT_NAMES[split] for name in layout
+        name.format(language=language, split=alias, any="*") for alias in split_names[split] for name in layout
     ]
     return f"{', '.join(others)} or {last}" if others else last

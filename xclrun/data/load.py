@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
 from xclrun.config import DatasetConfig
-from xclrun.data import conllu, jsonl, mtop, panx
+from xclrun.data import conllu, jsonl, mtop, panx, released
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.files import Notes, Splits, choose_languages
@@ -31,6 +31,10 @@ READERS: dict[str, Callable[[DatasetConfig], tuple[Splits, Notes]]] = {
     "jsonl": jsonl.read,
     "conllu": conllu.read,
     "panx": panx.read,
+    "pawsx": released.read,
+    "mldoc": released.read,
+    "marc": released.read,
+    "xnli": released.read_xnli,
 }
 
 
@@ -85,7 +89,7 @@ def load_dataset(
         key: subset(examples, sizes[key[1]], (cfg.subset_seed, *key), skip if key[1] == "train" else 0)
         for key, examples in splits.items()
     }
-    return Dataset(cfg.name, cfg.task, whole.languages, drawn, whole.notes, cfg.tags_are.value)
+    return Dataset(cfg.name, cfg.task, whole.languages, drawn, whole.notes, whole.tags_are)
 
 
 def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
@@ -98,7 +102,7 @@ def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[
         if split != "train" or language not in few:
             splits[language, split] = subset(examples, size, (cfg.subset_seed, language, split))
     _check_tags(cfg.name, splits)
-    return Dataset(cfg.name, cfg.task, whole.languages, splits, whole.notes, cfg.tags_are.value, whole)
+    return Dataset(cfg.name, cfg.task, whole.languages, splits, whole.notes, whole.tags_are, whole)
 
 
 _last: tuple[str, Dataset] | None = None

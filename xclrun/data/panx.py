@@ -22,7 +22,7 @@ from xclrun.data.files import (
     collect,
     find_files,
     parse_utf8,
-    tags_only,
+    task_of_files,
 )
 from xclrun.task import Task
 
@@ -41,7 +41,7 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     Raises:
         UsageError: the task is not one of tags; see `find_files` and `collect`.
     """
-    task = tags_only(cfg)
+    task = task_of_files(cfg, tags=True)
     sources = (Source(f.language, f.split, f.shown, blocks(f)) for f in find_files(cfg, LAYOUT))
     return collect(sources, partial(parse_sentence, task=task), cfg.on_bad_line)
 

@@ -96,7 +96,7 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
                 text
                 for language in sorted(origin.languages)
                 for e in origin.split(language, "train")
-                for text in _texts(e, origin.kind.pairs)
+                for text in _texts(e, dataset.kind.pairs)
             )
             atomic_write(path, "\n".join(learn_wordpieces(sentences, model.vocab_size)) + "\n")
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)

@@ -260,9 +260,8 @@ def _from_tsv(content: bytes, language: str, shown: str, default: str, ours: dic
     texts = ours.get("texts", [None] * len(sentences))
     if len(ids) != len(sentences) or len(texts) != len(sentences):
         raise UsageError(f"{shown}: {len(sentences)} sentences, but {OURS} beside it names {len(ids)}")
-    label: Any = None
     return tuple(
-        Example(id, language, tuple(w for w, _ in sentence), label, tuple(t for _, t in sentence), text)
+        Example(id, language, tuple(w for w, _ in sentence), None, tuple(t for _, t in sentence), text)
         for id, text, sentence in zip(ids, texts, sentences, strict=True)
     )
 
