@@ -59,6 +59,12 @@ EXPECTED = {
     "dataset.max_eval": "id",
     "dataset.subset_seed": "id",
     "dataset.on_bad_line": "nothing",
+    # Without shots; with them, see below.
+    "dataset.buckets.sampler": "nothing",
+    "dataset.buckets.draw_from": "nothing",
+    "dataset.buckets.counts": "nothing",
+    "dataset.buckets.number": "nothing",
+    "dataset.buckets.root": "nothing",
     "dataset.replay.memory": "nothing",
     "dataset.replay.every_k": "nothing",
     "order.name": "id",
@@ -122,6 +128,7 @@ EXPECTED = {
     "source": "id",
     "language": "id",
     "seed": "all",
+    "shots": "id",
     "bucket": "id",
     "paths.outputs": "nothing",
     "paths.store": "nothing",
@@ -452,6 +459,44 @@ def test_what_changes_results_changes_the_id(override: str, make_run: Callable[.
 def test_ids_tell_a_person_what_a_run_is(make_run: Callable[..., Run]) -> None:
     assert make_run("strategy=er", "seed=7").id.startswith("jsonl-er-en-de-es-s7-")
     assert make_run("bucket=2", "dataset.max_train=3").id.startswith("jsonl-naive-en-de-es-s1-b2-")
+
+
+# The small corpus has too few sentences for disjoint buckets.
+BY_TAGS = ("dataset.buckets.sampler=minimum",)
+
+
+def test_how_buckets_are_drawn_counts_with_shots_alone(make_run: Callable[..., Run]) -> None:
+    """What there is without K has the ids that it had before there were buckets, which knew no such keys."""
+    from xclrun.plan import identity
+
+    plain, few = make_run().resolved, make_run(*BY_TAGS, "shots=2").resolved
+    assert "shots" not in identity(plain)
+    assert "buckets" not in identity(plain)["dataset"]
+    assert identity(few)["shots"] == 2
+    assert set(identity(few)["dataset"]["buckets"]) == {"sampler", "draw_from", "counts", "number"}
+
+
+def test_k_and_bucket_name_a_run(make_run: Callable[..., Run]) -> None:
+    run = make_run(*BY_TAGS, "shots=2", "bucket=1")
+    assert run.id.startswith("jsonl-naive-en-de-es-s1-k2-b1-")
+    assert run.label == "naive · en-de-es · seed 1 · K = 2 · bucket 1"
+    first = make_run(*BY_TAGS, "shots=2")
+    assert first.id == make_run(*BY_TAGS, "shots=2", "bucket=0").id
+    assert first.config.bucket == first.resolved["bucket"] == 0
+    assert len({make_run(*BY_TAGS, *few).id for few in (["shots=2"], ["shots=2", "bucket=1"], ["shots=1"], [])}) == 4
+
+
+def test_buckets_share_what_does_not_depend_on_them(make_run: Callable[..., Run]) -> None:
+    """The vocabulary that is learnt and the label sets come from the whole training splits, so hop 0 is one."""
+    runs = [make_run(*BY_TAGS, f"shots={k}", f"bucket={b}") for k, b in ((1, 0), (1, 1), (2, 0))]
+    everything = make_run()
+    assert {run.stages[0].train for run in runs} == {everything.stages[0].train}
+    assert {run.stages[0].evaluation for run in runs} == {everything.stages[0].evaluation}
+    assert len({run.stages[1].train for run in (*runs, everything)}) == 4
+    assert {run.whole_fingerprint for run in runs} == {everything.data_fingerprint}
+    assert len({run.data_fingerprint for run in runs}) == 3
+    subset = make_run("dataset.max_train=3", "bucket=1")
+    assert subset.whole_fingerprint == everything.data_fingerprint
 
 
 def test_ids_are_names_of_folders(make_run: Callable[..., Run]) -> None:

@@ -2,7 +2,7 @@
 
 Hydra composes one job in about a tenth of a second. Jobs of a sweep differ in few groups and in many plain values, so
 one config is composed per combination of groups and of values that others refer to; the remaining plain values (seed,
-bucket) are set on it one job after another. The result equals Hydra's own, job by job.
+shots, bucket) are set on it one job after another. The result equals Hydra's own, job by job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_EXPANSION = (
 )
 
 # Plain values that no other value refers to, and that sweeps vary most.
-FREE = ("seed", "bucket", "language")
+FREE = ("seed", "language", "shots", "bucket")
 
 
 def register() -> None:

@@ -59,6 +59,22 @@ class OnBadLine(Enum):
     skip = "skip"
 
 
+class Sampler(Enum):
+    nway = "nway"
+    minimum = "minimum"
+    files = "files"
+
+
+class BucketSource(Enum):
+    train = "train"
+    dev = "dev"
+
+
+class BucketCounts(Enum):
+    words = "words"
+    sentences = "sentences"
+
+
 class LabelOn(Enum):
     first = "first"
     last = "last"
@@ -111,6 +127,17 @@ class ReplayBudget:
 
 
 @dataclass
+class BucketsConfig:
+    """How few-shot training sets are drawn (see `xclrun.data.buckets`), where ``shots`` is given."""
+
+    sampler: Sampler = Sampler.nway
+    draw_from: BucketSource = BucketSource.train
+    counts: BucketCounts = BucketCounts.words
+    number: int = 40
+    root: str | None = None
+
+
+@dataclass
 class DatasetConfig:
     name: str = MISSING
     reader: str = MISSING
@@ -124,6 +151,7 @@ class DatasetConfig:
     max_eval: int | None = None
     subset_seed: int = 0
     on_bad_line: OnBadLine = OnBadLine.error
+    buckets: BucketsConfig = field(default_factory=BucketsConfig)
     replay: ReplayBudget = field(default_factory=ReplayBudget)
 
 
@@ -238,6 +266,7 @@ class Config:
     source: str | None = None
     language: str | None = None
     seed: int = 1
+    shots: int | None = None
     bucket: int | None = None
     paths: PathsConfig = field(default_factory=PathsConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
@@ -340,6 +369,8 @@ def check(cfg: Config) -> None:
         "evaluate.batch_size": cfg.evaluate.batch_size,
         "dataset.max_train": cfg.dataset.max_train,
         "dataset.max_eval": cfg.dataset.max_eval,
+        "dataset.buckets.number": cfg.dataset.buckets.number,
+        "shots": cfg.shots,
         "runtime.threads": cfg.runtime.threads,
         "model.hidden_size": m.hidden_size,
         "model.hidden_layers": m.hidden_layers,
@@ -355,6 +386,12 @@ def check(cfg: Config) -> None:
     _require(
         cfg.bucket is None or cfg.bucket >= 0, "bucket", cfg.bucket, "must be a whole number of at least 0, or null"
     )
+    b = cfg.dataset.buckets
+    files = b.sampler is Sampler.files
+    _require(b.root is None or files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")
+    if cfg.shots is not None and cfg.bucket is not None:
+        there = f"there are dataset.buckets.number={b.number} for each language and K, from 0"
+        _require(cfg.bucket < b.number, "bucket", cfg.bucket, there)
     _require(
         bool(cfg.paths.outputs), "paths.outputs", cfg.paths.outputs, "is empty; name a folder (XCLRUN_OUTPUTS too)"
     )

@@ -37,6 +37,7 @@ NOT_IDENTITY = frozenset(
         "dataset.hub",
         "dataset.hub_config",
         "dataset.on_bad_line",
+        "dataset.buckets.root",
         "dataset.replay",
         "strategy.pretrained",
         "strategy.expansion.pretrained",
@@ -54,7 +55,13 @@ NOT_IDENTITY = frozenset(
 
 # Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
 # run's identity, so that ids stay as they were.
-LATER: Mapping[str, Any] = {"dataset.tags_are": "spans", "protocol": None, "source": None, "language": None}
+LATER: Mapping[str, Any] = {
+    "dataset.tags_are": "spans",
+    "protocol": None,
+    "source": None,
+    "language": None,
+    "shots": None,
+}
 
 
 def digest(content: Any) -> str:
@@ -70,12 +77,14 @@ def derive(seed: int, purpose: str, *position: int | str) -> int:
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved config (nested dict) that can change a result."""
+    # How buckets are drawn can change nothing where there are none.
+    unused = {"dataset.buckets"} if config.get("shots") is None else set()
 
     def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
-            if path not in NOT_IDENTITY and not (path in LATER and value == LATER[path]):
+            if path not in NOT_IDENTITY | unused and not (path in LATER and value == LATER[path]):
                 kept[key] = keep(value, f"{path}.") if isinstance(value, Mapping) else value
         return kept
 
@@ -321,6 +330,8 @@ def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy
     }
     strategy = strategy_name(config["strategy"])
     words = [config["dataset"]["name"], strategy, config["order"]["name"], f"s{config['seed']}"]
+    if config.get("shots") is not None:
+        words.append(f"k{config['shots']}")
     if config.get("bucket") is not None:
         words.append(f"b{config['bucket']}")
     # An id is the name of a folder, for which file systems have 255 bytes.

@@ -62,6 +62,7 @@ def record(directory: RunDirectory) -> RunRecord:
         scores=scores,
         config=config,
         data_fingerprint=manifest["data"]["fingerprint"],
+        whole_fingerprint=manifest["data"].get("whole", ""),
         code_version=manifest["code_version"],
         algorithms=manifest["algorithms"],
         encoder=manifest["encoder"],

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from xclrun.config import Config, TrainerConfig, check
 from xclrun.data.example import Dataset
-from xclrun.data.load import load_dataset
+from xclrun.data.load import load_dataset, read_whole
 from xclrun.errors import RunError, UsageError, did_you_mean
 from xclrun.model.source import encoder_identity
 from xclrun.plan import (
@@ -49,6 +49,7 @@ class Run:
         id: the run id.
         stages: the stages of the hops, hop 0 first.
         data_fingerprint: hash of the whole dataset.
+        whole_fingerprint: hash of the dataset that the bucket was drawn from; empty without a bucket.
         encoder: identity of the encoder before fine-tuning.
     """
 
@@ -59,6 +60,7 @@ class Run:
     id: str
     stages: tuple[Stage, ...]
     data_fingerprint: str
+    whole_fingerprint: str
     encoder: str
 
     @property
@@ -86,11 +88,11 @@ class Run:
 
     @cached_property
     def label(self) -> str:
-        """Short words for a person: strategy, order, seed."""
+        """Short words for a person: strategy, order, seed, and K and bucket where there are any."""
         c = self.config
-        return f"{self.strategy_name} · {c.order.name} · seed {c.seed}" + (
-            "" if c.bucket is None else f" · bucket {c.bucket}"
-        )
+        words = [self.strategy_name, str(c.order.name), f"seed {c.seed}"]
+        words += [] if c.shots is None else [f"K = {c.shots}"]
+        return " · ".join(words if c.bucket is None else [*words, f"bucket {c.bucket}"])
 
     def cost(self, hop: Hop) -> dict[str, Any]:
         """Return what the time of a hop's training depends on, beside the machine: for estimates."""
@@ -126,22 +128,29 @@ class Run:
         return make(self.config.strategy)
 
 
-_datasets: dict[str, tuple[Dataset, DataIdentity]] = {}
+_datasets: dict[str, tuple[Dataset, DataIdentity, str]] = {}
 # Sweeps come back to the same few datasets: one per bucket.
 KEPT = 64
 
 
-def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIdentity]:
+def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIdentity, str]:
+    """Return a run's dataset, what of it goes into ids, and the hash of what its bucket, if any, was drawn from."""
     # Budgets of replay stand with the dataset, but are no part of it.
     source = {key: value for key, value in resolved["dataset"].items() if key != "replay"}
-    key = json.dumps([source, config.bucket], sort_keys=True)
+    # In few-shot transfer the source is learnt whole.
+    few_shot = [str(config.language)] if config.protocol else None
+    key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
     if key not in _datasets:
-        dataset = load_dataset(config.dataset, config.bucket)
+        dataset = load_dataset(config.dataset, config.bucket, config.shots, few_shot)
         if len(_datasets) >= KEPT:
             _datasets.clear()
-        labels = digest([dataset.kind.identified, dataset.labels, dataset.tags])
-        _datasets[key] = dataset, DataIdentity(dataset.fingerprints, labels)
+        whole = "" if config.bucket is None else _identity(read_whole(config.dataset)).fingerprint
+        _datasets[key] = dataset, _identity(dataset), whole
     return _datasets[key]
+
+
+def _identity(dataset: Dataset) -> DataIdentity:
+    return DataIdentity(dataset.fingerprints, digest([dataset.kind.identified, dataset.labels, dataset.tags]))
 
 
 def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
@@ -160,6 +169,9 @@ def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
 def freeze(run: Run) -> None:
     """Write the config of a run that another process will do, with paths that hold in any current folder."""
     resolved = {group: dict(run.resolved[group]) for group in ("paths", "dataset", "model")}
+    buckets = resolved["dataset"]["buckets"] = dict(run.resolved["dataset"]["buckets"])
+    if buckets["root"] is not None:
+        buckets["root"] = str(Path(buckets["root"]).expanduser().absolute())
     for group, key in (("paths", "outputs"), ("paths", "store"), ("dataset", "root"), ("model", "path")):
         if resolved[group].get(key) is not None:
             resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
@@ -213,8 +225,11 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         UsageError: a value, the data or the order cannot work.
     """
     check(config)
-    dataset, data = _dataset(config, resolved)
-    resolved = {**resolved, "source": config.from_source} if config.protocol else resolved
+    if config.shots is not None and config.bucket is None:
+        config, resolved = replace(config, bucket=0), {**resolved, "bucket": 0}
+    if config.protocol is not None:
+        resolved = {**resolved, "source": config.from_source}
+    dataset, data, whole = _dataset(config, resolved)
     order = resolve_order(_languages(config, dataset), config.order.by_size, dataset.sizes())
     name = config.order.name or "-".join(order)
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
@@ -235,6 +250,7 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         id=run_id(resolved, data, encoder, strategy.identified()),
         stages=stages(resolved, stream, data, encoder, strategy),
         data_fingerprint=data.fingerprint,
+        whole_fingerprint=whole,
         encoder=encoder,
     )
 

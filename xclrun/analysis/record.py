@@ -70,6 +70,7 @@ class RunRecord:
             adapters, where it has those.
         costs: what the run took, by the names of `COSTS`; a name that is missing was not measured.
         environment: versions, platform, host and times, for people.
+        whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
 
     Raises:
         ValueError: a matrix whose shape is not that of the stream, a score outside [0, 1], an unknown stream or
@@ -96,6 +97,7 @@ class RunRecord:
     strategy_version: int | str = 1
     costs: dict[str, float] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    whole_fingerprint: str = ""
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -124,6 +126,12 @@ class RunRecord:
         return STREAMS[self.stream](len(self.languages))
 
     @property
+    def shots(self) -> int | None:
+        """K of the bucket; None where the whole training split, or a subset of it, is used."""
+        shots: int | None = self.config.get("shots")
+        return shots
+
+    @property
     def tasks(self) -> tuple[str, ...]:
         """Names of the tasks that have a score matrix, in the order of tables."""
         return tuple(task for task, metric in TASKS.items() if metric in self.scores)
@@ -145,7 +153,7 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment")}
+        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment", "whole_fingerprint")}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
             raise ValueError(f"run record with missing or unknown keys: {wrong}")

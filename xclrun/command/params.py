@@ -240,7 +240,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
     from xclrun.model.vocabulary import load_tokenizer, used_pieces
 
     try:
-        dataset = load_dataset(config.dataset, config.bucket)
+        dataset = load_dataset(config.dataset, config.bucket, config.shots)
     except UsageError as error:
         raise UsageError(f"{error}; params also takes task.intents=N task.tags=N task.languages=N") from error
     labels = given.get("labels", len(dataset.labels))
@@ -254,9 +254,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
             tokenizer = load_tokenizer(model, dataset, cache if cache.is_dir() else Path(folder))
         vocabulary = len(tokenizer) if from_scratch(model) else None
         if model.trim_vocabulary:
-            whole = dataset.kind.words
-            splits = (
-                encode(e, tokenizer, (), (), model.max_length, model.label_on, whole) for e in dataset.splits.values()
-            )
+            whole, origin = dataset.kind.words, dataset.origin.splits.values()
+            splits = (encode(e, tokenizer, (), (), model.max_length, model.label_on, whole) for e in origin)
             kept = len(used_pieces(splits, tokenizer))
     return Task(dataset.kind, labels, tags, tuple(listed or dataset.languages), vocabulary, kept)

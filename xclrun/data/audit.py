@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example
+from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example, same_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -114,7 +114,7 @@ def overlaps(dataset: Dataset) -> list[Overlap]:
 
 
 def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
-    texts = {key: [_text(e) for e in examples] for key, examples in dataset.splits.items()}
+    texts = {key: [same_sentence(e) for e in examples] for key, examples in dataset.splits.items()}
     ids = {key: {e.id for e in examples} for key, examples in dataset.splits.items()}
     for one, other in combinations(SPLITS, 2):
         for language in dataset.languages:
@@ -159,8 +159,3 @@ def _names(examples: Iterable[Example], outside: set[str]) -> tuple[set[str], se
     """Return the labels and tags of the examples, with the tag that is always there."""
     labels = {e.label for e in examples if e.label is not None}
     return labels, {t for e in examples for t in e.tags or ()} | outside
-
-
-def _text(example: Example) -> tuple[str, ...]:
-    second = () if example.text_b is None else ("\n", *example.text_b.split())
-    return tuple(token.casefold() for token in (*example.tokens, *second))

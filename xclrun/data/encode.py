@@ -34,7 +34,7 @@ class Ragged:
     """Rows of different lengths, end to end: row i is ``values[offsets[i] : offsets[i + 1]]``.
 
     Attributes:
-        values: (sum of lengths,) int32.
+        values: (sum of lengths,) int32; or float32, with further axes (a vector for each value).
         offsets: (n + 1,) int64.
     """
 
@@ -62,12 +62,16 @@ class Ragged:
         return Ragged(self.values[source], offsets)
 
     def padded(self, indices: np.ndarray, fill: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given rows as an int64 matrix (B, longest), filled up on the right, and which of it are values."""
+        """Return the given rows as a matrix (B, longest, …), filled up on the right, and which of it are values.
+
+        Whole numbers come as int64.
+        """
         starts = self.offsets[:-1][indices]
         lengths = self.offsets[1:][indices] - starts
         columns = np.arange(lengths.max(initial=0))
         inside = columns < lengths[:, None]
-        matrix = np.full(inside.shape, fill, np.int64)
+        kind = np.int64 if self.values.dtype.kind == "i" else self.values.dtype
+        matrix = np.full((*inside.shape, *self.values.shape[1:]), fill, kind)
         matrix[inside] = self.values[(starts[:, None] + columns)[inside]]
         return matrix, inside
 
@@ -85,6 +89,8 @@ class Batch:
         labels: (B,) int64, −1 where training never had the label or the task has none.
         tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
         indices: (B,) the examples' positions in the `Encoded` that the batch comes from.
+        cls: (B, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
+        word_states: (B, W, H) float32, the same of the words; None where nothing reads them.
     """
 
     input_ids: torch.Tensor
@@ -95,6 +101,8 @@ class Batch:
     labels: torch.Tensor
     tags: torch.Tensor
     indices: np.ndarray
+    cls: torch.Tensor | None = None
+    word_states: torch.Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -111,11 +119,13 @@ class Batch:
         if self.size <= size:
             return [self]
         parts = [slice(start, start + size) for start in range(0, self.size, size)]
-        return [replace(self, **{name: value[part] for name, value in vars(self).items()}) for part in parts]
+        there = {name: value for name, value in vars(self).items() if value is not None}
+        return [replace(self, **{name: value[part] for name, value in there.items()}) for part in parts]
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on ``device``."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if name != "indices"}
+        there = {name: value for name, value in vars(self).items() if name != "indices" and value is not None}
+        moved = {name: value.to(device) for name, value in there.items()}
         return replace(self, **moved)
 
 
@@ -134,6 +144,8 @@ class Encoded:
         words: (n,) int64 number of words of the whole sentence.
         cut: (n,) bool, whether the sentence was cut at ``max_length``.
         pad: the piece that fills up a batch.
+        cls: (n, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
+        word_states: the same of each word that the model sees, (H,) a word; None where nothing reads them.
     """
 
     ids: np.ndarray
@@ -146,6 +158,8 @@ class Encoded:
     words: np.ndarray
     cut: np.ndarray
     pad: int
+    cls: np.ndarray | None = None
+    word_states: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -190,6 +204,8 @@ class Encoded:
             labels=torch.from_numpy(self.labels[at]),
             tags=torch.from_numpy(self.tags.padded(at, 0)[0]),
             indices=at,
+            cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
+            word_states=None if self.word_states is None else torch.from_numpy(self.word_states.padded(at, 0)[0]),
         )
 
 

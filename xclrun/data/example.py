@@ -51,6 +51,12 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
+def same_sentence(example: Example) -> tuple[str, ...]:
+    """Return what two examples have in common that are the same sentence: words alike but for case."""
+    second = () if example.text_b is None else ("\n", *example.text_b.split())
+    return tuple(token.casefold() for token in (*example.tokens, *second))
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Labelled examples in several languages; knows its task and its label sets.
@@ -66,6 +72,8 @@ class Dataset:
         splits: (language, split) → examples.
         notes: counts that a manifest must tell, for example ``{"skipped": {"de/train": 2}}``.
         tags_are: ``spans`` or ``words``.
+        whole: the dataset that its buckets were drawn from; None without buckets. Label sets, and all else that must be
+            equal in all buckets (vocabularies, what names an untrained encoder), come from it: see `origin`.
     """
 
     name: str
@@ -74,6 +82,12 @@ class Dataset:
     splits: Mapping[tuple[str, str], tuple[Example, ...]]
     notes: dict[str, dict[str, int]] = field(default_factory=dict)
     tags_are: str = "spans"
+    whole: Dataset | None = None
+
+    @property
+    def origin(self) -> Dataset:
+        """The dataset itself, or the one that its buckets were drawn from."""
+        return self if self.whole is None else self.whole
 
     @property
     def kind(self) -> Task:
@@ -87,12 +101,16 @@ class Dataset:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Class names seen in training, sorted."""
+        if self.whole is not None:
+            return self.whole.labels
         seen = {e.label for language in self.languages for e in self.splits[language, "train"]}
         return tuple(sorted(label for label in seen if label is not None))
 
     @cached_property
     def tags(self) -> tuple[str, ...]:
         """Tags seen in training, sorted, ``O`` first where they are spans; empty where the dataset has no tags."""
+        if self.whole is not None:
+            return self.whole.tags
         seen = {t for language in self.languages for e in self.splits[language, "train"] for t in e.tags or ()}
         if not self.kind.tag_spans:
             return tuple(sorted(seen))
@@ -111,7 +129,11 @@ class Dataset:
     @cached_property
     def fingerprints(self) -> dict[tuple[str, str], str]:
         """(language, split) → content hash."""
-        return {key: fingerprint(examples) for key, examples in self.splits.items()}
+        known = self.origin.splits
+        return {
+            key: self.origin.fingerprints[key] if self.whole and known[key] is examples else fingerprint(examples)
+            for key, examples in self.splits.items()
+        }
 
     @cached_property
     def unseen_labels(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ from torch.nn import functional
 from xclrun.config import ModelConfig
 from xclrun.data.encode import Batch
 from xclrun.errors import UsageError
-from xclrun.model.heads import TagHead, WordHead
+from xclrun.model.heads import ClassHead, TagHead, WordHead
 from xclrun.model.source import check_layers, from_scratch, locate
 from xclrun.plan import derive
 from xclrun.task import INTENT_SLOTS, Task
@@ -102,7 +102,7 @@ class Model(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.intent = nn.Linear(hidden, classes) if task.label is not None and not task.pooled else None
         self.pooler = _taken_pooler(encoder, task) if task.pooled else None
-        self.classifier = nn.Linear(hidden, classes) if task.pooled else None
+        self.classifier = ClassHead(hidden, classes) if task.pooled else None
         kind = TagHead if task.crf else WordHead
         self.tagger: TagHead | WordHead | None = kind(hidden, tags) if tags else None
 
@@ -111,7 +111,9 @@ class Model(nn.Module):
         return self.answer(self.encode(batch))
 
     def encode(self, batch: Batch) -> Features:
-        """Return what the heads get of a batch."""
+        """Return what the heads get of a batch: what it brings, or what the encoder makes of it."""
+        if batch.cls is not None:
+            return Features(batch.cls, batch.word_states)
         hidden = self.encoder(
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
         ).last_hidden_state

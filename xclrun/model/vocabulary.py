@@ -91,10 +91,11 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
         path = cache / f"vocabulary-{key[:16]}.txt"
         if not path.is_file():
             assert model.vocab_size is not None
+            origin = dataset.origin
             sentences = (
                 text
-                for language in sorted(dataset.languages)
-                for e in dataset.split(language, "train")
+                for language in sorted(origin.languages)
+                for e in origin.split(language, "train")
                 for text in _texts(e, dataset.kind.pairs)
             )
             atomic_write(path, "\n".join(learn_wordpieces(sentences, model.vocab_size)) + "\n")

@@ -139,6 +139,13 @@ class Strategy(Generic[Settings]):
         """Return why the strategy cannot learn a task; None where it can."""
         return None
 
+    def keeps_encoder(self, hop: Hop) -> bool:
+        """Whether the training of ``hop`` leaves the encoder as it is, in eval mode throughout.
+
+        What the encoder makes of a sentence is then computed once and kept, and the hop learns from that.
+        """
+        return False
+
     def language_specific(self, parameter: str) -> bool:
         """Whether every language has values of its own of a parameter, given by its name in the model."""
         return False

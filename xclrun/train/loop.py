@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xclrun.config import Selection, TrainerConfig
 from xclrun.data.encode import Batch, Encoded, concat, epoch_batches
@@ -69,6 +69,20 @@ def _seed_dropout(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
+def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a model that are trained, by name: the model's own tensors."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def take_over(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a model values for some of its parameters, or for all.
+
+    Raises:
+        RuntimeError: it has no parameter of a name, or one of another shape.
+    """
+    model.load_state_dict({**model.state_dict(), **tensors})
 
 
 class HopTraining:
@@ -143,7 +157,7 @@ class HopTraining:
                     self.stop.check()
             self._end_epoch()
         if self.trainer.selection is Selection.best:
-            model.load_state_dict(self.best)
+            take_over(model, self.best)
         return asdict(position)
 
     def _update(self, batch: Batch) -> None:
@@ -216,7 +230,7 @@ class HopTraining:
         if position.best_score is None or score > position.best_score:
             position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
             if self.trainer.selection is Selection.best:
-                self.best = {k: v.detach().to("cpu", copy=True) for k, v in self.context.model.state_dict().items()}
+                self.best = {k: v.to("cpu", copy=True) for k, v in trained_tensors(self.context.model).items()}
         facts = {
             "epoch": position.epoch,
             "step": position.step,
@@ -246,7 +260,7 @@ class HopTraining:
         state = self.strategy.state_dict() if self.own else State()
         facts = {**asdict(self.position), "scaler": self.scaler.state_dict(), "strategy": state.facts}
         groups: dict[str, Iterable[tuple[str, Tensor]]] = {
-            "model": self.context.model.state_dict().items(),
+            "model": trained_tensors(self.context.model).items(),
             "best": self.best.items(),
             "optimizer": optimizer_tensors(self.optimizer).items(),
             "strategy": state.tensors.items(),
@@ -263,7 +277,7 @@ class HopTraining:
         for key, tensor in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = tensor
-        self.context.model.load_state_dict(groups["model"])
+        take_over(self.context.model, groups["model"])
         self.best = groups["best"]
         load_optimizer_tensors(self.optimizer, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))
