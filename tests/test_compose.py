@@ -55,7 +55,7 @@ SWEEPS = [
 def test_every_sweep_composes(path: Path) -> None:
     params = yaml.safe_load(path.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
     jobs = compose_command([f"sweep={path.stem}", "-m"])
-    values = [str(value).split(",") for value in params.values()]
+    values = [_values(str(value)) for value in params.values()]
     expected = [
         {f"{key}={value}" for key, value in zip(params, combination, strict=True)}
         for combination in itertools.product(*values)
@@ -63,6 +63,13 @@ def test_every_sweep_composes(path: Path) -> None:
     assert len(jobs) == len(expected) > 1
     for job in jobs:
         assert set(job.overrides) - {f"sweep={path.stem}"} in expected
+
+
+def _values(text: str) -> list[str]:
+    """Return what a sweep's value stands for: ``a,b`` or ``range(0,3)``."""
+    if text.startswith("range("):
+        return list(map(str, range(*map(int, text[6:-1].split(",")))))
+    return text.split(",")
 
 
 MIXED = [
