@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_every_yaml_composes(group: str, choice: str, config_loader: ConfigLoade
 
 
 # Those of the paper have up to a hundred combinations each; two stand for all of them in the fast tier.
-FAST = ("demo", "ccl_table5")
+FAST = ("demo", "ccl_table5", "fs_pud")
 SWEEPS = [
     pytest.param(path, id=path.stem, marks=() if path.stem in FAST else pytest.mark.full)
     for path in sorted(packaged("sweeps").glob("*.yaml"))
@@ -66,10 +67,11 @@ def test_every_sweep_composes(path: Path) -> None:
 
 
 def _values(text: str) -> list[str]:
-    """Return what a sweep's value stands for: ``a,b`` or ``range(0,3)``."""
+    """Return what a sweep's value stands for: ``a,b``, ``range(0,3)``, or ``[en,de]``, which is one."""
     if text.startswith("range("):
         return list(map(str, range(*map(int, text[6:-1].split(",")))))
-    return text.split(",")
+    # At commas outside of brackets: those inside are a list's.
+    return re.split(r",(?![^\[]*\])", text)
 
 
 MIXED = [

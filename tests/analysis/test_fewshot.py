@@ -60,8 +60,8 @@ def test_one_bucket_has_no_spread_and_what_was_not_measured_is_no_mean() -> None
 def test_settings_make_rows_of_their_own_but_bucket_language_and_k_do_not() -> None:
     one, other = scored(0, 1, 0.5, 0.6), scored(1, 1, 0.5, 0.7)
     changed = RunRecord.from_json(other.to_json() | {"config": {**other.config, "trainer": {"lr": 7e-5}}})
-    assert few_shot_scores([one, other, run("hi", 4, 2)])["strategy"].unique().tolist() == ["naive"]
-    assert sorted(few_shot_scores([one, changed])["strategy"]) == ["naive(trainer.lr=1e-05)", "naive(trainer.lr=7e-05)"]
+    assert few_shot_scores([one, other, run("hi", 4, 2)])["strategy"].unique().tolist() == ["full"]
+    assert sorted(few_shot_scores([one, changed])["strategy"]) == ["full(trainer.lr=1e-05)", "full(trainer.lr=7e-05)"]
 
 
 def test_buckets_against_seeds() -> None:

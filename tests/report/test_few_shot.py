@@ -54,7 +54,7 @@ def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:
 
 def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
     text = written.render()
-    assert "tokens by language, naive" in text
+    assert "tokens by language, full" in text
     assert "buckets: 3; seeds: 2" in text
     assert "what is tuned" in text
 
@@ -75,12 +75,12 @@ def test_what_is_missing_is_told() -> None:
     records = [*study(languages=("de",), shots=(1,), buckets=3, seeds=(1,)), run("hi", 1, 0)]
     (section,) = few_shot_sections(records, Behind(reasons=("words: n/a: needs the data",)))
     assert section.notes[0] == "words: n/a: needs the data"
-    assert "means over fewer buckets than the 3 of others: hi K = 1 naive: 1" in section.notes
+    assert "means over fewer buckets than the 3 of others: hi K = 1 full: 1" in section.notes
 
 
 def test_published_numbers_stand_beside_ours() -> None:
     means = over_buckets(few_shot_scores(study(shots=(1, 2), buckets=2, strategies=("naive", "fc"))))
-    table = by_language(means, "naive")
+    table = by_language(means, "full")
     assert table.header == ("language", "K = 0", "published", "K = 1", "published", "K = 2", "published")
     german = next(row for row in table.rows if row[0] == "de")
     assert (german[2], german[4], german[6]) == ("86.38", "89.38 ± 0.90", "90.21 ± 0.50")
@@ -89,13 +89,13 @@ def test_published_numbers_stand_beside_ours() -> None:
     assert "published" not in by_language(means, "fc").header
     across = by_strategy(means)
     assert across is not None
-    assert across.header == ("language", "K", "naive", "full (FS)", "fc")
+    assert across.header == ("language", "K", "full", "full (FS)", "fc")
 
 
 def test_another_source_has_no_published_numbers() -> None:
     means = over_buckets(few_shot_scores(study(shots=(1,), buckets=2, source=None)))
-    assert "published" not in by_language(means, "naive").header
-    assert by_language(means, "naive").title.endswith("source none")
+    assert "published" not in by_language(means, "full").header
+    assert by_language(means, "full").title.endswith("source none")
 
 
 def test_table_3_says_what_comes_closest() -> None:

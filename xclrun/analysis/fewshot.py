@@ -8,6 +8,7 @@ adapts to a bucket of a target: stream ``transfer``. Its zero-shot score is the 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 STREAM = "transfer"
 NO_SOURCE = "none"
+FULL = "full"
 # K where the whole training split is used, in place of a bucket.
 WHOLE = -1
 
@@ -54,13 +56,15 @@ def source(record: RunRecord) -> str:
 def labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return run id → label of its strategy: the name, and settings where runs of that name differ in them.
 
-    Not told apart by K, language, bucket and source, nor by their data, which differ with them.
+    Not told apart by K, language, bucket and source, nor by their data, which differ with them. ``naive`` is called
+    ``full``, as the paper and the choice of conf call it.
     """
-    return strategy_labels(
+    found = strategy_labels(
         records,
         config=lambda r: tuple(item for item in config_settings(r) if item[0] not in _OWN),
         content=lambda r: tuple(item for item in content_settings(r) if item[0] not in ("languages", "data")),
     )
+    return {run_id: re.sub(r"^naive\b", FULL, label) for run_id, label in found.items()}
 
 
 def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:

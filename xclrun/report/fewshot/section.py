@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.attention import attention_changes
-from xclrun.analysis.fewshot import Outcome, Words, best_so_far, groups, over_buckets, rows, seeds_against_buckets
+from xclrun.analysis.fewshot import FULL, Outcome, Words, best_so_far, groups, over_buckets, rows, seeds_against_buckets
 from xclrun.analysis.gains import ALL, FACTORS, ByLanguage, with_mean
 from xclrun.analysis.lexical import jaccard_matrix
 from xclrun.analysis.record import TASKS, RunRecord
@@ -122,7 +122,7 @@ class Maker:
         return {"3"} if tables.task_name(self.dataset) in fsxlt.TABLES else set()
 
     def _parts(self, task: str, source: str, means: pd.DataFrame, scores: pd.DataFrame) -> list[Part]:
-        strategies = sorted(means["strategy"].unique(), key=lambda s: (tables.method_name(s) != "full", s))
+        strategies = sorted(means["strategy"].unique(), key=lambda s: (tables.method_name(s) != FULL, s))
         first = strategies[0]
         name = BY_SHORT[task].title
         what = name if source == fsxlt.SOURCE else f"{name}, source {source}"

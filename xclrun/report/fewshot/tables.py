@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.fewshot import WHOLE, groups
+from xclrun.analysis.fewshot import FULL, WHOLE, groups
 from xclrun.analysis.fewshot import rows as rows_of
 from xclrun.analysis.gains import ALL, FACTORS, Association, ByLanguage, associations, with_mean
 from xclrun.analysis.variance import balanced, nested_variance
@@ -21,9 +21,8 @@ from xclrun.report.tables import Cell, Table, percent
 if TYPE_CHECKING:
     import pandas as pd
 
-# Our names → those of the paper: treebanks for its POS task, strategies for its ways of adapting.
+# Our names → those of the paper's tasks.
 TASK_OF = {"pud": "udpos"}
-METHOD_OF = {"naive": "full"}
 OVER_BUCKETS = "mean ± sample standard deviation over buckets; a bucket's score is the mean over seeds"
 ZERO = "K = 0: zero-shot, the score on the target before adapting; mean ± standard deviation over seeds"
 
@@ -39,9 +38,8 @@ def task_name(dataset: str) -> str:
 
 
 def method_name(label: str) -> str:
-    """Return what the paper calls a strategy."""
-    name = label.partition("(")[0]
-    return METHOD_OF.get(name, name)
+    """Return what the paper calls a strategy: its name without settings."""
+    return label.partition("(")[0]
 
 
 def by_language(own: pd.DataFrame, strategy: str) -> Table:
@@ -84,7 +82,7 @@ def by_strategy(own: pd.DataFrame) -> Table | None:
 
     None where there is one strategy.
     """
-    strategies = sorted(own["strategy"].unique(), key=lambda s: (method_name(s) != "full", s))
+    strategies = sorted(own["strategy"].unique(), key=lambda s: (method_name(s) != FULL, s))
     if len(strategies) < 2:
         return None
     dataset, task, source = (own[k].iloc[0] for k in ("dataset", "task", "source"))
