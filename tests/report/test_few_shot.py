@@ -19,7 +19,7 @@ from xclrun.report.write import Report
 from .few_shot import behind, run, study
 from .study import run as other
 
-FIGURES = ("histograms", "jaccard", "improved", "confusions", "gains", "curves")
+FIGURES = ("histograms", "jaccard", "improved", "confusions", "gains", "curves", "curves_fc")
 
 
 # A run of another experiment, whose figures are quickly drawn.
@@ -44,7 +44,7 @@ def test_few_shot_runs_have_a_section_of_their_own(written: Report) -> None:
 def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:
     page = written.index.read_text(encoding="utf-8")
     for kind in FIGURES:
-        name = f"few_shot_{kind}_pud_tiny_{'words' if kind == 'jaccard' else 'tokens'}"
+        name = f"few_shot_{kind}_pud_tiny_tokens"
         assert (written.directory / "figures" / f"{name}.png").stat().st_size > 5000
         assert f"figures/{name}.svg" in page
     for told in ("FS Table 3, panx: recomputed", "Lexical overlap", "where the variance comes from", "improved"):

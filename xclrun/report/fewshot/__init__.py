@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.analysis.fewshot import few_shot_scores
+from xclrun.analysis.fewshot import few_shot_scores, groups
 from xclrun.analysis.record import RunRecord
-from xclrun.report.fewshot.section import Behind, FewShotSection, Maker
+from xclrun.report.fewshot.section import FewShotSection, make_few_shot_section
+from xclrun.report.fewshot.topic import Behind
 
 __all__ = ["Behind", "FewShotSection", "few_shot_sections"]
 
@@ -24,11 +25,8 @@ def few_shot_sections(
         behind: predictions and words.
         table: number of the paper's table that the sweep makes; ``3`` is recomputed beside ours.
     """
-    scores = few_shot_scores(records)
-    runs = {record.run_id: record for record in records}
-    if scores.empty:
-        return []
+    scores, runs = few_shot_scores(records), {record.run_id: record for record in records}
     return [
-        Maker(str(dataset), str(model), own, runs, behind or Behind()).section(table)
-        for (dataset, model), own in scores.groupby(["dataset", "model"])
+        make_few_shot_section(own, runs, behind or Behind(), table)
+        for _, own in (groups(scores, ["dataset", "model"]) if not scores.empty else ())
     ]

@@ -37,6 +37,11 @@ def task_name(dataset: str) -> str:
     return TASK_OF.get(dataset, dataset)
 
 
+def source_name(source: str) -> str:
+    """Return what a title says of the source: nothing of English, the paper's."""
+    return "" if source == fsxlt.SOURCE else f", source {source}"
+
+
 def method_name(label: str) -> str:
     """Return what the paper calls a strategy: its name without settings."""
     return label.partition("(")[0]
@@ -73,8 +78,7 @@ def by_language(own: pd.DataFrame, strategy: str) -> Table:
             f"published: FS paper, {task_name(dataset)}, mBERT, {method}, 40 buckets; ours: {dataset} with {model}"
         )
         notes += _ranks(pairs)
-    title = f"{task} by language, {strategy}" + ("" if source == fsxlt.SOURCE else f", source {source}")
-    return Table(title, tuple(header), tuple(body), tuple(notes))
+    return Table(f"{task} by language, {strategy}{source_name(source)}", tuple(header), tuple(body), tuple(notes))
 
 
 def by_strategy(own: pd.DataFrame) -> Table | None:
@@ -104,9 +108,8 @@ def by_strategy(own: pd.DataFrame) -> Table | None:
         "K",
         *(x for s in strategies for x in (s, *([f"{method_name(s)} (FS)"] if beside[s] else []))),
     ]
-    source_name = "" if source == fsxlt.SOURCE else f", source {source}"
     return Table(
-        f"{task}: what is tuned{source_name}", tuple(header), tuple(body), (OVER_BUCKETS, _counts(own)), left=2
+        f"{task}: what is tuned{source_name(source)}", tuple(header), tuple(body), (OVER_BUCKETS, _counts(own)), left=2
     )
 
 
@@ -144,7 +147,7 @@ def table_3() -> list[Table]:
         rows: list[tuple[str, ...]] = []
         for factor, name in FACTORS.items():
             spearman, pearson = fsxlt.printed(task, factor)
-            rows.append((name, "Table 3 as printed", "", "", f"{spearman:.2f}", "–", f"{pearson:.2f}", "–", "–"))
+            rows.append((name, "as printed", "", "", f"{spearman:.2f}", "–", f"{pearson:.2f}", "–", "–", ""))
             best = fsxlt.closest(task, factor)
             them = [a for a in fsxlt.published_associations(task) if a.factor == factor]
             chosen = [a for a in them if a.overlap in (None, a.gains)]

@@ -18,7 +18,9 @@ from xclrun.report.published import fsxlt
 from xclrun.report.tables import Cell, Table
 
 
-def overlap_table(dataset: str, overlap: Mapping[int, ByLanguage], jaccards: Mapping[int, ByLanguage]) -> Table:
+def overlap_table(
+    title: str, dataset: str, overlap: Mapping[int, ByLanguage], jaccards: Mapping[int, ByLanguage]
+) -> Table:
     """Return lexical overlap of all buckets with the source (FS Table 14), and between buckets.
 
     Args:
@@ -43,7 +45,7 @@ def overlap_table(dataset: str, overlap: Mapping[int, ByLanguage], jaccards: Map
         "Jaccard: |A ∩ B| / |A ∪ B| of the distinct words of two buckets, mean over all pairs of buckets",
         "published: FS Table 14, whose numbers are multiples of 1/29,606 (POS) and 1/33,717 (NER): its English words",
     )
-    return Table("Lexical overlap", tuple(header), tuple(body), notes if theirs else notes[:2])
+    return Table(title, tuple(header), tuple(body), notes if theirs else notes[:2])
 
 
 def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
