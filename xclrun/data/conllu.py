@@ -15,7 +15,12 @@ from xclrun.data.example import Example
 from xclrun.data.files import BadRow, Notes, Source, Splits, blocks, collect, find_files, parse_utf8, task_of_files
 
 # The first name that fits counts: a release's names, then one file per language and split.
-LAYOUT = ("{language}_{any}-ud-{split}.conllu", "{language}-{split}.conllu", "{language}/{split}.conllu")
+LAYOUT = (
+    "{language}_{any}-ud-{split}.conllu",
+    "{any}/{language}_{any}-ud-{split}.conllu",
+    "{language}-{split}.conllu",
+    "{language}/{split}.conllu",
+)
 COLUMNS = 10
 _NUMBER = re.compile(r"\d+")
 _LEFT_OUT = re.compile(r"\d+[-.]\d+")

@@ -34,6 +34,7 @@ from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
 from xclrun.strategy.parameters import sizes
+from xclrun.task import Task
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener
@@ -65,10 +66,17 @@ class Encodings:
     splits: Mapping[tuple[str, str], Encoded]
     kept: np.ndarray | None = None
 
-    @property
-    def truncated(self) -> dict[str, int]:
-        """``language/split`` → sentences cut at the length limit, where there are any."""
-        return {f"{language}/{split}": e.truncated for (language, split), e in self.splits.items() if e.truncated}
+    def cut(self, task: Task) -> dict[str, dict[str, int]]:
+        """Return what the length limit cuts, as a manifest tells it: what → ``language/split`` → count, if any.
+
+        ``truncated``: sentences; and ``unscored_words``, where the task leaves out the words beyond: their number.
+        """
+        named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
+        found = {"truncated": {name: e.truncated for name, e in named.items() if e.truncated}}
+        if task.words and task.outside is None:
+            beyond = {name: int((e.words - e.word_pieces.lengths).sum()) for name, e in named.items()}
+            found["unscored_words"] = {name: count for name, count in beyond.items() if count}
+        return found
 
 
 _encodings: dict[tuple[str, ...], Encodings] = {}
@@ -97,7 +105,7 @@ def encodings(run: Run) -> Encodings:
         if kept is not None:
             splits = {name: split.renumbered(kept) for name, split in splits.items()}
         _encodings[key] = Encodings(tokenizer, splits, kept)
-        write_json(_truncated(run), _encodings[key].truncated)
+        write_json(_cut(run), _encodings[key].cut(dataset.kind))
     return _encodings[key]
 
 
@@ -122,9 +130,9 @@ def _kept(
     return kept
 
 
-def _truncated(run: Run) -> Path:
-    """Return where the counts of cut sentences are kept, for runs that need encode nothing."""
-    return run.cache / f"truncated-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
+def _cut(run: Run) -> Path:
+    """Return where the counts of what is cut are kept, for runs that need encode nothing."""
+    return run.cache / f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
 
 
 def made_here() -> dict[str, Any]:
@@ -170,12 +178,12 @@ class Maker:
         return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1)
 
     @cached_property
-    def truncated(self) -> dict[str, int]:
-        """``language/split`` → sentences cut at the length limit, where there are any."""
-        if "encodings" not in self.__dict__ and (kept := _truncated(self.run)).is_file():
-            found: dict[str, int] = read_json(kept)
+    def cut(self) -> dict[str, dict[str, int]]:
+        """What the length limit cuts (see `Encodings.cut`)."""
+        if "encodings" not in self.__dict__ and (kept := _cut(self.run)).is_file():
+            found: dict[str, dict[str, int]] = read_json(kept)
             return found
-        return self.encodings.truncated
+        return self.encodings.cut(self.run.dataset.kind)
 
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
