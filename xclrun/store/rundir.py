@@ -98,6 +98,21 @@ class RunDirectory:
         """Replace the manifest."""
         write_json(self.manifest, manifest)
 
+    @property
+    def queued(self) -> Path:
+        return self.path / "queued.json"
+
+    def write_queued(self, keys: list[str]) -> None:
+        """Note which keys of the store a run will need that waits to be started."""
+        write_json(self.queued, {"keys": keys})
+
+    def store_keys(self) -> list[str]:
+        """Return the keys of the store that the run needs: those of its manifest, or those noted when it was queued."""
+        for read in (self.read_manifest, lambda: read_json(self.queued)):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return list(read()["keys"])
+        return []
+
     def read_manifest(self) -> dict[str, Any]:
         """Return the manifest."""
         return read_json(self.manifest)

@@ -194,7 +194,7 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
             **dataset.notes,
         },
         # Everything in the store that the run refers to, from the start on: it is not removed while the run needs it.
-        "keys": sorted({key for s in run.stages for key in (s.train, s.state, s.evaluation) if key}),
+        "keys": run.keys,
         "stages": [],
     }
 
