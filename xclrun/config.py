@@ -180,6 +180,7 @@ class TrainerConfig:
 class EvaluateConfig:
     batch_size: int = 64
     slot_f1: SlotF1 = SlotF1.span_micro
+    every_examples: int | None = None
 
 
 @dataclass
@@ -276,6 +277,7 @@ def check(cfg: Config) -> None:
         "trainer.batch_size": t.batch_size,
         "trainer.gradient_accumulation": t.gradient_accumulation,
         "evaluate.batch_size": cfg.evaluate.batch_size,
+        "evaluate.every_examples": cfg.evaluate.every_examples,
         "dataset.max_train": cfg.dataset.max_train,
         "dataset.max_eval": cfg.dataset.max_eval,
         "trainer.patience": t.patience,

@@ -52,6 +52,10 @@ NOT_IDENTITY = frozenset(
 )
 
 
+# Keys that are no part of it where they are null: then they change nothing, and ids are as before there were such keys.
+NULL_IS_ABSENT = frozenset({"evaluate.every_examples"})
+
+
 def digest(content: Any) -> str:
     """Return the SHA-256 (hex) of a JSON-able value, independent of the order of its keys."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -70,7 +74,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         kept = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
-            if path not in NOT_IDENTITY:
+            if path not in NOT_IDENTITY and not (value is None and path in NULL_IS_ABSENT):
                 kept[key] = keep(value, f"{path}.") if isinstance(value, Mapping) else value
         return kept
 
@@ -251,6 +255,7 @@ def stages(
                     "trainer": known["trainer"],
                     "evaluate": known["evaluate"],
                     "strategy": strategy.signature(hop),
+                    **_points(known, hop, stream, data, strategy),
                 }
             )
             state = strategy.state_signature(hop)
@@ -271,6 +276,14 @@ def stages(
         )
         result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation))
     return tuple(result)
+
+
+def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed) -> dict[str, Any]:
+    """Return what the predictions at a hop's evaluation points depend on beside its training; nothing without any."""
+    if known["evaluate"].get("every_examples") is None:
+        return {}
+    tested = {k: [data.fingerprints[k, split] for split in ("dev", "test")] for k in stream.languages}
+    return {"points": {"data": tested, "strategy": strategy.serving_signature(hop)}}
 
 
 def strategy_name(settings: Mapping[str, Any]) -> str:

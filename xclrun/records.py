@@ -46,6 +46,9 @@ def record(directory: RunDirectory) -> RunRecord:
         for stage in manifest["stages"]
         for epoch in stage["training"]["epochs"]
     ]
+    points = [
+        {"hop": stage["hop"], **point} for stage in manifest["stages"] for point in stage["training"].get("points", ())
+    ]
     ended = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
     status = "finished" if directory.finished else ended
     return RunRecord(
@@ -67,6 +70,7 @@ def record(directory: RunDirectory) -> RunRecord:
         strategy_version=manifest["strategy_version"],
         status=status,
         curve=tuple(curve),
+        points=tuple(points),
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )

@@ -40,9 +40,11 @@ def replicates(comparison: Comparison, references: References, task: str, name: 
     if len(found) < 2:
         return None
     blocks = list(next(iter(found.values())))
+    of = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     names = {" → ".join(run.languages): run.order for run in comparison.runs}
     table = np.array([[values[block] for block in blocks] for values in found.values()])
-    return Replicates(tuple(found), tuple((names[o], seed, bucket) for o, seed, bucket in blocks), table)
+    labelled = tuple((names[o], seed, bucket) for o, seed, bucket in blocks)
+    return Replicates(tuple(found), labelled, table, tuple(of[o] for o, _, _ in blocks))
 
 
 @dataclass(frozen=True)

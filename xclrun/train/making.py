@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener
 from xclrun.train.loop import HopTraining
+from xclrun.train.points import FILE as POINTS
+from xclrun.train.points import Points
 from xclrun.train.precision import choose_device
 from xclrun.train.stop import StopFlag
 
@@ -216,7 +219,11 @@ class Maker:
 
     def _parents(self, hop: Hop) -> None:
         """Bring strategy and model to where the training of ``hop`` starts, with all in the store that it relies on."""
-        self._recall(self.strategy.relied_on(hop))
+        needed = set(self.strategy.relied_on(hop))
+        if self.run.config.evaluate.every_examples is not None:
+            # Evaluation inside the hop serves languages that were learnt before.
+            needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
+        self._recall(sorted(needed))
         self.state(hop.parent)
         self.weights(hop.parent)
 
@@ -231,8 +238,12 @@ class Maker:
         self.strategy.begin_hop(context)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
         dev = {language: self.encodings.splits[language, "dev"] for language in hop.select}
+        points = None
+        if (every := self.run.config.evaluate.every_examples) is not None:
+            splits = self.encodings.splits
+            points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder)
         training = HopTraining(
-            context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop
+            context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop, points
         )
         counted = training.run()
         facts = {
@@ -245,7 +256,13 @@ class Maker:
             "training": counted,
         }
         tensors = self.model.state_dict()
-        self.store.put(stage.train, facts, lambda folder: save_tensors(folder / "weights.safetensors", tensors))
+
+        def fill(folder: Path) -> None:
+            save_tensors(folder / "weights.safetensors", tensors)
+            if points is not None:
+                predictions.write(folder / POINTS, points.table(counted["points"]))
+
+        self.store.put(stage.train, facts, fill)
         checkpoints.clear()
         self.trained_here.add(hop.index)
         self.weights_of = hop.index
@@ -356,7 +373,15 @@ class Maker:
             facts["parameters"] = sizes(self.model)
             encoder: Any = self.model.encoder
             facts["vocabulary"] = {"encoder": self.model.vocabulary, "kept": encoder.config.vocab_size}
-        self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
+        taken = self.store.path(stage.train) / POINTS
+
+        def fill(folder: Path) -> None:
+            predictions.write(folder / "predictions.parquet", table)
+            # They outlive the weights, as the counters do.
+            if taken.is_file():
+                shutil.copyfile(taken, folder / POINTS)
+
+        self.store.put(stage.evaluation, facts, fill)
 
     def _selected(self, training: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of the epoch whose weights a hop's training gave."""
