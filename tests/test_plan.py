@@ -16,9 +16,20 @@ import pytest
 
 from xclrun import plan
 from xclrun.compose import Composed, known_keys
-from xclrun.config import StrategyConfig
+from xclrun.config import StrategyConfig, TrainerConfig
 from xclrun.errors import UsageError
-from xclrun.plan import DataIdentity, Stage, Stream, derive, digest, independent, joint, resolve_order, sequence
+from xclrun.plan import (
+    DataIdentity,
+    Stage,
+    Stream,
+    derive,
+    digest,
+    independent,
+    joint,
+    resolve_order,
+    sequence,
+    transfer,
+)
 from xclrun.run import Run
 from xclrun.strategy import STRATEGIES, make, strategy_class
 
@@ -35,6 +46,7 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   evaluated   as trained, and how hop 0 is evaluated
 #   own         what the strategy does by itself: see OWN
 #   composed    another strategy beneath: what changes, `test_an_expansion_changes_what_it_does` says
+#   protocol    other hops, or how the source is trained: what changes, tests/test_fewshot says
 EXPECTED = {
     "dataset.name": "id",
     "dataset.reader": "id",
@@ -47,6 +59,12 @@ EXPECTED = {
     "dataset.max_eval": "id",
     "dataset.subset_seed": "id",
     "dataset.on_bad_line": "nothing",
+    # Without shots; with them, see below.
+    "dataset.buckets.sampler": "nothing",
+    "dataset.buckets.draw_from": "nothing",
+    "dataset.buckets.counts": "nothing",
+    "dataset.buckets.number": "nothing",
+    "dataset.buckets.root": "nothing",
     "dataset.replay.memory": "nothing",
     "dataset.replay.every_k": "nothing",
     "order.name": "id",
@@ -105,7 +123,13 @@ EXPECTED = {
     "tracking.enabled": "nothing",
     "tracking.uri": "nothing",
     "tracking.experiment": "nothing",
+    "protocol": "protocol",
+    "protocol.name": "protocol",
+    **{f"protocol.source_trainer.{f.name}": "protocol" for f in dataclasses.fields(TrainerConfig)},
+    "source": "id",
+    "language": "id",
     "seed": "all",
+    "shots": "id",
     "bucket": "id",
     "paths.outputs": "nothing",
     "paths.store": "nothing",
@@ -252,7 +276,7 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
             continue  # Another name is another stream: what that changes, the sharing tests say.
         assert key in EXPECTED, f"{key} is new: write down in EXPECTED what changes with it"
         kind = EXPECTED[key]
-        if kind == "composed" or key == "strategy.pretrained":
+        if kind in ("composed", "protocol") or key == "strategy.pretrained":
             continue  # Not any value can stand there; pretrained adapters: tests/strategy/test_adapters.
         after = Planned.of(changed(config, key))
         assert (after.id != before.id) == (kind != "nothing"), key
@@ -291,6 +315,7 @@ def test_an_expansion_changes_what_it_does(
 def test_every_key_is_there(resolved: Callable[..., dict[str, Any]]) -> None:
     """The walk sees what the schema has: no more, no less."""
     walked = {key for name in STRATEGIES for key in leaves(resolved(name))}
+    walked |= set(leaves(resolved("naive", "protocol=fewshot")))
     assert walked == set(EXPECTED) == set(known_keys())
 
 
@@ -437,6 +462,44 @@ def test_ids_tell_a_person_what_a_run_is(make_run: Callable[..., Run]) -> None:
     assert make_run("bucket=2", "dataset.max_train=3").id.startswith("jsonl-naive-en-de-es-s1-b2-")
 
 
+# The small corpus has too few sentences for disjoint buckets.
+BY_TAGS = ("dataset.buckets.sampler=minimum",)
+
+
+def test_how_buckets_are_drawn_counts_with_shots_alone(make_run: Callable[..., Run]) -> None:
+    """What there is without K has the ids that it had before there were buckets, which knew no such keys."""
+    from xclrun.plan import identity
+
+    plain, few = make_run().resolved, make_run(*BY_TAGS, "shots=2").resolved
+    assert "shots" not in identity(plain)
+    assert "buckets" not in identity(plain)["dataset"]
+    assert identity(few)["shots"] == 2
+    assert set(identity(few)["dataset"]["buckets"]) == {"sampler", "draw_from", "counts", "number"}
+
+
+def test_k_and_bucket_name_a_run(make_run: Callable[..., Run]) -> None:
+    run = make_run(*BY_TAGS, "shots=2", "bucket=1")
+    assert run.id.startswith("jsonl-naive-en-de-es-s1-k2-b1-")
+    assert run.label == "naive · en-de-es · seed 1 · K = 2 · bucket 1"
+    first = make_run(*BY_TAGS, "shots=2")
+    assert first.id == make_run(*BY_TAGS, "shots=2", "bucket=0").id
+    assert first.config.bucket == first.resolved["bucket"] == 0
+    assert len({make_run(*BY_TAGS, *few).id for few in (["shots=2"], ["shots=2", "bucket=1"], ["shots=1"], [])}) == 4
+
+
+def test_buckets_share_what_does_not_depend_on_them(make_run: Callable[..., Run]) -> None:
+    """The vocabulary that is learnt and the label sets come from the whole training splits, so hop 0 is one."""
+    runs = [make_run(*BY_TAGS, f"shots={k}", f"bucket={b}") for k, b in ((1, 0), (1, 1), (2, 0))]
+    everything = make_run()
+    assert {run.stages[0].train for run in runs} == {everything.stages[0].train}
+    assert {run.stages[0].evaluation for run in runs} == {everything.stages[0].evaluation}
+    assert len({run.stages[1].train for run in (*runs, everything)}) == 4
+    assert {run.whole_fingerprint for run in runs} == {everything.data_fingerprint}
+    assert len({run.data_fingerprint for run in runs}) == 3
+    subset = make_run("dataset.max_train=3", "bucket=1")
+    assert subset.whole_fingerprint == everything.data_fingerprint
+
+
 def test_ids_are_names_of_folders(make_run: Callable[..., Run]) -> None:
     odd = make_run("order.name='../a b'")
     assert odd.id.startswith("jsonl-naive-.._a_b-s1-")
@@ -580,6 +643,15 @@ def test_streams() -> None:
         "en+de",
         "en+de+es",
     ]
+
+
+def test_few_shot_transfer() -> None:
+    en, de = ("en",), ("de",)
+    assert shape(transfer("en", "de")) == [BEFORE, (1, en, en, 0, 1), (2, de, de, 1, 2)]
+    assert shape(transfer(None, "de")) == [BEFORE, (1, de, de, 0, 1)]
+    assert [hop.adapts for hop in transfer("en", "de").hops] == [False, False, True]
+    assert [hop.adapts for hop in transfer(None, "de").hops] == [False, True]
+    assert (transfer("en", "de").languages, transfer(None, "de").languages) == (("en", "de"), ("de",))
 
 
 @pytest.fixture(scope="module")

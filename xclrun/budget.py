@@ -74,7 +74,7 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
                 stage = run.stages[hop]
                 if stage.train not in seconds:
                     cost = run.cost(stage.hop)
-                    seconds[stage.train] = costs.seconds(cost, run.config.trainer.epochs)
+                    seconds[stage.train] = costs.seconds(cost, run.trainer(stage.hop).epochs)
                     sizes[stage.train] = costs.bytes(cost)
                     new.append(stage.train)
             found.append(new)

@@ -2,7 +2,7 @@
 
 Hydra composes one job in about a tenth of a second. Jobs of a sweep differ in few groups and in many plain values, so
 one config is composed per combination of groups and of values that others refer to; the remaining plain values (seed,
-bucket) are set on it one job after another. The result equals Hydra's own, job by job.
+shots, bucket) are set on it one job after another. The result equals Hydra's own, job by job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hydra.core.override_parser.types import Override, OverrideType, QuotedStrin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from xclrun.config import SCHEMAS, Config, choices, packaged
+from xclrun.config import SCHEMAS, Config, ProtocolConfig, choices, packaged
 from xclrun.errors import UsageError, did_you_mean
 from xclrun.strategy import STRATEGIES, strategy_class
 
@@ -35,7 +35,7 @@ NO_EXPANSION = (
 )
 
 # Plain values that no other value refers to, and that sweeps vary most.
-FREE = ("seed", "bucket")
+FREE = ("seed", "language", "shots", "bucket")
 
 
 def register() -> None:
@@ -223,7 +223,7 @@ def _is_free(override: Override) -> bool:
 
 
 def _refers_to_free(cfg: DictConfig) -> bool:
-    """Whether a value refers to the seed or the bucket, as in ``dataset.subset_seed=${seed}``."""
+    """Whether a value refers to one of `FREE`, as in ``dataset.subset_seed=${seed}``."""
     plain = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     text = OmegaConf.to_yaml(plain)
     return bool(re.search(rf"\$\{{[^}}]*\b({'|'.join(FREE)})\b", text))
@@ -238,7 +238,13 @@ def _checked(override: Override) -> Any:
 
 
 def _load(overrides: Sequence[str], config_loader: ConfigLoader) -> DictConfig:
-    return config_loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
+    try:
+        return config_loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
+    except AssertionError:
+        # Hydra's answer to a key below one that is null.
+        if below := [text for text in overrides if text.startswith("protocol.")]:
+            raise UsageError(f"{below[0]}: needs experiment=fewshot") from None
+        raise
 
 
 def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:
@@ -283,6 +289,7 @@ def known_keys() -> list[str]:
                 found.add(prefix + f.name)
 
     collect(Config, "")
+    collect(ProtocolConfig, "protocol.")
     for name in STRATEGIES:
         collect(strategy_class(name).settings_type, "strategy.")
     return sorted(found)

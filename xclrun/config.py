@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,30 @@ class OnBadLine(Enum):
     skip = "skip"
 
 
+class Sampler(Enum):
+    nway = "nway"
+    minimum = "minimum"
+    files = "files"
+
+
+class BucketSource(Enum):
+    train = "train"
+    dev = "dev"
+
+
+class BucketCounts(Enum):
+    words = "words"
+    sentences = "sentences"
+
+
 class LabelOn(Enum):
     first = "first"
     last = "last"
+
+
+class TagsAre(Enum):
+    spans = "spans"
+    words = "words"
 
 
 class Precision(Enum):
@@ -106,10 +127,22 @@ class ReplayBudget:
 
 
 @dataclass
+class BucketsConfig:
+    """How few-shot training sets are drawn (see `xclrun.data.buckets`), where ``shots`` is given."""
+
+    sampler: Sampler = Sampler.nway
+    draw_from: BucketSource = BucketSource.train
+    counts: BucketCounts = BucketCounts.words
+    number: int = 40
+    root: str | None = None
+
+
+@dataclass
 class DatasetConfig:
     name: str = MISSING
     reader: str = MISSING
     task: str = "intent_slots"
+    tags_are: TagsAre = TagsAre.spans
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None
@@ -118,6 +151,7 @@ class DatasetConfig:
     max_eval: int | None = None
     subset_seed: int = 0
     on_bad_line: OnBadLine = OnBadLine.error
+    buckets: BucketsConfig = field(default_factory=BucketsConfig)
     replay: ReplayBudget = field(default_factory=ReplayBudget)
 
 
@@ -160,7 +194,7 @@ class ModelConfig:
 @dataclass
 class TrainerConfig:
     epochs: int = 10
-    batch_size: int = 16
+    batch_size: int | None = 16
     gradient_accumulation: int = 1
     optimizer: Optimizer = Optimizer.adam
     lr: float = 3e-5
@@ -174,6 +208,22 @@ class TrainerConfig:
     selection: Selection = Selection.best
     patience: int | None = None
     checkpoint_minutes: float = 10.0
+
+    def part(self, sentences: int) -> int:
+        """Return the sentences of one forward pass, given those of a hop."""
+        return self.batch_size or ceil(sentences / self.gradient_accumulation)
+
+    def batch(self, sentences: int) -> int:
+        """Return the sentences of one update, given those of a hop."""
+        return self.part(sentences) * self.gradient_accumulation
+
+
+@dataclass
+class ProtocolConfig:
+    """Few-shot transfer: a source is learnt in a way of its own, then ``trainer`` adapts to the target."""
+
+    name: str = MISSING
+    source_trainer: TrainerConfig = MISSING
 
 
 @dataclass
@@ -213,10 +263,19 @@ class Config:
     trainer: TrainerConfig = MISSING
     evaluate: EvaluateConfig = MISSING
     tracking: TrackingConfig = MISSING
+    protocol: ProtocolConfig | None = None
+    source: str | None = None
+    language: str | None = None
     seed: int = 1
+    shots: int | None = None
     bucket: int | None = None
     paths: PathsConfig = field(default_factory=PathsConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+    @property
+    def from_source(self) -> str | None:
+        """The source of few-shot transfer; None for ``source=none``."""
+        return None if self.source == "none" else self.source
 
 
 SCHEMAS: dict[str, type] = {
@@ -225,6 +284,7 @@ SCHEMAS: dict[str, type] = {
     "order": OrderConfig,
     "model": ModelConfig,
     "trainer": TrainerConfig,
+    "protocol": ProtocolConfig,
     "evaluate": EvaluateConfig,
     "tracking": TrackingConfig,
 }
@@ -263,6 +323,40 @@ def _check_shape(m: ModelConfig) -> None:
     _require(m.positions is None or m.max_length <= m.positions, "model.max_length", m.max_length, longest)
 
 
+def _check_trainer(key: str, t: TrainerConfig) -> None:
+    for name in ("epochs", "batch_size", "gradient_accumulation", "patience"):
+        value = getattr(t, name)
+        _require(value is None or value >= 1, f"{key}.{name}", value, "must be a whole number of at least 1")
+    _require(t.lr > 0, f"{key}.lr", t.lr, "must be above 0, for example 3e-5")
+    _require(t.eps > 0, f"{key}.eps", t.eps, "must be above 0, for example 1e-8")
+    _require(t.weight_decay >= 0, f"{key}.weight_decay", t.weight_decay, "must be at least 0")
+    betas = list(t.betas)
+    _require(len(betas) == 2 and all(0 <= b < 1 for b in betas), f"{key}.betas", betas, "two numbers from 0 to below 1")
+    _require(t.clip_norm is None or t.clip_norm > 0, f"{key}.clip_norm", t.clip_norm, "must be above 0, or null")
+    _require(0 <= t.warmup <= 1, f"{key}.warmup", t.warmup, "the share of a hop's steps, from 0 to 1")
+    _require(t.checkpoint_minutes > 0, f"{key}.checkpoint_minutes", t.checkpoint_minutes, "must be above 0")
+
+
+def _check_protocol(cfg: Config) -> None:
+    """Check what few-shot transfer needs, and that nothing of it is given without it."""
+    if cfg.protocol is None:
+        for key in ("source", "language"):
+            _require(getattr(cfg, key) is None, key, getattr(cfg, key), "needs experiment=fewshot")
+        return
+    _check_trainer("protocol.source_trainer", cfg.protocol.source_trainer)
+    _require(cfg.language is not None, "language", "null", "the target must be given, as in language=de")
+    _require(
+        cfg.language != cfg.source, "language", cfg.language, "is the source too; give source=none to learn it alone"
+    )
+    possible, order = (None, [x for x in (cfg.from_source, cfg.language) if x]), cfg.order
+    shown = f"[{','.join(order.languages)}]" if order.languages else order.name
+    told = "few-shot transfer goes from the source to the language; leave the order out"
+    _require(order.languages in possible and order.by_size is None, "order", shown, told)
+    same = f"must be protocol.source_trainer.precision={cfg.protocol.source_trainer.precision.value}"
+    precision = cfg.trainer.precision
+    _require(precision is cfg.protocol.source_trainer.precision, "trainer.precision", precision.value, same)
+
+
 def check(cfg: Config) -> None:
     """Check the values that a type alone cannot hold.
 
@@ -271,16 +365,14 @@ def check(cfg: Config) -> None:
     """
     for key, number in _infinite(cfg):
         _require(False, key, number, "must be a finite number")
-    t, m = cfg.trainer, cfg.model
+    m = cfg.model
     at_least_one = {
-        "trainer.epochs": t.epochs,
-        "trainer.batch_size": t.batch_size,
-        "trainer.gradient_accumulation": t.gradient_accumulation,
         "evaluate.batch_size": cfg.evaluate.batch_size,
         "evaluate.every_examples": cfg.evaluate.every_examples,
         "dataset.max_train": cfg.dataset.max_train,
         "dataset.max_eval": cfg.dataset.max_eval,
-        "trainer.patience": t.patience,
+        "dataset.buckets.number": cfg.dataset.buckets.number,
+        "shots": cfg.shots,
         "runtime.threads": cfg.runtime.threads,
         "model.hidden_size": m.hidden_size,
         "model.hidden_layers": m.hidden_layers,
@@ -296,22 +388,20 @@ def check(cfg: Config) -> None:
     _require(
         cfg.bucket is None or cfg.bucket >= 0, "bucket", cfg.bucket, "must be a whole number of at least 0, or null"
     )
+    b = cfg.dataset.buckets
+    files = b.sampler is Sampler.files
+    _require(b.root is None or files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")
+    if cfg.shots is not None and cfg.bucket is not None:
+        there = f"there are dataset.buckets.number={b.number} for each language and K, from 0"
+        _require(cfg.bucket < b.number, "bucket", cfg.bucket, there)
     _require(
         bool(cfg.paths.outputs), "paths.outputs", cfg.paths.outputs, "is empty; name a folder (XCLRUN_OUTPUTS too)"
     )
     for key, names in {"order.languages": cfg.order.languages, "dataset.languages": cfg.dataset.languages}.items():
         _require(all(isinstance(name, str) for name in names or ()), key, names, "must be a list of names")
-    _require(t.lr > 0, "trainer.lr", t.lr, "must be above 0, for example 3e-5")
-    _require(t.eps > 0, "trainer.eps", t.eps, "must be above 0, for example 1e-8")
-    _require(t.weight_decay >= 0, "trainer.weight_decay", t.weight_decay, "must be at least 0")
-    betas = list(t.betas)
-    _require(
-        len(betas) == 2 and all(0 <= b < 1 for b in betas), "trainer.betas", betas, "two numbers from 0 to below 1"
-    )
-    _require(t.clip_norm is None or t.clip_norm > 0, "trainer.clip_norm", t.clip_norm, "must be above 0, or null")
-    _require(0 <= t.warmup <= 1, "trainer.warmup", t.warmup, "the share of a hop's steps, from 0 to 1")
-    _require(t.checkpoint_minutes > 0, "trainer.checkpoint_minutes", t.checkpoint_minutes, "must be above 0")
     _require(0 <= m.dropout < 1, "model.dropout", m.dropout, "from 0 up to below 1")
+    _check_trainer("trainer", cfg.trainer)
+    _check_protocol(cfg)
     _require(m.max_length >= 3, "model.max_length", m.max_length, "at least 3 word pieces")
     _require(m.vocab_size is None or m.vocab_size >= 10, "model.vocab_size", m.vocab_size, "at least 10 word pieces")
     if m.path is None and m.hub is None and m.package is None:

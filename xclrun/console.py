@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.errors import XclrunError
 from xclrun.plan import Hop
+from xclrun.task import METRICS
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import Stopped
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
     from xclrun.run import Run
-
-METRICS = ("intent_accuracy", "slot_f1")
 
 
 def line(text: str = "") -> None:
@@ -37,7 +36,7 @@ def duration(seconds: float) -> str:
 
 def cells(scores: Mapping[str, float]) -> str:
     """Return the scores of one language as percent: ``92.5`` or, with slots, ``92.5|80.1``."""
-    return "|".join(f"{100 * scores[metric]:.1f}" for metric in METRICS if metric in scores)
+    return "|".join(f"{100 * scores[metric.name]:.1f}" for metric in METRICS if metric.name in scores)
 
 
 class Console(Listener):
@@ -83,9 +82,9 @@ class Console(Listener):
         if self.held:
             line(f"{self._number(run)} {run.label}: started")
         self.say(f"\n{self._number(run)} {run.label}   {run.id}")
-        tags = " | slot F1" if run.dataset.tags else ""
+        metrics = " | ".join(m.title for m in run.dataset.kind.metrics(tagged=bool(run.dataset.tags)))
         columns = "".join(f"{language:>12}" for language in run.stream.languages)
-        self.say(f"  {'hop':>3}  {'learnt':<10}{columns}     test: intent accuracy{tags}, %")
+        self.say(f"  {'hop':>3}  {'learnt':<10}{columns}     test: {metrics}, %")
 
     def skipped(self, run: Run) -> None:
         """Say that a run is finished already."""

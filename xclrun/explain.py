@@ -16,6 +16,10 @@ VALUES = (
     (r"Invalid value '(.*)', expected one of \[(.*)\]", r"'\1' is none of \2"),
     (r"Invalid value assigned: \w+ is not a ListConfig, list or tuple\.", "must be a list, as in [a,b]"),
     (r"Invalid type assigned: .* value: (.*)", r"'\1' is one value; set the keys below it"),
+    (
+        r"Cannot convert 'list' to string: '(.*)'",
+        r"\1 is a list; give one value, or several without brackets as a sweep",
+    ),
     (r"field '.*' is not Optional", "cannot be null"),
 )
 

@@ -163,7 +163,8 @@ def forecast(runs: Sequence[Run]) -> Forecast:
                     key = run.stages[index].train
                     if key not in counted:
                         counted.add(key)
-                        trainings.append((run.cost(run.stages[index].hop), run.config.trainer.epochs))
+                        hop = run.stages[index].hop
+                        trainings.append((run.cost(hop), run.trainer(hop).epochs))
         seconds = _sum([costs.seconds(cost, epochs) for cost, epochs in trainings])
         size = _sum([costs.bytes(cost) for cost, _ in trainings])
         lines.append(Line(strategy, len(them), finished, asked, len(trainings), seconds, size))

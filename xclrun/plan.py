@@ -37,6 +37,7 @@ NOT_IDENTITY = frozenset(
         "dataset.hub",
         "dataset.hub_config",
         "dataset.on_bad_line",
+        "dataset.buckets.root",
         "dataset.replay",
         "strategy.pretrained",
         "strategy.expansion.pretrained",
@@ -45,15 +46,23 @@ NOT_IDENTITY = frozenset(
         "model.hub",
         "model.revision",
         "trainer.checkpoint_minutes",
+        "protocol.source_trainer.checkpoint_minutes",
         "tracking",
         "paths",
         "runtime",
     }
 )
 
-
-# Keys that are no part of it where they are null: then they change nothing, and ids are as before there were such keys.
-NULL_IS_ABSENT = frozenset({"evaluate.every_examples"})
+# Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
+# run's identity, so that ids stay as they were.
+LATER: Mapping[str, Any] = {
+    "evaluate.every_examples": None,
+    "dataset.tags_are": "spans",
+    "protocol": None,
+    "source": None,
+    "language": None,
+    "shots": None,
+}
 
 
 def digest(content: Any) -> str:
@@ -69,12 +78,14 @@ def derive(seed: int, purpose: str, *position: int | str) -> int:
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved config (nested dict) that can change a result."""
+    # How buckets are drawn can change nothing where there are none.
+    unused = {"dataset.buckets"} if config.get("shots") is None else set()
 
     def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
-            if path not in NOT_IDENTITY and not (value is None and path in NULL_IS_ABSENT):
+            if path not in NOT_IDENTITY | unused and not (path in LATER and value == LATER[path]):
                 kept[key] = keep(value, f"{path}.") if isinstance(value, Mapping) else value
         return kept
 
@@ -93,6 +104,7 @@ class Hop:
         depth: number of trainings since hop 0, this one included. Random numbers depend on it and not on ``index``,
             so that a model trained from hop 0 on one language is the same model wherever the language stands in an
             order.
+        adapts: whether it adapts to few sentences of a target language: the last hop of few-shot transfer.
     """
 
     index: int
@@ -100,6 +112,7 @@ class Hop:
     select: tuple[str, ...]
     parent: int
     depth: int
+    adapts: bool = False
 
     @property
     def name(self) -> str:
@@ -113,7 +126,7 @@ class Stream:
 
     Attributes:
         kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
-            union).
+            union), ``transfer`` (source training, where there is any, then target adapting).
         languages: the order; all of them are evaluated after every hop.
         hops: hop 0 first.
     """
@@ -146,6 +159,25 @@ def joint(order: Sequence[str]) -> Stream:
     # Sorted, since the union has no order: all orders of the same languages share this one training.
     union = tuple(sorted(order))
     return Stream("joint", tuple(order), (BEFORE, Hop(1, union, union, parent=0, depth=1)))
+
+
+def transfer(source: str | None, target: str) -> Stream:
+    """Return the stream of few-shot transfer: train on the source, then adapt to the target.
+
+    FS (Zhao et al. 2021), section 3. Without a source the model before any fine-tuning is adapted.
+    """
+    languages = (target,) if source is None else (source, target)
+    before = [BEFORE] if source is None else [BEFORE, Hop(1, (source,), (source,), parent=0, depth=1)]
+    last = len(before)
+    adapting = Hop(last, (target,), (target,), parent=last - 1, depth=last, adapts=True)
+    return Stream("transfer", languages, (*before, adapting))
+
+
+def trainer_of(config: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
+    """Return the part of a resolved config that says how a hop is trained."""
+    protocol = config.get("protocol")
+    trainer: Mapping[str, Any] = config["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
+    return trainer
 
 
 def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -252,7 +284,7 @@ def stages(
                     "depth": hop.depth,
                     "train": [data.fingerprints[language, "train"] for language in hop.train],
                     "dev": [data.fingerprints[language, "dev"] for language in hop.select],
-                    "trainer": known["trainer"],
+                    "trainer": trainer_of(known, hop),
                     "evaluate": known["evaluate"],
                     "strategy": strategy.signature(hop),
                     **_points(known, hop, stream, data, strategy),
@@ -308,6 +340,8 @@ def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy
     }
     strategy = strategy_name(config["strategy"])
     words = [config["dataset"]["name"], strategy, config["order"]["name"], f"s{config['seed']}"]
+    if config.get("shots") is not None:
+        words.append(f"k{config['shots']}")
     if config.get("bucket") is not None:
         words.append(f"b{config['bucket']}")
     # An id is the name of a folder, for which file systems have 255 bytes.

@@ -10,6 +10,7 @@ import yaml
 from xclrun.plan import strategy_name
 from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
+from xclrun.task import task_of
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
@@ -29,14 +30,15 @@ def record(directory: RunDirectory) -> RunRecord:
     """
     import numpy as np
 
-    from xclrun.analysis.record import TASKS, RunRecord
+    from xclrun.analysis.record import RunRecord
 
     manifest = directory.read_manifest()
     config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
     hops = 1 if stream == "joint" else len(languages)
-    metrics = [m for m in TASKS.values() if m == "intent_accuracy" or manifest["tags"]]
-    scores = {metric: np.full((hops + 1, len(languages)), np.nan) for metric in metrics}
+    task = task_of(config["dataset"]["task"], config["dataset"].get("tags_are", "spans"))
+    metrics = task.metrics(tagged=bool(manifest["tags"]))
+    scores = {metric.name: np.full((hops + 1, len(languages)), np.nan) for metric in metrics}
     for stage in manifest["stages"]:
         for language, values in stage["scores"].items():
             for metric, value in values.items():
@@ -64,6 +66,7 @@ def record(directory: RunDirectory) -> RunRecord:
         scores=scores,
         config=config,
         data_fingerprint=manifest["data"]["fingerprint"],
+        whole_fingerprint=manifest["data"].get("whole", ""),
         code_version=manifest["code_version"],
         algorithms=manifest["algorithms"],
         encoder=manifest["encoder"],
@@ -122,7 +125,8 @@ def predictions(directory: RunDirectory) -> Predictions:
         rows = rows.filter(pc.equal(rows["split"].cast("string"), "test"))
         of, ids = (rows[name].cast("string").to_numpy() for name in ("language", "example_id"))
         named = ("gold", "predicted", "tp", "fp", "fn") if not rows["tp"].null_count else ("gold", "predicted")
-        values = [rows[name].to_numpy() for name in named]
+        # Without labels none is right: they are as labels that training never had.
+        values = [pc.fill_null(rows[name], -1).to_numpy() for name in named]
         for language in np.unique(of.astype(str)):
             own = np.flatnonzero(of == language)
             # Hops are tested on the same sentences: they are sorted once.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from xclrun.config import Config, check
+from xclrun.config import Config, TrainerConfig, check
 from xclrun.data.example import Dataset
-from xclrun.data.load import load_dataset
-from xclrun.errors import RunError
+from xclrun.data.load import load_dataset, read_whole
+from xclrun.errors import RunError, UsageError, did_you_mean
 from xclrun.model.source import encoder_identity
 from xclrun.plan import (
     DataIdentity,
@@ -25,8 +25,11 @@ from xclrun.plan import (
     digest,
     resolve_order,
     run_id,
+    sequence,
     stages,
     strategy_name,
+    trainer_of,
+    transfer,
 )
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
@@ -46,6 +49,7 @@ class Run:
         id: the run id.
         stages: the stages of the hops, hop 0 first.
         data_fingerprint: hash of the whole dataset.
+        whole_fingerprint: hash of the dataset that the bucket was drawn from; empty without a bucket.
         encoder: identity of the encoder before fine-tuning.
     """
 
@@ -56,6 +60,7 @@ class Run:
     id: str
     stages: tuple[Stage, ...]
     data_fingerprint: str
+    whole_fingerprint: str
     encoder: str
 
     @property
@@ -88,21 +93,27 @@ class Run:
 
     @cached_property
     def label(self) -> str:
-        """Short words for a person: strategy, order, seed."""
+        """Short words for a person: strategy, order, seed, and K and bucket where there are any."""
         c = self.config
-        return f"{self.strategy_name} · {c.order.name} · seed {c.seed}" + (
-            "" if c.bucket is None else f" · bucket {c.bucket}"
-        )
+        words = [self.strategy_name, str(c.order.name), f"seed {c.seed}"]
+        words += [] if c.shots is None else [f"K = {c.shots}"]
+        return " · ".join(words if c.bucket is None else [*words, f"bucket {c.bucket}"])
 
     def cost(self, hop: Hop) -> dict[str, Any]:
         """Return what the time of a hop's training depends on, beside the machine: for estimates."""
         model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "path")}
-        trainer = {key: self.resolved["trainer"][key] for key in ("batch_size", "gradient_accumulation", "precision")}
+        how = trainer_of(self.resolved, hop)
+        trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
         return {
             "model": digest([model, trainer, len(self.dataset.labels), len(self.dataset.tags)])[:16],
             "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",
             "examples": sum(len(self.dataset.split(language, "train")) for language in hop.train),
         }
+
+    def trainer(self, hop: Hop) -> TrainerConfig:
+        """Return how a hop is trained."""
+        protocol = self.config.protocol
+        return self.config.trainer if protocol is None or hop.adapts else protocol.source_trainer
 
     def reference(self) -> Run:
         """Return the run whose scores are the reference scores M of this one: each language learnt alone.
@@ -122,22 +133,29 @@ class Run:
         return make(self.config.strategy)
 
 
-_datasets: dict[str, tuple[Dataset, DataIdentity]] = {}
+_datasets: dict[str, tuple[Dataset, DataIdentity, str]] = {}
 # Sweeps come back to the same few datasets: one per bucket.
 KEPT = 64
 
 
-def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIdentity]:
+def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIdentity, str]:
+    """Return a run's dataset, what of it goes into ids, and the hash of what its bucket, if any, was drawn from."""
     # Budgets of replay stand with the dataset, but are no part of it.
     source = {key: value for key, value in resolved["dataset"].items() if key != "replay"}
-    key = json.dumps([source, config.bucket], sort_keys=True)
+    # In few-shot transfer the source is learnt whole.
+    few_shot = [str(config.language)] if config.protocol else None
+    key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
     if key not in _datasets:
-        dataset = load_dataset(config.dataset, config.bucket)
+        dataset = load_dataset(config.dataset, config.bucket, config.shots, few_shot)
         if len(_datasets) >= KEPT:
             _datasets.clear()
-        labels = digest([dataset.task, dataset.labels, dataset.tags])
-        _datasets[key] = dataset, DataIdentity(dataset.fingerprints, labels)
+        whole = "" if config.bucket is None else _identity(read_whole(config.dataset)).fingerprint
+        _datasets[key] = dataset, _identity(dataset), whole
     return _datasets[key]
+
+
+def _identity(dataset: Dataset) -> DataIdentity:
+    return DataIdentity(dataset.fingerprints, digest([dataset.kind.identified, dataset.labels, dataset.tags]))
 
 
 def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
@@ -156,6 +174,9 @@ def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
 def freeze(run: Run) -> None:
     """Write the config of a run that another process will do, with paths that hold in any current folder."""
     resolved = {group: dict(run.resolved[group]) for group in ("paths", "dataset", "model")}
+    buckets = resolved["dataset"]["buckets"] = dict(run.resolved["dataset"]["buckets"])
+    if buckets["root"] is not None:
+        buckets["root"] = str(Path(buckets["root"]).expanduser().absolute())
     for group, key in (("paths", "outputs"), ("paths", "store"), ("dataset", "root"), ("model", "path")):
         if resolved[group].get(key) is not None:
             resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
@@ -210,13 +231,22 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         UsageError: a value, the data or the order cannot work.
     """
     check(config)
-    dataset, data = _dataset(config, resolved)
-    order = resolve_order(config.order.languages, config.order.by_size, dataset.sizes())
+    if config.shots is not None and config.bucket is None:
+        config, resolved = replace(config, bucket=0), {**resolved, "bucket": 0}
+    if config.protocol is not None:
+        resolved = {**resolved, "source": config.from_source}
+    dataset, data, whole = _dataset(config, resolved)
+    order = resolve_order(_languages(config, dataset), config.order.by_size, dataset.sizes())
     name = config.order.name or "-".join(order)
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
     resolved = {**resolved, "order": {**resolved["order"], "name": name, "languages": list(order)}}
     strategy = make(config.strategy)
-    stream = strategy.stream(order)
+    if (reason := strategy.unfit(dataset.kind)) is not None:
+        raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
+    stream = _stream(config, strategy, order)
+    for language in stream.languages:
+        if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):
+            raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
     encoder = encoder_identity(config.model, dataset)
     return Run(
         config=config,
@@ -226,5 +256,30 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         id=run_id(resolved, data, encoder, strategy.identified()),
         stages=stages(resolved, stream, data, encoder, strategy),
         data_fingerprint=data.fingerprint,
+        whole_fingerprint=whole,
         encoder=encoder,
     )
+
+
+def _languages(config: Config, dataset: Dataset) -> list[str] | None:
+    """Return the languages that a config lists in their order; None where sizes decide."""
+    if config.protocol is None:
+        return config.order.languages
+    given = {"source": config.from_source, "language": config.language}
+    for key, name in given.items():
+        if name is not None and name not in dataset.languages:
+            told = did_you_mean(name, dataset.languages)
+            raise UsageError(f"{key}={name}: the dataset has no such language; {told}")
+    return [name for name in given.values() if name is not None]
+
+
+def _stream(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
+    """Return the hops of a run: the strategy's own, or those of few-shot transfer."""
+    stream = strategy.stream(order)
+    if config.protocol is None:
+        return stream
+    if stream != sequence(order):
+        raise UsageError(
+            f"strategy={config.strategy.name}: has hops of its own; few-shot transfer trains on a source, then adapts"
+        )
+    return transfer(config.from_source, order[-1])

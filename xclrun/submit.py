@@ -131,7 +131,8 @@ def estimate(runs: Sequence[Run]) -> Callable[[Run], float | None]:
     there = set(runs[0].store.all_keys())
 
     def seconds(run: Run) -> float | None:
-        found = [costs.seconds(run.cost(run.stages[i].hop), run.config.trainer.epochs) for i in needed(run, there)]
+        hops = [run.stages[i].hop for i in needed(run, there)]
+        found = [costs.seconds(run.cost(hop), run.trainer(hop).epochs) for hop in hops]
         known = [value for value in found if value is not None]
         return sum(known) if len(known) == len(found) else None
 

@@ -306,6 +306,7 @@ def _tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
         "strategy": mine.strategy,
         "order": mine.order,
         "seed": str(mine.seed),
+        "shots": "" if mine.shots is None else str(mine.shots),
         "bucket": "" if mine.bucket is None else str(mine.bucket),
         "data_fingerprint": mine.data_fingerprint,
         "code_version": mine.code_version,

@@ -29,7 +29,7 @@ class Counts:
     """Numerators and denominators of one language's cells, sentence by sentence.
 
     Attributes:
-        hits: shape (sentences, cells), for example 1 where the intent is right, or 2 TP.
+        hits: shape (sentences, cells), for example 1 where the class is right, or 2 TP.
         totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
     """
 

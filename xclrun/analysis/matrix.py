@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.spans import f1, macro_f1
+from xclrun.task import BY_NAME, Scored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,16 +28,16 @@ def score_matrix(
     """Compute R from prediction rows of one evaluation point for each hop.
 
     Args:
-        predictions: one row per (hop, split, language, example_id). ``intent_accuracy`` needs ``gold`` and
-            ``predicted`` (class ids; a gold −1, a label that training never had, is always wrong); ``slot_f1`` needs
-            ``tp``, ``fp`` and ``fn`` (spans), or ``gold_tags`` and ``predicted_tags`` (lists of ids) for
+        predictions: one row per (hop, split, language, example_id). An accuracy of labels needs ``gold`` and
+            ``predicted`` (class ids; a gold −1, a label that training never had, is always wrong); a score of tags
+            ``tp``, ``fp`` and ``fn`` (spans or words), or ``gold_tags`` and ``predicted_tags`` (lists of ids) for
             ``tag_macro``.
         languages: column j is ``languages[j]``.
         hops: number of hops N; rows 0…N.
-        metric: ``intent_accuracy`` or ``slot_f1``.
-        slot_f1: ``span_micro``: micro F1 over labelled spans; ``tag_macro``: macro F1 over single tags, over those
-            that occur in gold or predicted tags of the cell, with all tags that training never had (−1) as one more
-            class.
+        metric: name of a base score (`xclrun.task.METRICS`).
+        slot_f1: how F1 of spans is computed. ``span_micro``: micro F1 over labelled spans; ``tag_macro``: macro F1 over
+            single tags, over those that occur in gold or predicted tags of the cell, with all tags that training never
+            had (−1) as one more class.
         tags: names of the tag ids, for ``tag_macro``.
         split: rows of other splits are left out.
 
@@ -48,19 +49,20 @@ def score_matrix(
         ValueError: an unknown metric or way, a hop or language out of range, the same example twice in a cell, or
             cells of a language that were not measured on the same number of examples.
     """
-    if metric not in ("intent_accuracy", "slot_f1") or slot_f1 not in SLOT_F1:
+    if metric not in BY_NAME or slot_f1 not in SLOT_F1:
         raise ValueError(f"no way to score {metric} by {slot_f1}")
+    of = BY_NAME[metric].of
     rows = predictions[predictions["split"] == split]
     matrix = np.full((hops + 1, len(languages)), np.nan)
     if rows.empty:
         return matrix
     _check(rows, languages, hops)
-    if metric == "intent_accuracy":
+    if of is Scored.labels:
         rows = rows.assign(right=(rows["gold"] == rows["predicted"]) & (rows["gold"] >= 0))
     cells = rows.groupby(["hop", "language"], observed=True)
-    if metric == "intent_accuracy":
+    if of is Scored.labels:
         scores = cells["right"].mean()
-    elif slot_f1 == "span_micro":
+    elif of is Scored.words or slot_f1 == "span_micro":
         counts = cells[["tp", "fp", "fn"]]
         complete = counts.count().eq(cells.size(), axis=0).all(axis=1)
         scores = counts.sum().assign(f1=lambda c: f1(c["tp"], c["fp"], c["fn"]))["f1"].where(complete)

@@ -29,6 +29,7 @@ _NEEDS: dict[str, Callable[[int], np.ndarray]] = {
 NOT_A_SEQUENCE = {
     "independent": "trains each language alone",
     "joint": "needs a sequence of hops",
+    "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
 
 NO_POINTS = "needs evaluation inside hops (evaluate.every_examples)"
@@ -61,12 +62,12 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
     """
     R = record.scores[metric]
     if record.stream != "sequence":
-        final = metrics.learnt_scores(R) if record.stream == "independent" else R[1]
+        final = metrics.learnt_scores(R) if record.stream == "independent" else R[-1]
         area = aultc(record, metric)
         return _measure_final(record, final, area, Absent(NOT_A_SEQUENCE[record.stream]))
     forgot, gained = metrics.forgetting_per_language(R), metrics.transfer_per_language(R, reference)
     zero_shot = metrics.zero_shot_transfer_per_language(R)
-    values = {
+    values: dict[str, tuple[np.ndarray, np.ndarray | None]] = {
         "F": (metrics.forgetting(R), forgot),
         "T": (metrics.transfer(R, reference), gained),
         "T0": (metrics.zero_shot_transfer(R), zero_shot),
@@ -75,14 +76,14 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
         "I": (metrics.intransigence(R, reference), None),
         "FP_std": (metrics.final_std(R), None),
         "FP_min": (metrics.final_min(R), None),
-        "AULTC": (aultc(record, metric), None),
+        "AULTC": (np.float64(aultc(record, metric)), None),
     }
     found: Measured = {}
     for name in MEASURES:
         value, per_language = values[name]
         found[name, ""] = _value_or_reason(float(value), record, R, reference, name, None)
-        for j, language in enumerate(record.languages if per_language is not None else ()):
-            found[name, language] = _value_or_reason(float(per_language[j]), record, R, reference, name, j)
+        for j, score in enumerate(() if per_language is None else per_language):
+            found[name, record.languages[j]] = _value_or_reason(float(score), record, R, reference, name, j)
     return found
 
 

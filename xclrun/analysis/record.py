@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.task import METRICS
+
 SCHEMA = 1
 
-# Names of tasks in tables → metrics in records. A dataset without tags only has the first.
-TASKS = {"intent": "intent_accuracy", "slots": "slot_f1"}
+# Names in tables → metrics in records. A run has those of its dataset's task (`xclrun.task`).
+TASKS = {metric.short: metric.name for metric in METRICS}
 
 STATUSES = ("finished", "running", "interrupted", "failed")
 
@@ -26,6 +28,7 @@ STREAMS = {
     "sequence": lambda n: n,  # hop after hop, each from the one before
     "independent": lambda n: n,  # hop i starts from hop 0 and learns languages[i - 1] alone
     "joint": lambda n: 1,  # one hop on the union of all languages
+    "transfer": lambda n: n,  # few-shot: a source, where there is one, then a target
 }
 
 
@@ -53,7 +56,7 @@ class RunRecord:
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
         seed, bucket: as in conf; ``bucket`` is None where the whole training split is used.
         stream: ``sequence`` (hop after hop), ``independent`` (hop i is trained from hop 0 on ``languages[i - 1]``
-            alone) or ``joint`` (one hop on the union).
+            alone), ``joint`` (one hop on the union) or ``transfer`` (few-shot: a source, if any, then a target).
         scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured. Read-only.
         config: the resolved config, nested.
         data_fingerprint: hash of the data.
@@ -70,6 +73,7 @@ class RunRecord:
             adapters, where it has those.
         costs: what the run took, by the names of `COSTS`; a name that is missing was not measured.
         environment: versions, platform, host and times, for people.
+        whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
 
     Raises:
         ValueError: a matrix whose shape is not that of the stream, a score outside [0, 1], an unknown stream or
@@ -97,6 +101,7 @@ class RunRecord:
     costs: dict[str, float] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     points: tuple[dict[str, Any], ...] = ()
+    whole_fingerprint: str = ""
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -126,6 +131,12 @@ class RunRecord:
         return STREAMS[self.stream](len(self.languages))
 
     @property
+    def shots(self) -> int | None:
+        """K of the bucket; None where the whole training split, or a subset of it, is used."""
+        shots: int | None = self.config.get("shots")
+        return shots
+
+    @property
     def tasks(self) -> tuple[str, ...]:
         """Names of the tasks that have a score matrix, in the order of tables."""
         return tuple(task for task, metric in TASKS.items() if metric in self.scores)
@@ -147,7 +158,7 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment", "points")}
+        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment", "points", "whole_fingerprint")}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
             raise ValueError(f"run record with missing or unknown keys: {wrong}")

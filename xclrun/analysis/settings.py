@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from xclrun.analysis.record import RunRecord
-from xclrun.plan import NOT_IDENTITY
+from xclrun.plan import NOT_IDENTITY, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
 # Evaluation inside hops changes no score after them.
@@ -24,14 +24,15 @@ LONGEST = 4
 
 def config_settings(record: RunRecord) -> tuple[tuple[str, str], ...]:
     """Return the settings of a run that may not differ inside an average: (dotted key, value), sorted by key."""
-    return tuple(sorted((k, v) for k, v in _flat(record.config) if k not in NAMED))
+    return tuple(sorted((k, v) for k, v in _flat(identity(record.config)) if k not in NAMED))
 
 
 def content_settings(record: RunRecord) -> tuple[tuple[str, str], ...]:
     """Return what may not differ either, though no config key says it: languages, data, encoder, versions."""
     return (
         ("languages", "+".join(sorted(record.languages))),
-        ("data", record.data_fingerprint),
+        # Buckets of the same data are averaged; how they are drawn is in the config.
+        ("data", record.whole_fingerprint or record.data_fingerprint),
         ("encoder", record.encoder),
         ("algorithms", str(record.algorithms)),
         ("strategy.version", str(record.strategy_version)),

@@ -15,6 +15,7 @@ from xclrun.analysis.measures import measure
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.significance import Replicates
+from xclrun.task import BY_SHORT, Scored
 
 # Measures that are tested and resampled, and whether more of it is better.
 TESTED = {"F": False, "T": True, "T0": True, "FP": True}
@@ -97,7 +98,7 @@ class Resampled:
         comparison: its runs.
         references: gives M.
         predictions: of every run of the comparison, by run id.
-        task: ``intent`` or ``slots`` (micro F1 over labelled spans).
+        task: short name of a metric (`xclrun.task.METRICS`); F1 over spans is micro.
         seed: of the draws.
         resamples, size: B and n (None: as many as the test set has).
 
@@ -129,7 +130,7 @@ class Resampled:
         parts = [predictions[run.run_id].sentences[language] for run in self.runs if language in run.languages]
         if any(not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
             raise ValueError(f"runs were tested on different sentences of {language}")
-        if self.task == "intent":
+        if BY_SHORT[self.task].of is Scored.labels:
             return Counts.of_accuracy(np.concatenate([part.right for part in parts], axis=1))
         spans = [part.spans for part in parts if part.spans is not None]
         if len(spans) < len(parts):
@@ -156,7 +157,7 @@ class Resampled:
     def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
         R = matrix(run)
         if run.stream != "sequence":
-            final = metrics.learnt_scores(R) if run.stream == "independent" else R[..., 1, :]
+            final = metrics.learnt_scores(R) if run.stream == "independent" else R[..., -1, :]
             return final.mean(axis=-1) if name == "FP" else None
         if len(run.languages) < 2 and name != "FP":
             return None

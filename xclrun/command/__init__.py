@@ -15,6 +15,7 @@ COMMANDS = {
     "report": "tables and figures over what has run",
     "plan": "what a command would do: runs, trainings after sharing, time, disk",
     "data": "audit a dataset: sizes, labels, sentences that splits share, word pieces",
+    "buckets": "few-shot training sets: make, check, show",
     "params": "how many parameters a strategy has: in all, trained at each hop, by part",
     "status": "where the runs of a sweep stand",
     "logs": "what the Slurm job that did a run said",

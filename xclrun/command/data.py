@@ -45,7 +45,7 @@ def _print(given: argparse.Namespace) -> None:
         raise UsageError("data audit: one dataset at a time; give one value for each key")
     config = jobs[0].config
     check(config)
-    dataset = load_dataset(config.dataset, config.bucket)
+    dataset = load_dataset(config.dataset, config.bucket, config.shots)
     # An audit makes no folder of outputs.
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = load_tokenizer(config.model, dataset, Path(folder))

@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from xclrun.compose import Composed
 from xclrun.config import Config
 from xclrun.errors import UsageError, did_you_mean
 from xclrun.strategy.parameters import Count
+from xclrun.task import Task as Kind
+from xclrun.task import task_of
 
 # What is counted with and may be given instead of data: key → the least that it can be.
-TASK = {"task.intents": 1, "task.tags": 0, "task.languages": 1}
+TASK = {"task.intents": 1, "task.classes": 1, "task.tags": 0, "task.languages": 1}
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Task:
     """What of a dataset the number of parameters depends on.
 
     Attributes:
-        intents: number of intents.
+        kind: what is predicted, and so by which heads.
+        labels: number of intents or classes; 0 where there are none.
         tags: number of tags; 0 where there are none.
         languages: the languages of the stream.
         vocabulary: word pieces of an encoder that is trained from scratch, where the data that it is learnt from is
@@ -33,11 +36,18 @@ class Task:
         kept: word pieces that a trimmed vocabulary keeps, where the data is at hand; None where nothing is trimmed.
     """
 
-    intents: int
+    kind: Kind
+    labels: int
     tags: int
     languages: tuple[str, ...]
     vocabulary: int | None = None
     kept: int | None = None
+
+    @property
+    def told(self) -> str:
+        """The numbers of labels and tags, for a person."""
+        told = [] if self.kind.label is None else [_many(self.labels, self.kind.label.noun, self.kind.label.nouns)]
+        return ", ".join([*told, _many(self.tags, "tag")] if self.kind.tag is not None else told)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,8 +56,10 @@ def main(arguments: Sequence[str]) -> int:
         prog="xclrun params",
         description="Count the parameters of `xclrun OVERRIDES`: those that serve all languages after the last hop, "
         "those trained at each hop, by part. Numbers of labels come from the data, or are given: with task.intents=N "
-        "task.tags=N (and task.languages=N where the order is no list) neither data nor weights are needed.",
-        usage="xclrun params KEY=VALUE … [task.intents=N task.tags=N task.languages=N] [--json] [--outputs DIR]",
+        "task.tags=N (or task.classes=N alone for classes, task.tags=N alone for tags; and task.languages=N where the "
+        "order is no list) neither data nor weights are needed.",
+        usage="xclrun params KEY=VALUE … [task.intents=N | task.classes=N] [task.tags=N] [task.languages=N] [--json] "
+        "[--outputs DIR]",
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun")
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
@@ -129,15 +141,15 @@ class Counted:
         elif self.config.model.trim_vocabulary:
             facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
         told = [f"{name:<20} {value}" for name, value in facts.items()]
-        return "\n".join([f"{title} · {_many(task.intents, 'intent')}, {_many(task.tags, 'tag')}", *lines, *told])
+        return "\n".join([f"{title} · {task.told}", *lines, *told])
 
 
 def _size(n: int) -> str:
     return f"{n / 1e6:,.1f} MB" if n < 1e9 else f"{n / 1e9:,.2f} GB"
 
 
-def _many(n: int, word: str) -> str:
-    return f"{n} {word}" + ("" if n == 1 else "s")
+def _many(n: int, word: str, words: str | None = None) -> str:
+    return f"{n} {word if n == 1 else words or word + 's'}"
 
 
 def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
@@ -151,7 +163,9 @@ def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
     found: dict[str, Counted] = {}
     for job in compose_command(overrides):
         counted = _count(job, task)
-        found.setdefault(json.dumps([job.resolved["model"], job.resolved["strategy"], vars(counted.task)]), counted)
+        found.setdefault(
+            json.dumps([job.resolved["model"], job.resolved["strategy"], asdict(counted.task)], default=str), counted
+        )
     return list(found.values())
 
 
@@ -169,7 +183,7 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     stream = strategy.stream(task.languages)
 
     def counted(vocabulary: int | None) -> Count:
-        model = skeleton(job.config.model, task.intents, task.tags, vocabulary)
+        model = skeleton(job.config.model, task.labels, task.tags, vocabulary, task.kind)
         with torch.device("meta"):
             strategy.prepare(model, stream, _Nowhere())
         return count(sizes(model), strategy, stream)
@@ -203,9 +217,20 @@ def _task(config: Config, given: Mapping[str, int]) -> Task:
         if listed is not None and len(listed) != number:
             raise UsageError(f"task.languages={number}: the order has {_many(len(listed), 'language')}")
         listed = listed or [f"language {i}" for i in range(1, number + 1)]
-    if listed is not None and {"task.intents", "task.tags"} <= given.keys():
-        return Task(given["task.intents"], given["task.tags"], tuple(listed))
-    return _from_data(config, given, listed)
+    kind = task_of(config.dataset.task, config.dataset.tags_are.value)
+    # What the task has → the key that gives its number.
+    keys = {}
+    if kind.label is not None:
+        keys["labels"] = f"task.{kind.label.nouns}"
+    if kind.tag is not None:
+        keys["tags"] = "task.tags"
+    if other := next((key for key in given if key not in (*keys.values(), "task.languages")), None):
+        raise UsageError(f"{other}: dataset.task={kind.name} takes {' and '.join(keys.values())}")
+    if listed is not None and set(keys.values()) <= given.keys():
+        return Task(
+            kind, **{"labels": 0, "tags": 0, **{n: given[key] for n, key in keys.items()}}, languages=tuple(listed)
+        )
+    return _from_data(config, {n: given[key] for n, key in keys.items() if key in given}, listed)
 
 
 def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None) -> Task:
@@ -215,11 +240,11 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
     from xclrun.model.vocabulary import load_tokenizer, used_pieces
 
     try:
-        dataset = load_dataset(config.dataset, config.bucket)
+        dataset = load_dataset(config.dataset, config.bucket, config.shots)
     except UsageError as error:
         raise UsageError(f"{error}; params also takes task.intents=N task.tags=N task.languages=N") from error
-    intents = given.get("task.intents", len(dataset.labels))
-    tags = given.get("task.tags", len(dataset.tags))
+    labels = given.get("labels", len(dataset.labels))
+    tags = given.get("tags", len(dataset.tags) if dataset.kind.tag is not None else 0)
     vocabulary = kept = None
     model = config.model
     if from_scratch(model) or model.trim_vocabulary:
@@ -229,6 +254,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
             tokenizer = load_tokenizer(model, dataset, cache if cache.is_dir() else Path(folder))
         vocabulary = len(tokenizer) if from_scratch(model) else None
         if model.trim_vocabulary:
-            splits = (encode(e, tokenizer, (), (), model.max_length, model.label_on) for e in dataset.splits.values())
+            whole, origin = dataset.kind.words, dataset.origin.splits.values()
+            splits = (encode(e, tokenizer, (), (), model.max_length, model.label_on, whole) for e in origin)
             kept = len(used_pieces(splits, tokenizer))
-    return Task(intents, tags, tuple(listed or dataset.languages), vocabulary, kept)
+    return Task(dataset.kind, labels, tags, tuple(listed or dataset.languages), vocabulary, kept)

@@ -6,12 +6,12 @@ Pure functions on a `Dataset`; nothing is trained, and nothing is changed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example
+from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example, same_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -83,14 +83,15 @@ class Pieces:
 def coverage(dataset: Dataset) -> list[Coverage]:
     """Return sizes and label coverage of every language and split."""
     labels, tags = set(dataset.labels), set(dataset.tags)
+    outside = {OUTSIDE} if dataset.kind.tag_spans else set()
     found = []
     for language in dataset.languages:
-        own_labels, own_tags = _names(dataset.split(language, "train"))
+        own_labels, own_tags = _names(dataset.split(language, "train"), outside)
         for split in SPLITS:
             examples = dataset.split(language, split)
-            here, here_tags = _names(examples)
-            unseen = [e.label not in labels or any(t not in tags for t in e.tags or ()) for e in examples]
-            foreign = [e.label not in own_labels or any(t not in own_tags for t in e.tags or ()) for e in examples]
+            here, here_tags = _names(examples, outside)
+            unseen = [dataset.unseen(e) for e in examples]
+            foreign = [bool(_names([e], set())[0] - own_labels or set(e.tags or ()) - own_tags) for e in examples]
             found.append(
                 Coverage(
                     language,
@@ -99,7 +100,7 @@ def coverage(dataset: Dataset) -> list[Coverage]:
                     sum(len(e.tokens) for e in examples),
                     len(here & labels),
                     len(here_tags & tags),
-                    min(Counter(e.label for e in examples).values(), default=0),
+                    min(Counter(e.label for e in examples if e.label is not None).values(), default=0),
                     sum(unseen),
                     sum(f and not u for f, u in zip(foreign, unseen, strict=True)),
                 )
@@ -113,7 +114,7 @@ def overlaps(dataset: Dataset) -> list[Overlap]:
 
 
 def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
-    texts = {key: [_text(e) for e in examples] for key, examples in dataset.splits.items()}
+    texts = {key: [same_sentence(e) for e in examples] for key, examples in dataset.splits.items()}
     ids = {key: {e.id for e in examples} for key, examples in dataset.splits.items()}
     for one, other in combinations(SPLITS, 2):
         for language in dataset.languages:
@@ -139,7 +140,8 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int
             length = {word: max(1, len(row)) for word, row in zip(words, split_up, strict=True)}
             unknown = {w for w, row in zip(words, split_up, strict=True) if not row or tokenizer.unk_token_id in row}
             total = words.total()
-            encoded = encode(examples, tokenizer, dataset.labels, dataset.tags, max_length)
+            whole = dataset.kind.words
+            encoded = encode(examples, tokenizer, dataset.labels, dataset.tags, max_length, whole_words=whole)
             found.append(
                 Pieces(
                     language,
@@ -153,10 +155,7 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int
     return found
 
 
-def _names(examples: tuple[Example, ...]) -> tuple[set[str], set[str]]:
-    return {e.label for e in examples}, {t for e in examples for t in e.tags or ()} | {OUTSIDE}
-
-
-def _text(example: Example) -> tuple[str, ...]:
-    second = () if example.text_b is None else ("\n", *example.text_b.split())
-    return tuple(token.casefold() for token in (*example.tokens, *second))
+def _names(examples: Iterable[Example], outside: set[str]) -> tuple[set[str], set[str]]:
+    """Return the labels and tags of the examples, with the tag that is always there."""
+    labels = {e.label for e in examples if e.label is not None}
+    return labels, {t for e in examples for t in e.tags or ()} | outside

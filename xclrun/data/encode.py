@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast
 
-# The id of a label or tag that training never had, and of the tags of a dataset that has none.
+# The id of a label or tag that training never had, and of the labels or tags of a dataset that has none.
 UNSEEN = -1
 
 
@@ -34,7 +34,7 @@ class Ragged:
     """Rows of different lengths, end to end: row i is ``values[offsets[i] : offsets[i + 1]]``.
 
     Attributes:
-        values: (sum of lengths,) int32.
+        values: (sum of lengths,) int32; or float32, with further axes (a vector for each value).
         offsets: (n + 1,) int64.
     """
 
@@ -62,12 +62,16 @@ class Ragged:
         return Ragged(self.values[source], offsets)
 
     def padded(self, indices: np.ndarray, fill: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given rows as an int64 matrix (B, longest), filled up on the right, and which of it are values."""
+        """Return the given rows as a matrix (B, longest, …), filled up on the right, and which of it are values.
+
+        Whole numbers come as int64.
+        """
         starts = self.offsets[:-1][indices]
         lengths = self.offsets[1:][indices] - starts
         columns = np.arange(lengths.max(initial=0))
         inside = columns < lengths[:, None]
-        matrix = np.full(inside.shape, fill, np.int64)
+        kind = np.int64 if self.values.dtype.kind == "i" else self.values.dtype
+        matrix = np.full((*inside.shape, *self.values.shape[1:]), fill, kind)
         matrix[inside] = self.values[(starts[:, None] + columns)[inside]]
         return matrix, inside
 
@@ -82,9 +86,11 @@ class Batch:
         token_type_ids: (B, L) int64.
         word_pieces: (B, W) int64, position of each word's labelled piece, words packed to the left, 0 on padding.
         word_mask: (B, W) bool, true on words.
-        labels: (B,) int64, −1 where training never had the label.
+        labels: (B,) int64, −1 where training never had the label or the task has none.
         tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
         indices: (B,) the examples' positions in the `Encoded` that the batch comes from.
+        cls: (B, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
+        word_states: (B, W, H) float32, the same of the words; None where nothing reads them.
     """
 
     input_ids: torch.Tensor
@@ -95,6 +101,8 @@ class Batch:
     labels: torch.Tensor
     tags: torch.Tensor
     indices: np.ndarray
+    cls: torch.Tensor | None = None
+    word_states: torch.Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -111,11 +119,13 @@ class Batch:
         if self.size <= size:
             return [self]
         parts = [slice(start, start + size) for start in range(0, self.size, size)]
-        return [replace(self, **{name: value[part] for name, value in vars(self).items()}) for part in parts]
+        there = {name: value for name, value in vars(self).items() if value is not None}
+        return [replace(self, **{name: value[part] for name, value in there.items()}) for part in parts]
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on ``device``."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if name != "indices"}
+        there = {name: value for name, value in vars(self).items() if name != "indices" and value is not None}
+        moved = {name: value.to(device) for name, value in there.items()}
         return replace(self, **moved)
 
 
@@ -130,10 +140,12 @@ class Encoded:
         types: token type of each piece; same rows as ``pieces``.
         word_pieces: for each word that the model sees, the position of its labelled piece in the row of ``pieces``.
         tags: tag id of each word that the model sees, −1 for one that training never had; same rows as ``word_pieces``.
-        labels: (n,) int64 label ids, −1 for one that training never had.
+        labels: (n,) int64 label ids, −1 for one that training never had, and where the task has no labels.
         words: (n,) int64 number of words of the whole sentence.
-        cut: (n,) bool, whether the sentence was cut at ``max_length``. Words beyond count as predicted ``O``.
+        cut: (n,) bool, whether the sentence was cut at ``max_length``.
         pad: the piece that fills up a batch.
+        cls: (n, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
+        word_states: the same of each word that the model sees, (H,) a word; None where nothing reads them.
     """
 
     ids: np.ndarray
@@ -146,6 +158,8 @@ class Encoded:
     words: np.ndarray
     cut: np.ndarray
     pad: int
+    cls: np.ndarray | None = None
+    word_states: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -190,6 +204,8 @@ class Encoded:
             labels=torch.from_numpy(self.labels[at]),
             tags=torch.from_numpy(self.tags.padded(at, 0)[0]),
             indices=at,
+            cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
+            word_states=None if self.word_states is None else torch.from_numpy(self.word_states.padded(at, 0)[0]),
         )
 
 
@@ -200,12 +216,14 @@ def encode(
     tags: Sequence[str],
     max_length: int,
     label_on: LabelOn | str = LabelOn.first,
+    whole_words: bool = True,
 ) -> Encoded:
     """Encode examples for a model.
 
     A word that gives no piece (a zero-width space, say) gets the unknown piece, so that every word has a label. A
     sentence longer than ``max_length`` pieces is cut after the last word that fits whole; its first word is always
-    kept, and cut itself where it alone is too long. Of a pair, the longer text loses words first.
+    kept, and cut itself where it alone is too long. Of a pair, the longer text loses words first. Where words need not
+    be told apart, the same is done with single pieces, and no piece carries a word's label.
 
     Args:
         examples: any languages.
@@ -214,6 +232,7 @@ def encode(
         tags: names of the tags, in the order of their ids.
         max_length: word pieces per sentence, special ones included.
         label_on: ``first`` or ``last``: the piece that carries its word's label.
+        whole_words: whether words are told apart (`xclrun.task.Task.words`).
 
     Raises:
         UsageError: the tokenizer cannot serve, or ``max_length`` leaves no room for a word.
@@ -229,15 +248,23 @@ def encode(
     label_ids = {name: i for i, name in enumerate(labels)}
     tag_ids = {name: i for i, name in enumerate(tags)}
     on_last = LabelOn(label_on) is LabelOn.last
-    rows, types, positions, gold, cut = [], [], [], [], []
+    rows, types, cut = [], [], []
+    positions: list[list[int]] = []
+    gold: list[list[int]] = []
     for example, second in zip(examples, seconds, strict=True):
         frame = frames[bool(second)]
         words, others = [pieces_of[word] for word in example.tokens], [pieces_of[word] for word in second]
+        if not whole_words:
+            words, others = _single(words), _single(others)
         cut.append(_fit(words, others, max_length - frame.special))
         row, row_types, start = frame.around(words, others)
         ends = list(accumulate(map(len, words), initial=start))
         rows.append(row)
         types.append(row_types)
+        if not whole_words:
+            positions.append([])
+            gold.append([])
+            continue
         positions.append([end - 1 for end in ends[1:]] if on_last else ends[:-1])
         gold.append([tag_ids.get(tag, UNSEEN) for tag in (example.tags or [""] * len(words))[: len(words)]])
     return Encoded(
@@ -247,7 +274,7 @@ def encode(
         types=Ragged.of(types),
         word_pieces=Ragged.of(positions),
         tags=Ragged.of(gold),
-        labels=np.array([label_ids.get(e.label, UNSEEN) for e in examples], np.int64),
+        labels=np.array([UNSEEN if e.label is None else label_ids.get(e.label, UNSEEN) for e in examples], np.int64),
         words=np.array([len(e.tokens) for e in examples], np.int64),
         cut=np.array(cut, bool),
         pad=int(tokenizer.pad_token_id),
@@ -328,6 +355,10 @@ def _pieces_of(tokenizer: PreTrainedTokenizerFast, words: Iterable[str]) -> dict
     if unknown is None and not all(found):
         raise UsageError(f"the tokenizer has no piece for {distinct[found.index([])]!r}, and no unknown piece")
     return {word: pieces or [unknown] for word, pieces in zip(distinct, found, strict=True)}
+
+
+def _single(words: list[list[int]]) -> list[list[int]]:
+    return [[piece] for word in words for piece in word]
 
 
 def _fit(words: list[list[int]], others: list[list[int]], budget: int) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from xclrun.task import Task, task_of
+
 SPLITS = ("train", "dev", "test")
 OUTSIDE = "O"
 
@@ -23,8 +25,9 @@ class Example:
         id: unique within (language, split); stable between runs, so that resamples can be paired.
         language: key of the part of the dataset it belongs to (glossary: *language*).
         tokens: the words, in order; never empty.
-        label: intent or class name.
-        tags: one BIO tag per word (``O``, ``B-location``, ``I-location``), or None where the dataset has none.
+        label: intent or class name; None where the task has none.
+        tags: one tag per word, in BIO where tags are spans (``O``, ``B-location``, ``I-location``); None where the
+            dataset has none.
         text: the sentence as written, where it is not just the words joined by spaces.
         text_b: the second sentence of a pair.
     """
@@ -32,7 +35,7 @@ class Example:
     id: str
     language: str
     tokens: tuple[str, ...]
-    label: str
+    label: str | None
     tags: tuple[str, ...] | None = None
     text: str | None = None
     text_b: str | None = None
@@ -48,20 +51,29 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
+def same_sentence(example: Example) -> tuple[str, ...]:
+    """Return what two examples have in common that are the same sentence: words alike but for case."""
+    second = () if example.text_b is None else ("\n", *example.text_b.split())
+    return tuple(token.casefold() for token in (*example.tokens, *second))
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Labelled examples in several languages; knows its task and its label sets.
 
     Label sets come from the training splits of all its languages alone, sorted by name, so that ids depend neither on
-    the order of languages nor on what dev or test hold. ``tags`` starts with ``O``; it is empty where no example has
-    tags.
+    the order of languages nor on what dev or test hold. ``tags`` starts with ``O`` where tags are spans; it is empty
+    where no example has tags.
 
     Attributes:
         name: name in conf (``mini``, ``mtop``, …).
-        task: ``intent_slots`` (glossary: *task*).
+        task: name of the task (glossary: *task*); `kind` is what that means.
         languages: keys, in the order of the config.
         splits: (language, split) → examples.
         notes: counts that a manifest must tell, for example ``{"skipped": {"de/train": 2}}``.
+        tags_are: ``spans`` or ``words``.
+        whole: the dataset that its buckets were drawn from; None without buckets. Label sets, and all else that must be
+            equal in all buckets (vocabularies, what names an untrained encoder), come from it: see `origin`.
     """
 
     name: str
@@ -69,6 +81,18 @@ class Dataset:
     languages: tuple[str, ...]
     splits: Mapping[tuple[str, str], tuple[Example, ...]]
     notes: dict[str, dict[str, int]] = field(default_factory=dict)
+    tags_are: str = "spans"
+    whole: Dataset | None = None
+
+    @property
+    def origin(self) -> Dataset:
+        """The dataset itself, or the one that its buckets were drawn from."""
+        return self if self.whole is None else self.whole
+
+    @property
+    def kind(self) -> Task:
+        """What the task's name means."""
+        return task_of(self.task, self.tags_are)
 
     def split(self, language: str, split: str) -> tuple[Example, ...]:
         """Return the examples of one language and split."""
@@ -77,18 +101,39 @@ class Dataset:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """Class names seen in training, sorted."""
-        return tuple(sorted({e.label for language in self.languages for e in self.splits[language, "train"]}))
+        if self.whole is not None:
+            return self.whole.labels
+        seen = {e.label for language in self.languages for e in self.splits[language, "train"]}
+        return tuple(sorted(label for label in seen if label is not None))
 
     @cached_property
     def tags(self) -> tuple[str, ...]:
-        """Tags seen in training: ``O`` first, then sorted; empty where the dataset has no tags."""
+        """Tags seen in training, sorted, ``O`` first where they are spans; empty where the dataset has no tags."""
+        if self.whole is not None:
+            return self.whole.tags
         seen = {t for language in self.languages for e in self.splits[language, "train"] for t in e.tags or ()}
+        if not self.kind.tag_spans:
+            return tuple(sorted(seen))
         return (OUTSIDE, *sorted(seen - {OUTSIDE})) if seen else ()
+
+    def unseen(self, example: Example) -> bool:
+        """Whether training never had the example's label, or one of its tags."""
+        return (example.label is not None and example.label not in self._known[0]) or any(
+            tag not in self._known[1] for tag in example.tags or ()
+        )
+
+    @cached_property
+    def _known(self) -> tuple[frozenset[str], frozenset[str]]:
+        return frozenset(self.labels), frozenset(self.tags)
 
     @cached_property
     def fingerprints(self) -> dict[tuple[str, str], str]:
         """(language, split) → content hash."""
-        return {key: fingerprint(examples) for key, examples in self.splits.items()}
+        known = self.origin.splits
+        return {
+            key: self.origin.fingerprints[key] if self.whole and known[key] is examples else fingerprint(examples)
+            for key, examples in self.splits.items()
+        }
 
     @cached_property
     def unseen_labels(self) -> dict[str, int]:
@@ -97,11 +142,10 @@ class Dataset:
 
         They are scored as wrong and never enter the label sets.
         """
-        labels, tags = set(self.labels), set(self.tags)
         counts = {}
         for (language, split), examples in self.splits.items():
             if split != "train":
-                n = sum(e.label not in labels or any(t not in tags for t in e.tags or ()) for e in examples)
+                n = sum(map(self.unseen, examples))
                 if n:
                     counts[f"{language}/{split}"] = n
         return counts

@@ -1,7 +1,8 @@
 """What the readers share: which file holds which split, which languages are wanted, and rows that cannot be read.
 
-A layout is a list of file names with ``{language}`` and ``{split}`` in them; what a folder holds is found by matching
-them. Every error is one line that names the file (as the user gave its folder), the line, and what is possible.
+A layout is a list of file names with ``{language}`` and ``{split}`` in them, and ``{any}`` for any text; what a folder
+holds is found by matching them, and the first name that fits counts. Every error is one line that names the file (as
+the user gave its folder), the line, and what is possible.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from codecs import BOM_UTF8
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from xclrun.config import DatasetConfig, OnBadLine
 from xclrun.data.example import SPLITS, Example
 from xclrun.errors import UsageError, did_you_mean
+from xclrun.task import Task, task_of
 
 # The names under which public datasets publish a split.
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
@@ -26,8 +29,19 @@ Notes = dict[str, dict[str, int]]
 Row = TypeVar("Row")
 
 
+_BIO = re.compile(r"O|[BI]-\S+")
+
+
 class BadRow(ValueError):
-    """A line of a file, or a row of a hub dataset, cannot be read; the message says why, the caller says where."""
+    """A line of a file, or a row of a hub dataset, cannot be read; the message says why, the caller says where.
+
+    Attributes:
+        below: lines below the row's first one, where a row is several lines.
+    """
+
+    def __init__(self, reason: str, below: int = 0) -> None:
+        super().__init__(reason)
+        self.below = below
 
 
 @dataclass(frozen=True)
@@ -50,31 +64,43 @@ class Source(Generic[Row]):
     rows: Iterable[Row]
 
 
-def find_files(cfg: DatasetConfig, layout: Sequence[str]) -> list[SplitFile]:
+def find_files(
+    cfg: DatasetConfig,
+    layout: Sequence[str],
+    split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
+    languages: Mapping[str, str] | None = None,
+) -> list[SplitFile]:
     """Return the file of every wanted language and split under ``dataset.root``: languages in order, then splits.
+
+    Args:
+        layout: file names.
+        split_names: split → what stands for it in file names.
+        languages: what stands for a language in file names → its key; others are keys themselves.
 
     Raises:
         UsageError: the root is missing or holds nothing of this layout; a language or split is lacking or there twice.
     """
-    root, shown = _root(cfg, layout)
+    root, shown = root_of(cfg, layout, split_names)
     found: dict[tuple[str, str], list[str]] = {}
-    patterns = [_pattern(name) for name in layout]
+    patterns = [_pattern(name, split_names) for name in layout]
     for name in _names(root, shown):
-        for pattern in patterns:
-            if match := pattern.fullmatch(name):
-                split = next(s for s, names in SPLIT_NAMES.items() if match["split"] in names)
-                found.setdefault((match["language"], split), []).append(name)
+        # The first pattern that fits counts.
+        match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
+        if match is not None:
+            split = next(s for s, names in split_names.items() if match["split"] in names)
+            language = (languages or {}).get(match["language"], match["language"])
+            found.setdefault((language, split), []).append(name)
     known = {language for language, _ in found}
     if not known:
         raise UsageError(
-            f"dataset.root={shown}: no data found; looked for {_looked_for('<language>', 'train', layout)}"
+            f"dataset.root={shown}: no data found; looked for {_looked_for('<language>', 'train', layout, split_names)}"
         )
     files = []
     for language in choose_languages(cfg.languages, known, shown):
         for split in SPLITS:
             names = found.get((language, split), [])
             if not names:
-                looked_for = _looked_for(language, split, layout)
+                looked_for = _looked_for(language, split, layout, split_names)
                 raise UsageError(f"dataset.root={shown}: '{language}' has no {split} split; looked for {looked_for}")
             if len(names) > 1:
                 twice = " and ".join(sorted(names))
@@ -102,13 +128,15 @@ def choose_languages(asked: Sequence[str] | None, known: Collection[str], where:
 
 
 def collect(
-    sources: Iterable[Source[Row]], parse: Callable[[Row, str, str, int], Example], on_bad_line: OnBadLine | str
+    sources: Iterable[Source[Row]],
+    parse: Callable[[Row, str, str, int], Example | None],
+    on_bad_line: OnBadLine | str,
 ) -> tuple[Splits, Notes]:
     """Parse every row of every source.
 
     Args:
         sources: one per language and split.
-        parse: (row, language, split, row number from 1) → example, or `BadRow`.
+        parse: (row, language, split, row number from 1) → example, None for a header, or `BadRow`.
         on_bad_line: ``error``, or ``skip``: bad rows are left out and counted in ``notes["skipped"]``.
 
     Raises:
@@ -127,11 +155,13 @@ def collect(
                 continue
             try:
                 example = parse(row, source.language, source.split, number)
+                if example is None:
+                    continue
                 _check_text(example)
                 if example.id in first_seen:
                     raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
             except BadRow as bad:
-                message = f"{source.shown}:{number}: {bad}"
+                message = f"{source.shown}:{number + bad.below}: {bad}"
                 if not skip:
                     raise UsageError(message) from None
                 key = f"{source.language}/{source.split}"
@@ -144,6 +174,64 @@ def collect(
             raise UsageError(f"{source.shown}: no examples{first_bad}")
         splits[source.language, source.split] = tuple(examples)
     return splits, {"skipped": skipped} if skipped else {}
+
+
+def blocks(file: SplitFile) -> Iterator[list[bytes]]:
+    """Yield the blocks of lines between blank lines, each in the place of its first line; in the others' nothing.
+
+    So a block's number among what is yielded is that of its first line.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    block: list[bytes] = []
+    for line in [*lines(file), b""]:
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield block
+            yield from [[]] * len(block)
+            block = []
+        else:
+            yield []
+
+
+def lines(file: SplitFile) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends; bytes, so that one bad character spoils one line only.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        content = file.path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file.shown}: cannot be read ({error.strerror})") from None
+    # Only \n ends a line: str.splitlines would also split at the line separators that a token may hold.
+    for line in content.removeprefix(BOM_UTF8).split(b"\n"):
+        yield line.rstrip(b"\r")
+
+
+def task_of_files(cfg: DatasetConfig, tags: bool) -> Task:
+    """Return the task of a dataset whose files hold tags of words alone (``tags``), or a label of each text alone.
+
+    Raises:
+        UsageError: the task needs more, or other things.
+    """
+    task = task_of(cfg.task, cfg.tags_are.value)
+    if (task.label is None, task.tag is not None) != (tags, tags):
+        held = "tags of words alone" if tags else "a label of each text alone"
+        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold {held}")
+    return task
+
+
+def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
+    """Raise `BadRow` where tags are not one for each token, or are not BIO though they are spans, or are blank."""
+    if len(tags) != len(tokens):
+        raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
+    if task.tag_spans and (bad := next((tag for tag in tags if not _BIO.fullmatch(tag)), None)) is not None:
+        raise BadRow(f"tag {bad!r} is not O, B-name or I-name")
+    if not all(tag.strip() for tag in tags):
+        raise BadRow("a tag is blank")
 
 
 def parse_json(text: str, what: str) -> Any:
@@ -170,7 +258,7 @@ def _check_text(example: Example) -> None:
     """Refuse halves of surrogate pairs (JSON can write them): they can be neither hashed, written nor tokenised."""
     texts = (
         example.id,
-        example.label,
+        example.label or "",
         example.text or "",
         example.text_b or "",
         *example.tokens,
@@ -182,10 +270,16 @@ def _check_text(example: Example) -> None:
         raise BadRow("half of a surrogate pair (\\ud800 to \\udfff) is no character") from None
 
 
-def _root(cfg: DatasetConfig, layout: Sequence[str]) -> tuple[Path, str]:
-    """Return the folder of the data, and its name as given."""
+def root_of(
+    cfg: DatasetConfig, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES
+) -> tuple[Path, str]:
+    """Return the folder of the data, and its name as given.
+
+    Raises:
+        UsageError: it is not given, or is no folder.
+    """
     if cfg.root is None:
-        holds = _looked_for("<language>", "train", layout)
+        holds = _looked_for("<language>", "train", layout, split_names)
         raise UsageError(f"dataset.root is needed: the folder that holds {holds} and so on")
     root = Path(cfg.root).expanduser()
     if not root.is_dir():
@@ -205,15 +299,21 @@ def _names(root: Path, shown: str) -> list[str]:
     return sorted([*inside, *(entry.relative_to(root).as_posix() for entry in root.glob("*/*"))])
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Pattern[str]:
     """Return the expression that matches a layout's file name, with groups ``language`` and ``split``."""
-    splits = "|".join(alias for names in SPLIT_NAMES.values() for alias in names)
-    language, split = re.escape("{language}"), re.escape("{split}")
-    escaped = re.escape(name).replace(language, r"(?P<language>[^/.][^/]*)").replace(split, f"(?P<split>{splits})")
+    splits = "|".join(alias for names in split_names.values() for alias in names)
+    # What stands for any text ends a language's key.
+    key = r"(?P<language>[^/._]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
+    groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+"}
+    escaped = re.escape(name)
+    for place, group in groups.items():
+        escaped = escaped.replace(re.escape(place), group)
     return re.compile(escaped)
 
 
-def _looked_for(language: str, split: str, layout: Sequence[str]) -> str:
+def _looked_for(language: str, split: str, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]]) -> str:
     """Return the file names that would have served, for an error line."""
-    *others, last = [name.format(language=language, split=alias) for alias in SPLIT_NAMES[split] for name in layout]
+    *others, last = [
+        name.format(language=language, split=alias, any="*") for alias in split_names[split] for name in layout
+    ]
     return f"{', '.join(others)} or {last}" if others else last

@@ -5,20 +5,20 @@ One row per example::
     {"id": "7", "language": "de", "split": "train", "tokens": ["wie", "warm", "wird", "es"],
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
-``label`` is needed, and ``tokens`` or ``text`` (then the tokens are its words between spaces); files also need ``id``.
-``language`` and ``split``, where given, must be those of the file. A hub dataset has one config per language, or a
-column ``language``; columns beyond these are not read.
+``label`` is needed where the task has labels, ``tags`` where it is one of tags, and ``tokens`` or ``text`` (then the
+tokens are its words between spaces); files also need ``id``. What the task does not predict is not read. ``language``
+and ``split``, where given, must be those of the file. A hub dataset has one config per language, or a column
+``language``; columns beyond these are not read.
 """
 
 from __future__ import annotations
 
 import gzip
 import logging
-import re
 import shutil
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +33,7 @@ from xclrun.data.files import (
     Source,
     SplitFile,
     Splits,
+    check_tags,
     choose_languages,
     collect,
     find_files,
@@ -40,12 +41,12 @@ from xclrun.data.files import (
     parse_utf8,
 )
 from xclrun.errors import UsageError, did_you_mean
+from xclrun.task import INTENT_SLOTS, Task, task_of
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
 )
 KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label")
-_TAG = re.compile(r"O|[BI]-\S+")
 
 
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
@@ -56,17 +57,23 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """
     if cfg.hub is None:
         sources = (Source(f.language, f.split, f.shown, _lines(f)) for f in find_files(cfg, LAYOUT))
-        return collect(sources, _parse_line, cfg.on_bad_line)
+        return collect(sources, _parser(cfg, _parse_line), cfg.on_bad_line)
     if cfg.root is not None:
         raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: give one of them, and null for the other")
-    return collect(_hub_sources(cfg), _parse_hub_row, cfg.on_bad_line)
+    return collect(_hub_sources(cfg), _parser(cfg, _parse_hub_row), cfg.on_bad_line)
 
 
-def parse_row(row: Any, language: str, split: str) -> Example:
+def _parser(cfg: DatasetConfig, parse: Callable[[Any, str, str, int, Task], Example]) -> Callable[..., Example]:
+    task = task_of(cfg.task, cfg.tags_are.value)
+    return lambda row, language, split, number: parse(row, language, split, number, task)
+
+
+def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) -> Example:
     """Return the example that a row describes.
 
     Raises:
-        BadRow: a key is unknown, missing or of another type; tags that do not match the tokens or are not BIO.
+        BadRow: a key is unknown, missing or of another type; tags that do not match the tokens, or are not BIO where
+            they are spans.
     """
     if not isinstance(row, dict):
         raise BadRow(f"a row is an object with the keys {', '.join(KEYS)}, not {type(row).__name__}")
@@ -87,14 +94,14 @@ def parse_row(row: Any, language: str, split: str) -> Example:
         raise BadRow("empty sentence: no tokens")
     if not all(token.strip() for token in tokens):
         raise BadRow("a token is blank")
-    tags = _strings(row, "tags")
+    tags = None if task.tag is None else _strings(row, "tags")
     if tags is not None:
-        if len(tags) != len(tokens):
-            raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
-        if bad := next((tag for tag in tags if not _TAG.fullmatch(tag)), None):
-            raise BadRow(f"tag {bad!r} is not O, B-name or I-name")
+        check_tags(tags, tokens, task)
+    elif task.tags_needed:
+        raise BadRow("'tags' is missing")
     text = None if text == " ".join(tokens) else text
-    return Example(_name(row, "id"), language, tokens, _name(row, "label"), tags, text, text_b)
+    label = None if task.label is None else _name(row, "label")
+    return Example(_name(row, "id"), language, tokens, label, tags, text, text_b)
 
 
 def _name(row: dict[str, Any], key: str) -> str:
@@ -123,13 +130,13 @@ def _strings(row: dict[str, Any], key: str) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _parse_line(line: bytes, language: str, split: str, number: int) -> Example:
-    return parse_row(parse_json(parse_utf8(line), "the line"), language, split)
+def _parse_line(line: bytes, language: str, split: str, number: int, task: Task) -> Example:
+    return parse_row(parse_json(parse_utf8(line), "the line"), language, split, task)
 
 
-def _parse_hub_row(row: dict[str, Any], language: str, split: str, number: int) -> Example:
+def _parse_hub_row(row: dict[str, Any], language: str, split: str, number: int, task: Task) -> Example:
     known = {key: value for key, value in row.items() if key in KEYS and key not in ("language", "split")}
-    return parse_row({"id": f"{split}-{number}", **known}, language, split)
+    return parse_row({"id": f"{split}-{number}", **known}, language, split, task)
 
 
 def _lines(file: SplitFile) -> list[bytes]:
@@ -193,11 +200,15 @@ def _hub_splits(cfg: DatasetConfig, config: str) -> dict[str, list[dict[str, Any
 
 
 def _rows(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a split, class ids as the names that the hub gives them; −1 there means no label."""
+    """Return the rows of a split, ids of classes and tags as the names that the hub gives them; −1 is no label."""
     rows = list(table)
     if names := getattr(table.features.get("label"), "names", None):
         for row in rows:
             row["label"] = None if row["label"] in (None, -1) else names[row["label"]]
+    tags = table.features.get("tags")
+    if names := getattr(getattr(tags, "feature", None), "names", None):
+        for row in rows:
+            row["tags"] = None if row["tags"] is None else [names[tag] for tag in row["tags"]]
     return rows
 
 

@@ -1,17 +1,17 @@
-"""Load a dataset as the config asks: choose the reader, check what it read, draw the subsets."""
+"""Load a dataset as the config asks: choose the reader, check what it read, draw the buckets and subsets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
 from xclrun.config import DatasetConfig
-from xclrun.data import jsonl, mtop
+from xclrun.data import conllu, jsonl, mtop, panx, released
+from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.files import Notes, Splits, choose_languages
 from xclrun.errors import UsageError, did_you_mean
-
-TASKS = ("intent_slots",)
+from xclrun.task import task_of
 
 
 def _read_mini(cfg: DatasetConfig) -> tuple[Splits, Notes]:
@@ -29,35 +29,50 @@ READERS: dict[str, Callable[[DatasetConfig], tuple[Splits, Notes]]] = {
     "mini": _read_mini,
     "mtop": mtop.read,
     "jsonl": jsonl.read,
+    "conllu": conllu.read,
+    "panx": panx.read,
+    "pawsx": released.read,
+    "mldoc": released.read,
+    "marc": released.read,
+    "xnli": released.read_xnli,
 }
 
 
-def load_dataset(cfg: DatasetConfig, bucket: int | None = None) -> Dataset:
+def load_dataset(
+    cfg: DatasetConfig,
+    bucket: int | None = None,
+    shots: int | None = None,
+    few_shot: Collection[str] | None = None,
+) -> Dataset:
     """Read a dataset and draw its subsets.
 
     Relative roots are relative to the current folder; ``~`` is the home folder.
 
     Args:
         cfg: which dataset, and how much of it.
-        bucket: which of the disjoint subsets of ``max_train`` training sentences; None: the one that grows with it.
+        bucket: with ``shots``: id of the bucket, None for the first. Without: which of the disjoint subsets of
+            ``max_train`` training sentences; None: the one that grows with it.
+        shots: K of the buckets that are drawn as ``cfg.buckets`` says; None: no such bucket.
+        few_shot: languages whose training split is a bucket; None: all. Those of the others, and all dev and test
+            splits, are what they are without a bucket, but for what ``draw_from=dev`` takes from dev.
 
     Raises:
         UsageError: one line: an unknown reader or task, a size below 1; root, language, split or example that is
-            missing; a malformed line (``path:line``); tags on some examples but not on others.
+            missing; a malformed line (``path:line``); tags on some examples but not on others; a bucket that cannot
+            be drawn.
     """
-    if cfg.reader not in READERS:
-        raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
-    if cfg.task not in TASKS:
-        raise UsageError(f"dataset.task={cfg.task}: unknown; {did_you_mean(str(cfg.task), TASKS)}")
     sizes = {"train": cfg.max_train, "dev": cfg.max_eval, "test": cfg.max_eval}
     for key, size in (("max_train", cfg.max_train), ("max_eval", cfg.max_eval)):
         if size is not None and size < 1:
             raise UsageError(f"dataset.{key}={size}: must be at least 1, or null for all examples")
+    if shots is not None:
+        return _few_shot(cfg, shots, bucket or 0, few_shot)
     if bucket is not None and (bucket < 0 or cfg.max_train is None):
         raise UsageError(
-            f"bucket={bucket}: a number from 0, with dataset.max_train=K sentences of each language in a bucket"
+            f"bucket={bucket}: a number from 0, with shots=K, or dataset.max_train=K sentences of each language"
         )
-    splits, notes = _read(cfg)
+    whole = read_whole(cfg)
+    splits = whole.splits
     skip = 0 if bucket is None or cfg.max_train is None else bucket * cfg.max_train
     for (language, split), examples in splits.items():
         if (
@@ -74,26 +89,46 @@ def load_dataset(cfg: DatasetConfig, bucket: int | None = None) -> Dataset:
         key: subset(examples, sizes[key[1]], (cfg.subset_seed, *key), skip if key[1] == "train" else 0)
         for key, examples in splits.items()
     }
-    languages = tuple(dict.fromkeys(language for language, _ in splits))
-    return Dataset(cfg.name, cfg.task, languages, drawn, notes)
+    return Dataset(cfg.name, cfg.task, whole.languages, drawn, whole.notes, whole.tags_are)
 
 
-_last: tuple[str, tuple[Splits, Notes]] | None = None
+def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
+    """Return the dataset with buckets in place of training splits; subsets are drawn of the splits that are none."""
+    whole = read_whole(cfg)
+    few = whole.languages if few_shot is None else few_shot
+    splits = with_buckets(cfg, whole, shots, bucket, few)
+    for (language, split), examples in splits.items():
+        size = cfg.max_train if split == "train" else cfg.max_eval
+        if split != "train" or language not in few:
+            splits[language, split] = subset(examples, size, (cfg.subset_seed, language, split))
+    _check_tags(cfg.name, splits)
+    return Dataset(cfg.name, cfg.task, whole.languages, splits, whole.notes, whole.tags_are, whole)
 
 
-def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read all examples; what was read last is kept, since the subsets of a sweep come from the same files."""
+_last: tuple[str, Dataset] | None = None
+
+
+def read_whole(cfg: DatasetConfig) -> Dataset:
+    """Read all examples; what was read last is kept, since the subsets of a sweep come from the same files.
+
+    Raises:
+        UsageError: see `load_dataset`.
+    """
     global _last
+    if cfg.reader not in READERS:
+        raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
+    task_of(cfg.task, cfg.tags_are.value)
     key = repr([(name, getattr(cfg, name)) for name in SOURCE])
     if _last is None or _last[0] != key:
         splits, notes = READERS[cfg.reader](cfg)
         _check_tags(cfg.name, splits)
-        _last = key, (splits, notes)
+        languages = tuple(dict.fromkeys(language for language, _ in splits))
+        _last = key, Dataset(cfg.name, cfg.task, languages, splits, notes, cfg.tags_are.value)
     return _last[1]
 
 
 # What of the config decides what is read.
-SOURCE = ("name", "reader", "root", "hub", "hub_config", "languages", "on_bad_line")
+SOURCE = ("name", "reader", "task", "tags_are", "root", "hub", "hub_config", "languages", "on_bad_line")
 
 
 def subset(

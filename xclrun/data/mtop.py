@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Iterator
 
 from xclrun.config import DatasetConfig
 from xclrun.data.example import OUTSIDE, Example
-from xclrun.data.files import BadRow, Notes, Source, SplitFile, Splits, collect, find_files, parse_json, parse_utf8
-from xclrun.errors import UsageError
+from xclrun.data.files import BadRow, Notes, Source, Splits, collect, find_files, lines, parse_json, parse_utf8
 
 LAYOUT = ("{language}/{split}.txt", "{language}/{split}.tsv")
 COLUMNS = ("intent", "slots", "utterance", "domain", "locale", "decoupled form", "tokens")
@@ -49,7 +46,7 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
             widened[f"{language}/{split}"] += cuts
         return example
 
-    sources = (Source(f.language, f.split, f.shown, _lines(f)) for f in find_files(cfg, LAYOUT))
+    sources = (Source(f.language, f.split, f.shown, lines(f)) for f in find_files(cfg, LAYOUT))
     splits, notes = collect(sources, parse, cfg.on_bad_line)
     if cfg.languages is None:
         # Where a subset makes languages equally large, h2l and l2h still mean what they mean on all of MTOP.
@@ -139,14 +136,3 @@ def _slot(text: str) -> tuple[int, int, str]:
     if match is None:
         raise BadRow(f"slot '{text}' is not start:end:SL:NAME")
     return int(match[1]), int(match[2]), match[3]
-
-
-def _lines(file: SplitFile) -> Iterator[bytes]:
-    """Yield the lines of a file without their ends; bytes, so that one bad character spoils one line only."""
-    try:
-        content = file.path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file.shown}: cannot be read ({error.strerror})") from None
-    # Only \n ends a line: str.splitlines would also split at the line separators that a token may hold.
-    for line in content.removeprefix(BOM_UTF8).split(b"\n"):
-        yield line.rstrip(b"\r")

@@ -1,7 +1,10 @@
-"""Heads of the joint task: intent (linear on [CLS]) and tags (linear + CRF on words).
+"""Heads. Of classes: linear, or cosines. Of tags: linear + CRF on words for the joint task, linear for POS and NER.
 
 CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are
-packed to the left, so that the CRF's mask has no holes; the CRF computes in fp32 whatever the encoder's precision.
+packed to the left, so that the CRF's mask has no holes; heads compute in fp32 whatever the encoder's precision.
+Without a CRF words are independent of each other given the encoder (FS; Devlin et al. 2019, section 5.3). There too a
+sentence's loss is the sum over its words, so that losses of sentences add up; FS takes the mean over the words of a
+batch, which is the same gradient but for its scale.
 Shapes: B sentences, W words, H hidden size, C classes, T tags.
 """
 
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torchcrf import CRF
 
 
@@ -34,6 +38,43 @@ def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
     for origin in reversed(history):
         path.append(origin.gather(1, path[-1]))
     return torch.cat(path[::-1], dim=1)
+
+
+class ClassHead(nn.Linear):
+    """Logits of classes (B, C) of sentences (B, H): a linear layer, or cosines.
+
+    Attributes:
+        scale: None: linear. Else the logits are ``scale`` · cos(w_c, x), with w_c the row of a class in ``weight``;
+            ``bias`` has no part in it.
+    """
+
+    scale: float | None = None
+
+    def forward(self, sentences: Tensor) -> Tensor:
+        if self.scale is None:
+            return super().forward(sentences)
+        return self.scale * functional.linear(functional.normalize(sentences), functional.normalize(self.weight))
+
+
+class WordHead(nn.Module):
+    """Tags of words, each by itself: a linear layer gives emissions, whose softmax is the probability of a tag."""
+
+    def __init__(self, hidden: int, tags: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, tags)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return emissions (B, W, T), float32, of words (B, W, H)."""
+        return self.linear(words).float()
+
+    def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """Return ln p(tags) of each sentence, (B,) float32: the sum over its words."""
+        of_word = emissions.log_softmax(dim=2).gather(2, tags.unsqueeze(2)).squeeze(2)
+        return of_word.masked_fill(~mask, 0.0).sum(dim=1)
+
+    def decode(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """Return the best tags (B, W)."""
+        return emissions.argmax(dim=2)
 
 
 class TagHead(nn.Module):

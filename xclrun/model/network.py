@@ -1,4 +1,8 @@
-"""The module that is trained: encoder, intent head, tag head.
+"""The module that is trained: an encoder, and the heads of the task (`xclrun.task`).
+
+What lies behind the encoder's last states is a head. So BERT's pooler is a part of the class head where the task reads
+the class through it (`Task.pooled`), with the encoder's pretrained values where it has some; elsewhere it stays in the
+encoder, unused.
 
 Shapes: B sentences, L word pieces, W words, H hidden size, C classes, T tags.
 """
@@ -20,9 +24,23 @@ from torch.nn import functional
 from xclrun.config import ModelConfig
 from xclrun.data.encode import Batch
 from xclrun.errors import UsageError
-from xclrun.model.heads import TagHead
+from xclrun.model.heads import ClassHead, TagHead, WordHead
 from xclrun.model.source import check_layers, from_scratch, locate
 from xclrun.plan import derive
+from xclrun.task import INTENT_SLOTS, Task
+
+
+@dataclass
+class Features:
+    """What heads get from the encoder.
+
+    Attributes:
+        cls: (B, H) its state at [CLS].
+        words: (B, W, H) its state at each word's labelled piece, or None where there is no tag head.
+    """
+
+    cls: Tensor
+    words: Tensor | None
 
 
 @dataclass
@@ -31,12 +49,12 @@ class Output:
 
     Attributes:
         cls: (B, H) the encoder's state at [CLS].
-        logits: (B, C) float32.
+        logits: (B, C) float32, or None where the task has no labels.
         emissions: (B, W, T) float32, or None where the dataset has no tags.
     """
 
     cls: Tensor
-    logits: Tensor
+    logits: Tensor | None
     emissions: Tensor | None
 
 
@@ -45,71 +63,118 @@ class Prediction:
     """Predictions of one batch, on the CPU.
 
     Attributes:
-        label: (B,) predicted class ids.
-        log2_label: (B,) log2 p(gold class); NaN where training never had the gold class.
+        label: (B,) predicted class ids, or None where the task has no labels.
+        log2_label: (B,) log2 p(gold class); NaN where training never had the gold class; or None.
         tags: (B, W) predicted tag ids, or None.
         log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where training never had one of them;
             or None.
     """
 
-    label: Tensor
-    log2_label: Tensor
+    label: Tensor | None
+    log2_label: Tensor | None
     tags: Tensor | None
     log2_tags: Tensor | None
 
 
 class Model(nn.Module):
-    """An encoder with an intent head and, where the dataset has tags, a tag head.
+    """An encoder with the heads of a task.
 
     Attributes:
         vocabulary: rows of the encoder's word embeddings before they were trimmed, where that is known.
+        intent: class head on [CLS] itself, or None.
+        pooler, classifier: class head that reads [CLS] through BERT's pooler, or None both.
+        tagger: tag head, or None.
     """
 
     def __init__(
-        self, encoder: nn.Module, classes: int, tags: int, dropout: float, vocabulary: int | None = None
+        self,
+        encoder: nn.Module,
+        classes: int,
+        tags: int,
+        dropout: float,
+        vocabulary: int | None = None,
+        task: Task = INTENT_SLOTS,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
         self.encoder = encoder
         self.dropout = nn.Dropout(dropout)
-        self.intent = nn.Linear(hidden, classes)
-        self.tagger = TagHead(hidden, tags) if tags else None
+        self.intent = nn.Linear(hidden, classes) if task.label is not None and not task.pooled else None
+        self.pooler = _taken_pooler(encoder, task) if task.pooled else None
+        self.classifier = ClassHead(hidden, classes) if task.pooled else None
+        kind = TagHead if task.crf else WordHead
+        self.tagger: TagHead | WordHead | None = kind(hidden, tags) if tags else None
 
     def forward(self, batch: Batch) -> Output:
         """Encode a batch and apply the heads."""
+        return self.answer(self.encode(batch))
+
+    def encode(self, batch: Batch) -> Features:
+        """Return what the heads get of a batch: what it brings, or what the encoder makes of it."""
+        if batch.cls is not None:
+            return Features(batch.cls, batch.word_states)
         hidden = self.encoder(
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
         ).last_hidden_state
-        cls = hidden[:, 0]
-        logits = self.intent(self.dropout(cls)).float()
         if self.tagger is None:
-            return Output(cls, logits, None)
+            return Features(hidden[:, 0], None)
         index = batch.word_pieces.unsqueeze(2).expand(-1, -1, hidden.shape[2])
-        return Output(cls, logits, self.tagger(self.dropout(hidden.gather(1, index))))
+        return Features(hidden[:, 0], hidden.gather(1, index))
+
+    def answer(self, features: Features) -> Output:
+        """Apply the heads."""
+        logits = emissions = None
+        if self.intent is not None:
+            logits = self.intent(self.dropout(features.cls)).float()
+        elif self.pooler is not None and self.classifier is not None:
+            # BERT's pooler takes the first of the positions that it is given.
+            logits = self.classifier(self.dropout(self.pooler(features.cls.unsqueeze(1)))).float()
+        if self.tagger is not None and features.words is not None:
+            emissions = self.tagger(self.dropout(features.words))
+        return Output(features.cls, logits, emissions)
 
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
-        """Return intent cross-entropy + tag negative log-likelihood, means over the sentences, in nats (scalar)."""
+        """Return class cross-entropy + tag negative log-likelihood, means over the sentences, in nats (scalar)."""
         output = self(batch) if output is None else output
-        loss = functional.cross_entropy(output.logits, batch.labels)
+        losses = []
+        if output.logits is not None:
+            losses.append(functional.cross_entropy(output.logits, batch.labels))
         if self.tagger is not None and output.emissions is not None:
-            loss = loss - self.tagger.log_likelihood(output.emissions, batch.tags, batch.word_mask).mean()
-        return loss
+            losses.append(-self.tagger.log_likelihood(output.emissions, batch.tags, batch.word_mask).mean())
+        return losses[0] + losses[1] if len(losses) == 2 else losses[0]
 
     @torch.no_grad()
     def predict(self, batch: Batch) -> Prediction:
         """Return predictions and the log-probabilities of the gold labels; gold ids of −1 are allowed here."""
         output = self(batch)
-        known = batch.labels >= 0
-        log_label = output.logits.log_softmax(dim=1).gather(1, batch.labels.clamp(min=0).unsqueeze(1)).squeeze(1)
-        log2_label = (log_label / math.log(2)).masked_fill(~known, math.nan)
-        if self.tagger is None or output.emissions is None:
-            return Prediction(output.logits.argmax(dim=1).cpu(), log2_label.cpu(), None, None)
-        tags = self.tagger.decode(output.emissions, batch.word_mask)
-        likelihood = self.tagger.log_likelihood(output.emissions, batch.tags.clamp(min=0), batch.word_mask)
-        unknown = ((batch.tags < 0) & batch.word_mask).any(dim=1)
-        log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan)
-        return Prediction(output.logits.argmax(dim=1).cpu(), log2_label.cpu(), tags.cpu(), log2_tags.cpu())
+        label = log2_label = tags = log2_tags = None
+        if output.logits is not None:
+            label = output.logits.argmax(dim=1).cpu()
+            log_label = output.logits.log_softmax(dim=1).gather(1, batch.labels.clamp(min=0).unsqueeze(1)).squeeze(1)
+            log2_label = (log_label / math.log(2)).masked_fill(batch.labels < 0, math.nan).cpu()
+        if self.tagger is not None and output.emissions is not None:
+            tags = self.tagger.decode(output.emissions, batch.word_mask).cpu()
+            likelihood = self.tagger.log_likelihood(output.emissions, batch.tags.clamp(min=0), batch.word_mask)
+            unknown = ((batch.tags < 0) & batch.word_mask).any(dim=1)
+            log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan).cpu()
+        return Prediction(label, log2_label, tags, log2_tags)
+
+
+def _taken_pooler(encoder: Any, task: Task) -> nn.Module:
+    """Take the pooler out of an encoder, which works without one.
+
+    Raises:
+        UsageError: it has none.
+    """
+    pooler: nn.Module | None = getattr(encoder, "pooler", None)
+    if pooler is None:
+        raise UsageError(
+            f"dataset.task={task.name} reads [CLS] through BERT's pooler, and {type(encoder).__name__} has none; "
+            "choose an encoder of BERT's or RoBERTa's family"
+        )
+    encoder.pooler = None
+    return pooler
 
 
 def _shape(config: ModelConfig, vocabulary: int, pad: int) -> Any:
@@ -196,7 +261,8 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, bool]:
         raise UsageError(f"model.path={folder}: the encoder cannot be read ({str(error).splitlines()[0]})") from error
     finally:
         logging.set_verbosity(verbosity)
-    # The pooler does not enter the joint task; encoders are often saved without it.
+    # Encoders are often saved without the pooler: it does not enter tasks that do not read it, and starts anew in those
+    # that do.
     wrong = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     wrong += sorted(report["mismatched_keys"])
     if wrong:
@@ -241,7 +307,9 @@ def _positions(encoder: Any) -> int:
     return table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
 
 
-def skeleton(config: ModelConfig, classes: int, tags: int, vocabulary: int | None = None) -> Model:
+def skeleton(
+    config: ModelConfig, classes: int, tags: int, vocabulary: int | None = None, task: Task = INTENT_SLOTS
+) -> Model:
     """Return the model without any numbers in it, on torch's meta device: for counting, in seconds and without weights.
 
     The shape is that of the local folder where ``path`` is given, else the config's own.
@@ -261,20 +329,27 @@ def skeleton(config: ModelConfig, classes: int, tags: int, vocabulary: int | Non
         check_layers(config)
         shape = _shape(config, vocabulary or config.vocab_size or 0, 0)
     with torch.device("meta"):
-        return Model(AutoModel.from_config(shape), classes, tags, config.dropout)
+        return Model(AutoModel.from_config(shape), classes, tags, config.dropout, task=task)
 
 
 def build(
-    config: ModelConfig, tokenizer: Any, classes: int, tags: int, seed: int, kept: np.ndarray | None = None
+    config: ModelConfig,
+    tokenizer: Any,
+    classes: int,
+    tags: int,
+    seed: int,
+    kept: np.ndarray | None = None,
+    task: Task = INTENT_SLOTS,
 ) -> Model:
     """Return the untrained model (hop 0): the encoder as pretrained or freshly initialised, and fresh heads.
 
     Args:
         tokenizer: the encoder's tokenizer.
-        classes: number of classes.
+        classes: number of classes; not used where the task has no labels.
         tags: number of tags; 0 for a dataset without tags.
         seed: the run's seed: equal seeds give equal weights, and the global random state is left as it was.
         kept: rows of the word embeddings to keep (see `keep_rows`), or None for all. The other weights are the same.
+        task: decides on the heads.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))
@@ -286,4 +361,4 @@ def build(
         if kept is not None:
             keep_rows(encoder, kept)
         torch.default_generator.manual_seed(derive(seed, "heads"))
-        return Model(encoder, classes, tags, config.dropout, rows)
+        return Model(encoder, classes, tags, config.dropout, rows, task)

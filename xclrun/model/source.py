@@ -79,7 +79,8 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     shape is in the config, its initial weights follow from the seed).
     """
     if from_scratch(model):
-        return digest([dataset.fingerprints[language, "train"] for language in sorted(dataset.languages)])
+        origin = dataset.origin
+        return digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
     if model.path is None and model.package is not None:
         e5.packaged_file()
         return digest([e5.SHA256, e5.VERSION])
@@ -99,7 +100,7 @@ def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
     identity = source_identity(model, dataset)
     if not model.trim_vocabulary:
         return identity
-    return digest([identity, sorted((*key, value) for key, value in dataset.fingerprints.items())])
+    return digest([identity, sorted((*key, value) for key, value in dataset.origin.fingerprints.items())])
 
 
 def check_layers(model: ModelConfig) -> None:

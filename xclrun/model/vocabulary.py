@@ -15,7 +15,7 @@ import numpy as np
 
 from xclrun.config import ModelConfig
 from xclrun.data.encode import Encoded
-from xclrun.data.example import Dataset
+from xclrun.data.example import Dataset, Example
 from xclrun.errors import UsageError
 from xclrun.model.source import from_scratch, locate, source_identity
 from xclrun.plan import digest
@@ -60,6 +60,12 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     return list(dict.fromkeys([*SPECIAL, *characters, *pieces]))
 
 
+def _texts(example: Example, pairs: bool) -> list[str]:
+    """Return the texts of an example that a vocabulary is learnt from, words between spaces."""
+    second = [example.text_b] if pairs and example.text_b is not None else []
+    return [" ".join(example.tokens), *second]
+
+
 def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """Return the ids (m,) int64, ascending, of the pieces that a trimmed vocabulary keeps.
 
@@ -85,8 +91,12 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
         path = cache / f"vocabulary-{key[:16]}.txt"
         if not path.is_file():
             assert model.vocab_size is not None
+            origin = dataset.origin
             sentences = (
-                " ".join(e.tokens) for language in sorted(dataset.languages) for e in dataset.split(language, "train")
+                text
+                for language in sorted(origin.languages)
+                for e in origin.split(language, "train")
+                for text in _texts(e, dataset.kind.pairs)
             )
             atomic_write(path, "\n".join(learn_wordpieces(sentences, model.vocab_size)) + "\n")
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)

@@ -40,7 +40,8 @@ def chosen(summary: Summary, task: str) -> dict[str, Selected]:
 
 def efficiency(summary: Summary) -> Table | None:
     """Return AULTC of each strategy, and the online codelength; None where no run was evaluated inside hops."""
-    tasks, notes, rows = summary.comparison.tasks, Notes(), []
+    tasks, notes = summary.comparison.tasks, Notes()
+    areas: list[list[Cell]] = []
     if not any(run.points for run in summary.comparison.runs):
         return None
     for label in summary.comparison.strategies:
@@ -52,11 +53,15 @@ def efficiency(summary: Summary) -> Table | None:
             else:
                 text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
                 cells.append(Cell(text, value, summary.behind(label)))
-        rows.append((label, *cells, f"n/a {notes.mark(NO_CODE)}"))
-    for k in range(1, 1 + len(tasks)):
-        values = [row[k].value for row in rows if not math.isnan(row[k].value)]
-        for row in rows if len(values) > 1 else []:
-            row[k].best = percent(row[k].value) == percent(max(values))
+        areas.append(cells)
+    for column in zip(*areas, strict=True):
+        values = [cell.value for cell in column if not math.isnan(cell.value)]
+        for cell in column if len(values) > 1 else []:
+            cell.best = percent(cell.value) == percent(max(values))
+    rows = [
+        (label, *cells, f"n/a {notes.mark(NO_CODE)}")
+        for label, cells in zip(summary.comparison.strategies, areas, strict=True)
+    ]
     several = len(tasks) > 1
     header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks), "codelength (kbit) ↓")
     told = (

@@ -23,7 +23,7 @@ def heatmap(record: RunRecord, task: str) -> Figure:
 
     Args:
         record: the run; its matrix may have unmeasured cells, shown as –.
-        task: ``intent`` or ``slots``.
+        task: short name of a metric (``intent``, ``slots``, …).
 
     Raises:
         ValueError: the run has no scores for the task.
@@ -47,8 +47,9 @@ def heatmap(record: RunRecord, task: str) -> Figure:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label=METRIC_NAMES[task], fraction=0.06, pad=0.02)
+    shots = "" if record.shots is None else f" · K = {record.shots}"
     bucket = "" if record.bucket is None else f" · bucket {record.bucket}"
-    title = f"{record.strategy} · {record.order} · seed {record.seed}{bucket}"
+    title = f"{record.strategy} · {record.order} · seed {record.seed}{shots}{bucket}"
     figure.suptitle(textwrap.fill(title, max(34, 9 * columns)), fontsize=10)
     figure.supxlabel(f"{record.dataset} · {record.model} · run {record.run_id}", fontsize=6, color="#555555")
     return figure
@@ -59,7 +60,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
 
     Args:
         strategies: label → its runs, which have the same languages in the same order.
-        task: ``intent`` or ``slots``.
+        task: short name of a metric (``intent``, ``slots``, …).
         title: what runs these are.
     """
     from matplotlib.figure import Figure

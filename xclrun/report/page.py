@@ -87,10 +87,26 @@ def page(
 
 def runs_table(records: Iterable[RunRecord]) -> Table:
     """Return all runs, finished or not, and what they are."""
-    header = ("run", "dataset", "model", "strategy", "order", "seed", "bucket", "code", "algorithms", "data", "status")
+    header = (
+        "run",
+        "dataset",
+        "model",
+        "strategy",
+        "order",
+        "seed",
+        "K",
+        "bucket",
+        "code",
+        "algorithms",
+        "data",
+        "status",
+    )
     rows = []
-    for r in sorted(records, key=lambda r: (r.dataset, r.model, r.strategy, r.order, r.seed, r.run_id)):
-        what = (r.run_id, r.dataset, r.model, r.strategy, r.order, r.seed, "–" if r.bucket is None else r.bucket)
+    for r in sorted(
+        records, key=lambda r: (r.dataset, r.model, r.strategy, r.order, r.seed, r.shots or 0, r.bucket or 0, r.run_id)
+    ):
+        k, bucket = ("–" if value is None else value for value in (r.shots, r.bucket))
+        what = (r.run_id, r.dataset, r.model, r.strategy, r.order, r.seed, k, bucket)
         rows.append(tuple(map(str, (*what, r.code_version, r.algorithms, r.data_fingerprint[:12], r.status))))
     return Table("Runs", header, tuple(rows), left=len(header))
 

@@ -15,6 +15,7 @@ from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
 from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
 from xclrun.report.tables import Summary
+from xclrun.task import INTENT_ACCURACY, Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,14 +159,17 @@ def memory_curve(summary: Summary, task: str) -> Figure | None:
     return figure
 
 
-def confusions(summary: Summary, matrices: dict[str, np.ndarray], labels: Sequence[str]) -> Figure | None:
-    """Draw what each intent was taken for after the last hop, in all languages: a panel for each strategy.
+def confusions(
+    summary: Summary, matrices: dict[str, np.ndarray], labels: Sequence[str], metric: Metric = INTENT_ACCURACY
+) -> Figure | None:
+    """Draw what each class was taken for after the last hop, in all languages: a panel for each strategy.
 
     Rows are shares of the gold class, as percent; the most frequent classes where there are many.
 
     Args:
         matrices: strategy label → counts, shape (classes, classes).
         labels: names of the classes.
+        metric: what they are called.
     """
     if not matrices:
         return None
@@ -187,11 +191,13 @@ def confusions(summary: Summary, matrices: dict[str, np.ndarray], labels: Sequen
         axes.set_xticks(range(len(names)), names, rotation=90, fontsize=5.5)
         axes.set_yticks(range(len(names)), names, fontsize=5.5)
         axes.tick_params(length=0)
-    figure.colorbar(image, ax=grid.ravel().tolist(), label="share of the gold intent (%)", fraction=0.03, pad=0.01)
+    figure.colorbar(
+        image, ax=grid.ravel().tolist(), label=f"share of the gold {metric.noun} (%)", fraction=0.03, pad=0.01
+    )
     figure.supxlabel("predicted", fontsize=8)
     figure.supylabel("gold", fontsize=8)
     some = f" (the {len(chosen)} most frequent of {len(labels)})" if len(chosen) < len(labels) else ""
-    titled(figure, f"{where(summary)}: intents after the last hop, all languages{some}")
+    titled(figure, f"{where(summary)}: {metric.nouns} after the last hop, all languages{some}")
     return figure
 
 

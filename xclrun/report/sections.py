@@ -20,6 +20,7 @@ from xclrun.report.figures import heatmaps
 from xclrun.report.inference import Inference
 from xclrun.report.published import beside_ours
 from xclrun.report.tables import SHOWN, Summary, Table
+from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,8 +120,8 @@ def _resampled(
     found, told = {}, []
     for task in comparison.tasks:
         ways = {run.config.get("evaluate", {}).get("slot_f1", "span_micro") for run in comparison.runs}
-        if task == "slots" and ways != {"span_micro"}:
-            told.append("slots: no bootstrap, since macro F1 over tags is no ratio of sums over sentences")
+        if BY_SHORT[task].of is Scored.spans and ways != {"span_micro"}:
+            told.append(f"{task}: no bootstrap, since macro F1 over tags is no ratio of sums over sentences")
             continue
         try:
             size = None if options.full else SENTENCES
@@ -241,7 +242,13 @@ def _inside_hops(summary: Summary) -> Part:
 
 def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part:
     """Confusions of the strategies that end with one model for all languages."""
-    text = "Shares of each gold intent (rows) that were taken for each intent (columns), over all languages and runs."
+    scored = next((m for m in map(BY_SHORT.get, summary.comparison.tasks) if m and m.of is Scored.labels), None)
+    if scored is None:
+        return Part("Confusions")
+    text = (
+        f"Shares of each gold {scored.noun} (rows) that were taken for each {scored.noun} (columns), over all "
+        "languages and runs."
+    )
     part = Part("Confusions", text=text, folded=True)
     matrices: dict[str, np.ndarray] = {}
     labels = None
@@ -251,8 +258,9 @@ def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part
         if having and len(names) == 1 and labels in (None, *names) and len(matrices) < CONFUSIONS:
             (labels,) = names
             matrices[label] = np.sum([predictions[run.run_id].confusion(run.hops) for run in having], axis=0)
-    if labels is not None and "intent" in summary.comparison.tasks:
-        part.figures.append((f"confusions_{_where(summary)}", partial(plots.confusions, summary, matrices, labels)))
+    if labels is not None:
+        draw = partial(plots.confusions, summary, matrices, labels, scored)
+        part.figures.append((f"confusions_{_where(summary)}", draw))
     return part
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xclrun.store.files import atomic_write
+from xclrun.task import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -22,7 +23,7 @@ FORMATS = ("png", "pdf", "svg")
 DPI = 150
 TIP = "tip:"
 
-METRIC_NAMES = {"intent": "intent accuracy (%)", "slots": "slot F1 (%)"}
+METRIC_NAMES = {metric.short: f"{metric.title} (%)" for metric in METRICS}
 
 
 def colour(k: int) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.aggregate import MEAN, Comparison, compared
+from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -306,8 +307,9 @@ class Summary:
             lines.append(
                 "interim: not all strategies have run all orders and seeds; each mean is over those that all have"
             )
-        if "slots" in tasks:
-            lines.append(f"slots: {self.scoring}")
+        for metric in (BY_SHORT[task] for task in tasks):
+            definition = self.scoring if metric.of is Scored.spans else metric.definition
+            lines += [f"{metric.short}: {definition}"] if definition else []
         return lines
 
 
@@ -317,7 +319,7 @@ def percent(value: float) -> str:
 
 
 def _scoring(comparison: Comparison) -> str:
-    """Say how slot F1 was scored in the runs of a comparison."""
+    """Say how F1 of spans was scored in the runs of a comparison."""
     ways = {
         "span_micro": "micro F1 over labelled spans",
         "tag_macro": "macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1",

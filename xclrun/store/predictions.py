@@ -6,12 +6,15 @@
 | hop, step | evaluation point: hop 0 is before fine-tuning; main steps taken in the hop when the weights were taken |
 | examples_seen | training examples seen in the hop by then, replayed ones included |
 | split, language, example_id | what was predicted |
-| gold, predicted | class ids; gold −1: training never had the class |
-| log2_gold | log2 p(gold class); null where gold is −1 |
-| gold_tags, predicted_tags | tag ids of all words; gold −1: training never had the tag; null without tags |
-| tp, fp, fn | spans of the sentence: right, wrongly predicted, missed |
+| gold, predicted | class ids; gold −1: training never had the class; null where the task has no labels |
+| log2_gold | log2 p(gold class); null where gold is −1 or null |
+| gold_tags, predicted_tags | tag ids of all words that are scored; gold −1: training never had the tag; null without |
+| tp, fp, fn | spans: right, wrongly predicted, missed; where tags are no spans: words that are right, wrong, wrong |
 | log2_gold_tags | log2 p(gold tags) of the words the model saw; null where one is −1 |
 | tokens | words of the sentence |
+
+Of a sentence that was cut at the length limit, slots beyond count as not found, so all words are scored; tags beyond
+are left out where the task is ``token_tags``: then `tokens` says how many words there were.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class Entry:
 
     Attributes:
         path: where.
-        kind: ``train``, ``state``, ``evaluation``; ``damaged`` where its facts cannot be read; ``checkpoint``;
-            ``leftover`` of a crash, such as the lease of an owner who has been silent for long.
+        kind: ``train``, ``state``, ``features``, ``evaluation``; ``damaged`` where its facts cannot be read;
+            ``checkpoint``; ``leftover`` of a crash, such as the lease of an owner who has been silent for long.
         bytes: on disk.
         hop: what was learnt.
         runs: unfinished and finished runs that refer to it.
@@ -105,7 +105,7 @@ def removable(store: StageStore, outputs: Path, weights: bool) -> Iterator[Entry
         elif entry.kind == "checkpoint":
             if store.has(entry.path.name.removesuffix(".checkpoints")):
                 yield entry
-        elif weights and entry.kind in ("train", "state") and not entry.unfinished:
+        elif weights and entry.kind in ("train", "state", "features") and not entry.unfinished:
             yield entry
 
 

@@ -31,6 +31,10 @@ STRATEGIES: dict[str, str] = {
     "ewc_online": "ewc_online:EWCOnline",
     "kd_logit": "kd_logit:KDLogit",
     "kd_rep": "kd_rep:KDRep",
+    "fc": "fc:FC",
+    "fc_pooler": "fc_pooler:FCPooler",
+    "fc_reset_pooler": "fc_reset_pooler:FCResetPooler",
+    "cos_pooler": "cos_pooler:CosPooler",
 }
 
 

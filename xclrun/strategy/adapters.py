@@ -93,7 +93,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
             raise UsageError(
                 f"strategy={self.settings.name} needs the library adapters: pip install 'xclrun[adapters]'"
             ) from error
-        width: Any = model.intent.in_features
+        width: Any = model.encoder.config.hidden_size  # type: ignore[union-attr]
         if width % self.settings.reduction:
             raise UsageError(f"strategy.reduction={self.settings.reduction}: must divide the encoder's width {width}")
         encoder: Any = model.encoder

@@ -21,6 +21,7 @@ import numpy as np
 
 from xclrun.config import StrategyConfig
 from xclrun.plan import Hop, Stream, derive, sequence
+from xclrun.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -133,6 +134,17 @@ class Strategy(Generic[Settings]):
     def relied_on(self, hop: Hop) -> Sequence[int]:
         """Return the hops whose weights the training of ``hop`` may ask the library for."""
         return ()
+
+    def unfit(self, task: Task) -> str | None:
+        """Return why the strategy cannot learn a task; None where it can."""
+        return None
+
+    def keeps_encoder(self, hop: Hop) -> bool:
+        """Whether the training of ``hop`` leaves the encoder as it is, in eval mode throughout.
+
+        What the encoder makes of a sentence is then computed once and kept, and the hop learns from that.
+        """
+        return False
 
     def language_specific(self, parameter: str) -> bool:
         """Whether every language has values of its own of a parameter, given by its name in the model."""

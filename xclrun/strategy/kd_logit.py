@@ -5,9 +5,9 @@ main mini-batch, the loss of the main step is
 
     loss + weight · Σ_j [ MSE(logits, logits_j) + MSE(emissions, emissions_j) ]
 
-over the languages j seen before, each on a batch of its share. The teacher's outputs, logits_j (intents) and
-emissions_j (tags, of words only, before the CRF), are those of the model after language j's hop, in eval mode. MSE is
-the mean over all numbers.
+over the languages j seen before, each on a batch of its share. The teacher's outputs, logits_j (classes) and
+emissions_j (tags, of words only, before the CRF where there is one), are those of the model after language j's hop, in
+eval mode; a task without labels or without tags has the other term alone. MSE is the mean over all numbers.
 
 They never change, so they are computed once, at the end of that hop, and stored with the memory: words end to end,
 without padding. In fp32 a stored output is exactly the teacher's; fp16 halves the bytes, and rounds logits of about 10
@@ -73,7 +73,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
     def distilled(self, output: Output, batch: Batch) -> dict[str, Tensor]:
         """Return what is distilled of a forward pass: name → rows of a sentence each, or of a word each."""
         emissions = {} if output.emissions is None else {"emissions": output.emissions[batch.word_mask]}
-        return {"logits": output.logits, **emissions}
+        return emissions if output.logits is None else {"logits": output.logits, **emissions}
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
         self._drawn, self._size, self._done = {}, main.size, 0

@@ -30,6 +30,7 @@ from xclrun.strategy.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
     from xclrun.data.encode import Encoded
+    from xclrun.task import Task
 
 
 class MemorySelection(Enum):
@@ -191,6 +192,11 @@ class MemoryStrategy(Expandable[Settings]):
     def end_hop(self, context: Context) -> None:
         for language in context.hop.train:
             self.memory.admit(language, self._ranking(language, context))
+
+    def unfit(self, task: Task) -> str | None:
+        if task.label is None and self.settings.selection in (MemorySelection.ring, MemorySelection.herding):
+            return f"strategy.selection={self.settings.selection.value} chooses by class, and this task has none"
+        return super().unfit(task)
 
     def _ranking(self, language: str, context: Context) -> np.ndarray:
         train, selection = context.train[language], self.settings.selection

@@ -32,6 +32,8 @@ PLACES = {
     r"^encoder\.pooler\.": ("pooler", "body"),
     r"^encoder\.": ("encoder, other", "body"),
     r"^intent\.": ("intent head", "heads"),
+    r"^pooler\.": ("pooler", "heads"),
+    r"^classifier\.": ("class head", "heads"),
     r"^tagger\.": ("tag head", "heads"),
     r"": ("other", "other"),
 }

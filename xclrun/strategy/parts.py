@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 BODY = ("encoder.",)
 EMBEDDINGS = ("encoder.embeddings.",)
 LAYERS = ("encoder.encoder.layer.",)
-HEADS = ("intent.", "tagger.")
+HEADS = ("intent.", "pooler.", "classifier.", "tagger.")
 
 
 def layer(number: int) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from xclrun.analysis.spans import f1, span_counts, tag_macro_f1
+from xclrun.analysis.spans import f1, span_counts, tag_macro_f1, word_counts
 from xclrun.config import SlotF1
 from xclrun.data.encode import Encoded, length_sorted_batches
-from xclrun.data.example import OUTSIDE, Dataset
+from xclrun.data.example import Dataset
 from xclrun.model.network import Model
+from xclrun.task import Scored, Task
 from xclrun.train.precision import autocast
 
 
@@ -38,7 +39,7 @@ class Evaluator:
         device: where the forward pass runs.
         batch_size: sentences in a batch.
         precision: autocast type.
-        slot_f1: how slot F1 is computed.
+        slot_f1: how F1 of spans is computed.
     """
 
     dataset: Dataset
@@ -46,6 +47,10 @@ class Evaluator:
     batch_size: int
     precision: str
     slot_f1: SlotF1
+
+    @property
+    def task(self) -> Task:
+        return self.dataset.kind
 
     def predict(self, model: Model, encoded: Encoded, language: str, split: str) -> dict[str, list[Any]]:
         """Return the prediction columns of one split in file order; the model is in eval mode meanwhile."""
@@ -59,8 +64,9 @@ class Evaluator:
             batch = encoded.batch(indices)
             with autocast(self.device, self.precision):
                 result = model.predict(batch.to(self.device))
-            predicted[indices] = result.label.numpy()
-            log2_gold[indices] = result.log2_label.numpy()
+            if result.label is not None and result.log2_label is not None:
+                predicted[indices] = result.label.numpy()
+                log2_gold[indices] = result.log2_label.numpy()
             if result.tags is not None and result.log2_tags is not None:
                 log2_tags[indices] = result.log2_tags.numpy()
                 seen = batch.word_mask.sum(dim=1).tolist()
@@ -82,17 +88,18 @@ class Evaluator:
         examples = self.dataset.split(language, split)
         names, ids = self.dataset.tags, {tag: i for i, tag in enumerate(self.dataset.tags)}
         labels = {label: i for i, label in enumerate(self.dataset.labels)}
+        labelled = self.task.label is not None
         columns: dict[str, list[Any]] = {
             "split": [split] * len(examples),
             "language": [language] * len(examples),
             "example_id": [e.id for e in examples],
-            "gold": [labels.get(e.label, -1) for e in examples],
-            "predicted": predicted.tolist(),
+            "gold": [labels.get(str(e.label), -1) if labelled else None for e in examples],
+            "predicted": predicted.tolist() if labelled else [None] * len(examples),
             "log2_gold": log2_gold.tolist(),
             "tokens": [len(e.tokens) for e in examples],
             "log2_gold_tags": log2_tags.tolist(),
         }
-        outside = ids.get(OUTSIDE, 0)
+        count = word_counts if self.task.tag is not None and self.task.tag.of is Scored.words else span_counts
         for name in ("gold_tags", "predicted_tags", "tp", "fp", "fn"):
             columns[name] = []
         for e, sequence in zip(examples, sequences, strict=True):
@@ -101,24 +108,28 @@ class Evaluator:
             else:
                 gold = e.tags or ()
                 # Words beyond the length limit were not seen by the model: it says nothing of them.
-                sequence = sequence + [outside] * (len(gold) - len(sequence))
-                counts = span_counts(gold, [names[i] for i in sequence])
+                if self.task.outside is None:
+                    gold = gold[: len(sequence)]
+                else:
+                    sequence = sequence + [ids.get(self.task.outside, 0)] * (len(gold) - len(sequence))
+                counts = count(gold, [names[i] for i in sequence])
                 values = ([ids.get(tag, -1) for tag in gold], sequence, *counts)
             for name, value in zip(("gold_tags", "predicted_tags", "tp", "fp", "fn"), values, strict=True):
                 columns[name].append(value)
         return columns
 
     def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
-        """Return the base scores of one split's columns: ``intent_accuracy`` and, with tags, ``slot_f1``; in [0, 1]."""
-        gold, predicted = np.array(columns["gold"]), np.array(columns["predicted"])
-        result = {"intent_accuracy": float((gold == predicted).mean())}
-        if self.dataset.tags:
-            if self.slot_f1 is SlotF1.span_micro:
-                result["slot_f1"] = f1(sum(columns["tp"]), sum(columns["fp"]), sum(columns["fn"]))
+        """Return the base scores of one split's columns, by the names of the task's metrics; in [0, 1]."""
+        result = {}
+        for metric in self.task.metrics(tagged=bool(self.dataset.tags)):
+            if metric.of is Scored.labels:
+                gold, predicted = np.array(columns["gold"]), np.array(columns["predicted"])
+                result[metric.name] = float((gold == predicted).mean())
+            elif metric.of is Scored.spans and self.slot_f1 is SlotF1.tag_macro:
+                named = (self._tag_names(columns[c]) for c in ("gold_tags", "predicted_tags"))
+                result[metric.name] = tag_macro_f1(*named)
             else:
-                result["slot_f1"] = tag_macro_f1(
-                    *(self._tag_names(columns[c]) for c in ("gold_tags", "predicted_tags"))
-                )
+                result[metric.name] = f1(sum(columns["tp"]), sum(columns["fp"]), sum(columns["fn"]))
         return result
 
     def _tag_names(self, sequences: list[list[int]]) -> list[list[str]]:
@@ -128,6 +139,6 @@ class Evaluator:
 
 
 def selection_score(scores: dict[str, dict[str, float]]) -> float:
-    """Return what selects the best epoch: the mean over languages and over their base scores (intent, slots)."""
+    """Return what selects the best epoch: the mean over languages and over their base scores."""
     values = [value for by_metric in scores.values() for value in by_metric.values()]
     return math.fsum(values) / len(values)

@@ -156,7 +156,7 @@ class _Execution:
             counted = count(facts["parameters"], self.maker.strategy, self.run.stream)
             self.manifest["parameters"] = counted.to_json()
             self.manifest["vocabulary"] = facts["vocabulary"]
-        self.manifest["data"]["truncated"] = self.maker.truncated
+        self.manifest["data"] |= self.maker.cut
         self.directory.write_manifest(self.manifest)
         self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=facts["scores"])
         self.listener.hop_ended(self.run, hop, facts["scores"], shared)
@@ -193,6 +193,7 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
         "tags": list(dataset.tags),
         "data": {
             "fingerprint": run.data_fingerprint,
+            "whole": run.whole_fingerprint,
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
             "unseen_labels": dataset.unseen_labels,
             **dataset.notes,

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xclrun.config import Selection, TrainerConfig
 from xclrun.data.encode import Batch, Encoded, concat, epoch_batches
@@ -74,6 +74,20 @@ def _seed_dropout(seed: int, device: torch.device) -> None:
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
+def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a model that are trained, by name: the model's own tensors."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def take_over(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a model values for some of its parameters, or for all.
+
+    Raises:
+        RuntimeError: it has no parameter of a name, or one of another shape.
+    """
+    model.load_state_dict({**model.state_dict(), **tensors})
+
+
 class HopTraining:
     """The training of one hop, from the parent's weights in ``context.model`` to this hop's weights there.
 
@@ -105,7 +119,7 @@ class HopTraining:
         self.points = points
         self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
         self.data = concat([context.train[language] for language in context.hop.train])
-        self.batch_size = trainer.batch_size * trainer.gradient_accumulation
+        self.batch_size = trainer.batch(len(self.data))
         self.steps_per_epoch = math.ceil(len(self.data) / self.batch_size)
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
@@ -152,7 +166,7 @@ class HopTraining:
             self._end_epoch()
         self._point(last=True)
         if self.trainer.selection is Selection.best:
-            model.load_state_dict(self.best)
+            take_over(model, self.best)
         return asdict(position)
 
     def _update(self, batch: Batch) -> None:
@@ -166,7 +180,7 @@ class HopTraining:
             derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device
         )
         self.optimizer.zero_grad(set_to_none=True)
-        for part in batch.split(self.trainer.batch_size):
+        for part in batch.split(self.trainer.part(len(self.data))):
             with autocast(self.context.device, self.context.precision):
                 loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
             self.scaler.scale(loss).backward()
@@ -225,7 +239,7 @@ class HopTraining:
         if position.best_score is None or score > position.best_score:
             position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
             if self.trainer.selection is Selection.best:
-                self.best = {k: v.detach().to("cpu", copy=True) for k, v in self.context.model.state_dict().items()}
+                self.best = {k: v.to("cpu", copy=True) for k, v in trained_tensors(self.context.model).items()}
         facts = {
             "epoch": position.epoch,
             "step": position.step,
@@ -278,7 +292,7 @@ class HopTraining:
         state = self.strategy.state_dict() if self.own else State()
         facts = {**asdict(self.position), "scaler": self.scaler.state_dict(), "strategy": state.facts}
         groups: dict[str, Iterable[tuple[str, Tensor]]] = {
-            "model": self.context.model.state_dict().items(),
+            "model": trained_tensors(self.context.model).items(),
             "best": self.best.items(),
             "optimizer": optimizer_tensors(self.optimizer).items(),
             "strategy": state.tensors.items(),
@@ -298,7 +312,7 @@ class HopTraining:
         for key, tensor in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = tensor
-        self.context.model.load_state_dict(groups["model"])
+        take_over(self.context.model, groups["model"])
         self.best = groups["best"]
         load_optimizer_tensors(self.optimizer, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))

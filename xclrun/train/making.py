@@ -24,6 +24,8 @@ from torch import Tensor
 from xclrun.code import code_version
 from xclrun.config import Selection
 from xclrun.data.encode import Encoded, encode
+from xclrun.data.example import Example
+from xclrun.errors import UsageError
 from xclrun.model.network import Model, build
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.plan import Hop, Stage, derive, digest
@@ -33,10 +35,12 @@ from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
 from xclrun.strategy.parameters import sizes
+from xclrun.task import Task
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator
+from xclrun.train.features import features_key, load_features, save_features, with_features
 from xclrun.train.listen import Listener
-from xclrun.train.loop import HopTraining
+from xclrun.train.loop import HopTraining, take_over, trained_tensors
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.points import Points
 from xclrun.train.precision import choose_device
@@ -66,37 +70,87 @@ class Encodings:
     splits: Mapping[tuple[str, str], Encoded]
     kept: np.ndarray | None = None
 
-    @property
-    def truncated(self) -> dict[str, int]:
-        """``language/split`` → sentences cut at the length limit, where there are any."""
-        return {f"{language}/{split}": e.truncated for (language, split), e in self.splits.items() if e.truncated}
+    def cut(self, task: Task) -> dict[str, dict[str, int]]:
+        """Return what the length limit cuts, as a manifest tells it: what → ``language/split`` → count, if any.
+
+        ``truncated``: sentences; and ``unscored_words``, where the task leaves out the words beyond: their number.
+        """
+        named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
+        found = {"truncated": {name: e.truncated for name, e in named.items() if e.truncated}}
+        if task.words and task.outside is None:
+            beyond = {name: int((e.words - e.word_pieces.lengths).sum()) for name, e in named.items()}
+            found["unscored_words"] = {name: count for name, count in beyond.items() if count}
+        return found
 
 
-_encodings: dict[tuple[str, ...], Encodings] = {}
+@dataclass(frozen=True)
+class _Common:
+    """What runs have in common that agree on encoder and label sets; kept between the runs of one process.
+
+    Attributes:
+        key: what they agree on.
+        tokenizer, kept: see `Encodings`.
+        splits: fingerprint of a split's examples → the split, encoded.
+    """
+
+    key: tuple[str, ...]
+    tokenizer: Any
+    kept: np.ndarray | None
+    splits: dict[str, Encoded]
+
+
+_common: _Common | None = None
 
 
 def encodings(run: Run) -> Encodings:
-    """Return tokenizer and encoded splits of a run's dataset; the last ones are kept."""
-    config, dataset = run.config.model, run.dataset
-    key = (run.data_fingerprint, json.dumps(run.resolved["model"]), str(run.cache))
-    if key not in _encodings:
-        _encodings.clear()
-        tokenizer = load_tokenizer(config, dataset, run.cache)
-        splits = {
-            name: encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value)
-            for name, examples in dataset.splits.items()
-        }
-        kept = used_pieces(splits.values(), tokenizer) if config.trim_vocabulary else None
-        if kept is not None:
-            splits = {name: split.renumbered(kept) for name, split in splits.items()}
-        _encodings[key] = Encodings(tokenizer, splits, kept)
-        write_json(_truncated(run), _encodings[key].truncated)
-    return _encodings[key]
+    """Return tokenizer and encoded splits of a run's dataset.
+
+    What is encoded is kept: runs with other buckets encode these alone. A trimmed vocabulary is the same for all
+    buckets: it keeps the pieces of what they were drawn from.
+
+    Raises:
+        UsageError: a bucket has other pieces, since it was not drawn from this data.
+    """
+    global _common
+    dataset, config = run.dataset, run.config.model
+    sets = digest([dataset.kind.identified, dataset.labels, dataset.tags])
+    key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
+    if _common is None or _common.key != key:
+        tokenizer, whole = load_tokenizer(config, dataset, run.cache), dataset.origin
+        kept = None
+        if config.trim_vocabulary:
+            pieces = (_encode(run, whole.splits[name], tokenizer) for name in whole.splits)
+            kept = used_pieces(pieces, tokenizer)
+        _common = _Common(key, tokenizer, kept, {})
+    splits = {}
+    for name, examples in dataset.splits.items():
+        content = dataset.fingerprints[name]
+        if content not in _common.splits:
+            encoded = _encode(run, examples, _common.tokenizer)
+            _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
+        splits[name] = _common.splits[content]
+    found = Encodings(_common.tokenizer, splits, _common.kept)
+    write_json(_cut(run), found.cut(dataset.kind))
+    return found
 
 
-def _truncated(run: Run) -> Path:
-    """Return where the counts of cut sentences are kept, for runs that need encode nothing."""
-    return run.cache / f"truncated-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
+def _encode(run: Run, examples: Sequence[Example], tokenizer: Any) -> Encoded:
+    dataset, config = run.dataset, run.config.model
+    words = dataset.kind.words
+    return encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value, words)
+
+
+def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
+    if not np.isin(encoded.pieces.values, kept).all():
+        raise UsageError(
+            "model.trim_vocabulary=true: the buckets have word pieces that the dataset has not; set it to false"
+        )
+    return encoded.renumbered(kept)
+
+
+def _cut(run: Run) -> Path:
+    """Return where the counts of what is cut are kept, for runs that need encode nothing."""
+    return run.cache / f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
 
 
 def made_here() -> dict[str, Any]:
@@ -124,6 +178,7 @@ class Maker:
         self.state_of: int | None = 0
         self.trained_here: set[int] = set()
         self.whole: set[str] = set()
+        self.featured: dict[str, Encoded] = {}
 
     # What is only made where something has to be computed.
 
@@ -142,34 +197,67 @@ class Maker:
         return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1)
 
     @cached_property
-    def truncated(self) -> dict[str, int]:
-        """``language/split`` → sentences cut at the length limit, where there are any."""
-        if "encodings" not in self.__dict__ and (kept := _truncated(self.run)).is_file():
-            found: dict[str, int] = read_json(kept)
+    def cut(self) -> dict[str, dict[str, int]]:
+        """What the length limit cuts (see `Encodings.cut`)."""
+        if "encodings" not in self.__dict__ and (kept := _cut(self.run)).is_file():
+            found: dict[str, dict[str, int]] = read_json(kept)
             return found
-        return self.encodings.truncated
+        return self.encodings.cut(self.run.dataset.kind)
 
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
         tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
-        model = build(config.model, tokenizer, len(dataset.labels), len(dataset.tags), config.seed, kept)
+        sizes_of_heads = len(dataset.labels), len(dataset.tags)
+        model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.kind)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, self)
         return model.to(self.device)
 
     def _context(self, hop: Hop) -> Context:
-        trainer = self.run.config.trainer
+        trainer = self.run.trainer(hop)
+        train = {language: self.encodings.splits[language, "train"] for language in self.run.stream.languages}
+        train |= {language: self._sentences(hop, language, "train") for language in hop.train}
+        sentences = sum(len(train[language]) for language in hop.train)
         return Context(
             model=self.model,
             hop=hop,
             stream=self.run.stream,
-            train={language: self.encodings.splits[language, "train"] for language in self.run.stream.languages},
+            train=train,
             device=self.device,
             seed=self.run.config.seed,
-            batch_size=trainer.batch_size * trainer.gradient_accumulation,
+            batch_size=trainer.batch(sentences),
             precision=trainer.precision.value,
         )
+
+    def _sentences(self, hop: Hop, language: str, split: str) -> Encoded:
+        """Return an encoded split as a hop learns from it and is evaluated on it.
+
+        Where the hop keeps the encoder, which the model must have then, that is with features; they are found in the
+        store, or made.
+        """
+        sentences = self.encodings.splits[language, split]
+        if not self.strategy.keeps_encoder(hop):
+            return sentences
+        encoder, precision = hop, self.run.config.trainer.precision.value
+        while self.strategy.keeps_encoder(encoder):
+            encoder = self.run.stream.hops[encoder.parent]
+        trained = self.run.stages[encoder.index].train
+        key = features_key(trained, self.run.dataset.fingerprints[language, split], precision)
+
+        def make() -> None:
+            found = with_features(self.model, sentences, self.device, precision)
+            facts = {
+                "kind": "features",
+                "hop": f"{encoder.name}: {language}/{split}",
+                "run": self.run.id,
+                **made_here(),
+            }
+            self.store.put(key, facts, lambda folder: save_features(folder, found))
+
+        if key not in self.featured:
+            self.featured[key] = load_features(self._obtain(key, make), sentences)
+        return self.featured[key]
 
     def _obtain(self, key: str, make: Callable[[], None]) -> Path:
         """Return the folder of a stage: found in the store, made here, or made by another process meanwhile.
@@ -214,7 +302,9 @@ class Maker:
                 self._parents(stage.hop)
             folder = self._obtain(stage.train, lambda: self._train(stage))
             if self.weights_of != index:
-                self.model.load_state_dict(load_tensors(folder / "weights.safetensors"))
+                if self.strategy.keeps_encoder(stage.hop):
+                    self.weights(stage.hop.parent)
+                take_over(self.model, load_tensors(folder / "weights.safetensors"))
         self.weights_of = index
 
     def _parents(self, hop: Hop) -> None:
@@ -226,9 +316,12 @@ class Maker:
         self._recall(sorted(needed))
         self.state(hop.parent)
         self.weights(hop.parent)
+        for split, languages in (("train", hop.train), ("dev", hop.select)):
+            for language in languages:
+                self._sentences(hop, language, split)
 
     def _train(self, stage: Stage) -> None:
-        hop, trainer = stage.hop, self.run.config.trainer
+        hop, trainer = stage.hop, self.run.trainer(stage.hop)
         self._parents(hop)
         self.stop.check()
         self.listener.hop_started(self.run, hop)
@@ -237,10 +330,10 @@ class Maker:
         self.weights_of = None
         self.strategy.begin_hop(context)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
-        dev = {language: self.encodings.splits[language, "dev"] for language in hop.select}
+        dev = {language: self._sentences(hop, language, "dev") for language in hop.select}
         points = None
         if (every := self.run.config.evaluate.every_examples) is not None:
-            splits = self.encodings.splits
+            splits = {name: self._sentences(hop, *name) for name in self.encodings.splits if name[1] != "train"}
             points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder)
         training = HopTraining(
             context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop, points
@@ -255,7 +348,8 @@ class Maker:
             "cost": self.run.cost(hop) | {"device": self.device.type},
             "training": counted,
         }
-        tensors = self.model.state_dict()
+        # Without the encoder where the hop kept it: the parent's weights have it.
+        tensors = trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
 
         def fill(folder: Path) -> None:
             save_tensors(folder / "weights.safetensors", tensors)
@@ -339,6 +433,8 @@ class Maker:
             self._recall(self.strategy.recalled(stage.hop))
             self.weights(stage.hop.index)
             self.state(stage.hop.index)
+            for language in self.run.stream.languages:
+                self._sentences(stage.hop, language, "test")
         folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
         return folder, self.store.facts(stage.evaluation)
 
@@ -358,13 +454,13 @@ class Maker:
         for language in languages:
             self.stop.check()
             self.strategy.for_language(language, seen)
-            rows = self.evaluator.predict(self.model, self.encodings.splits[language, "test"], language, "test")
+            rows = self.evaluator.predict(self.model, self._sentences(hop, language, "test"), language, "test")
             scores[language] = self.evaluator.scores(rows)
             for name, values in rows.items():
                 columns.setdefault(name, []).extend(values)
         n = len(columns["split"])
         # The hop is the run's, not the stage's: it is set when a run takes the rows over.
-        point = self._selected(training)
+        point = self._selected(hop, training)
         columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
         table = predictions.table(columns)
         facts = {"kind": "evaluation", "run": self.run.id, **made_here(), "scores": scores, "training": training}
@@ -383,9 +479,9 @@ class Maker:
 
         self.store.put(stage.evaluation, facts, fill)
 
-    def _selected(self, training: dict[str, Any]) -> dict[str, Any]:
+    def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of the epoch whose weights a hop's training gave."""
         if not training["epochs"]:
             return {"step": 0, "examples": 0}
-        best = self.run.config.trainer.selection is Selection.best
+        best = self.run.trainer(hop).selection is Selection.best
         return training["epochs"][training["best_epoch"] - 1 if best else -1]

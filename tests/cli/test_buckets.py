@@ -1,0 +1,89 @@
+"""``xclrun buckets``: make, check and show; and runs on buckets, as reports and lists name them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import SMALL, Told
+
+MINI = ("dataset=mini", "dataset.languages=[en,de]", "shots=1,2", "bucket=0,1")
+
+
+def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Callable[..., Told], here: Path) -> None:
+    made = xclrun("buckets", "make", *MINI, "--to", "few", "-m")
+    assert made.code == 0
+    assert "few/mini: 8 written, 0 were there already" in made.out
+    assert "few/mini: 0 written, 8 were there already" in xclrun("buckets", "make", *MINI, "--to", "few").out
+    # As drawn, as files, and files against their data.
+    for arguments in (MINI, ("--from", "few"), ("--from", "few", "dataset=mini"), ("--from", "few/mini")):
+        told = xclrun("buckets", "check", *arguments)
+        assert told.code == 0, told.out
+        assert "8 buckets have all properties" in told.out
+        assert ("overlap with dev and test: not checked" in told.out) == ("dataset=mini" not in arguments)
+    # One bucket becomes another one's copy, without a fingerprint.
+    one, other = (here / f"few/mini/1-shots/de/{b}-th" for b in (0, 1))
+    (other / "sampled.json").write_bytes((one / "sampled.json").read_bytes())
+    assert "is not what bucket.json beside it says" in xclrun("buckets", "check", "--from", "few").line
+    (other / "bucket.json").unlink()
+    told = xclrun("buckets", "check", "--from", "few")
+    assert told.code == 1
+    assert "mini/1-shots/de/1-th: disjointness: " in told.out
+    labels = len(json.loads((one / "sampled.json").read_text(encoding="utf-8")))
+    assert f"{labels} violations in 1 of 8 buckets" in told.out
+    found = json.loads(xclrun("buckets", "check", "--from", "few", "--json").out)
+    assert {v["broken"] for v in found[0]["violations"]} == {"disjointness"}
+    # What is not asked for is not looked at.
+    assert xclrun("buckets", "check", "--from", "few", "dataset=mini", "bucket=0").code == 0
+
+
+def test_show(xclrun: Callable[..., Told]) -> None:
+    [first, second] = json.loads(xclrun("buckets", "show", *MINI[:2], "shots=1", "--json").out)
+    assert (first["language"], first["shots"], first["bucket"], second["language"]) == ("en", 1, 0, "de")
+    assert set(first["names"].values()) == {1}
+    assert first["drawn"]["sampler"] == "nway"
+    told = xclrun("buckets", "show", *MINI[:2], "shots=1", "--sentences").out
+    assert first["fingerprint"][:12] in told
+    assert all(example["id"] in told for example in first["examples"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("make", "dataset=mini", "shots=1"), "--to DIR is needed"),
+        (("make", "dataset=mini", "shots=1", "--to", "x", "--from", "y"), "--from is for check and show"),
+        (("check", "dataset=mini"), "shots=K is needed"),
+        (("check", "dataset=mini,mtop", "shots=1"), "one dataset at a time"),
+        (("check", "--from", "nowhere"), "there is no such folder"),
+        (("check", "--from", "."), "no bucket is in it"),
+        (("check", "dataset=mini", "shots=0"), "shots=0: must be a whole number of at least 1"),
+        (("check", "dataset=mini", "shots=1", "bucket=40"), "bucket=40: there are dataset.buckets.number=40"),
+        (("check", "dataset=mini", "shots=1000"), "disjoint buckets of shots=1000, from 0"),
+        (("check", "dataset=mini", "shots=1", "dataset.buckets.root=x"), "needs dataset.buckets.sampler=files"),
+        (("check", "dataset=mini", "shots=1", "dataset.buckets.sampler=files"), "dataset.buckets.root is needed"),
+        (("chek",), "invalid choice"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: tuple[str, ...], told: str, xclrun: Callable[..., Told]) -> None:
+    found = xclrun("buckets", *arguments)
+    assert found.code == 2
+    assert told in found.line
+
+
+def test_runs_on_buckets_are_averaged_and_named(xclrun: Callable[..., Told], here: Path) -> None:
+    assert xclrun(*SMALL, "shots=1", "bucket=0,1", "-m").code == 0
+    [sweep] = json.loads(xclrun("status", "--json").out)
+    assert ["-s1-k1-b0-" in run["run_id"] for run in sweep["runs"]] == [True, False]
+    assert "-s1-k1-b1-" in sweep["runs"][1]["run_id"]
+    told = json.loads(xclrun("report", "--from-runs", "--json").out)
+    [final] = [
+        r
+        for r in told["rows"]
+        if (r["order"], r["measure"], r["task"]) == ("mean", "FP", "intent") and not r.get("language")
+    ]
+    assert (final["strategy"], final["n"]) == ("naive", 2)
+    page = next((here / "outputs" / "reports").rglob("index.html")).read_text(encoding="utf-8")
+    assert '<th scope="col" tabindex="0">K</th>' in page

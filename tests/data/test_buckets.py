@@ -1,0 +1,420 @@
+"""Buckets: what the samplers promise, the published layout, and that `check` finds what is broken."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xclrun.config import BucketCounts, BucketsConfig, BucketSource, DatasetConfig, Sampler
+from xclrun.data.buckets import layout
+from xclrun.data.buckets.check import violations
+from xclrun.data.buckets.draw import bucket_of, pool_of, with_buckets
+from xclrun.data.buckets.layout import Bucket
+from xclrun.data.buckets.sample import candidates, minimum, nway, tag_counts
+from xclrun.data.example import Dataset, Example, fingerprint
+from xclrun.data.load import load_dataset, read_whole
+from xclrun.errors import UsageError
+
+
+def tagged(id: str, *tags: str, words: str | None = None) -> Example:
+    """Make a sentence with these tags and no label."""
+    tokens = tuple(words.split()) if words else tuple(f"{id}.{i}" for i in range(len(tags)))
+    return Example(id, "hi", tokens, None, tags)
+
+
+def classed(id: str, label: str, text: str | None = None, text_b: str | None = None) -> Example:
+    """Make a sentence of a class."""
+    return Example(id, "hi", tuple((text or f"sentence {id}").split()), label, text_b=text_b)
+
+
+def dataset_of(train: list[Example], dev: Sequence[Example] = (), test: Sequence[Example] = ()) -> Dataset:
+    splits = {("hi", "train"): tuple(train), ("hi", "dev"): tuple(dev), ("hi", "test"): tuple(test)}
+    return Dataset("made", "intent_slots", ("hi",), splits)
+
+
+def cfg(sampler: str = "nway", **buckets: Any) -> DatasetConfig:
+    return DatasetConfig("made", "jsonl", buckets=BucketsConfig(Sampler(sampler), **buckets))
+
+
+# --- N-way K-shot.
+
+
+def test_nway_by_hand() -> None:
+    """Two classes of four: four buckets of K = 1, two of K = 2, and no third; together they are all examples."""
+    examples = [classed(f"{label}{i}", label) for i in range(4) for label in "ba"]
+    for shots, number in ((1, 4), (2, 2), (4, 1)):
+        buckets = [nway(examples, shots, b, seed=7) for b in range(number)]
+        assert all([e.label for e in bucket] == ["a"] * shots + ["b"] * shots for bucket in buckets)
+        assert sorted(e.id for bucket in buckets for e in bucket) == sorted(e.id for e in examples)
+        backwards = [nway(examples[::-1], shots, b, seed=7) for b in range(number)]
+        assert [set(bucket) for bucket in buckets] == [set(bucket) for bucket in backwards]
+        with pytest.raises(UsageError, match=f"^bucket={number}: 'a' has 4 .*: {4 // shots} disjoint buckets of shots"):
+            nway(examples, shots, number, seed=7)
+    assert nway(examples, 2, 0, seed=7) != nway(examples, 2, 0, seed=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    shots=st.integers(1, 4),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_nway_is_k_of_each_class_and_disjoint(sizes: list[int], shots: int, seed: int) -> None:
+    examples = [classed(f"{c}-{i}", f"class {c}") for c, n in enumerate(sizes) for i in range(n)]
+    number = min(sizes) // shots
+    buckets = [nway(examples, shots, b, seed) for b in range(number)]
+    for bucket in buckets:
+        assert Counter(e.label for e in bucket) == {f"class {c}": shots for c in range(len(sizes))}
+    ids = [e.id for bucket in buckets for e in bucket]
+    assert len(set(ids)) == len(ids)
+    with pytest.raises(UsageError, match="disjoint"):
+        nway(examples, shots, number, seed)
+
+
+# --- Minimum-Including.
+
+
+def test_minimum_by_hand() -> None:
+    """What has to be in, and what may not: 'all' alone has everything once; X is in one sentence, whatever K is."""
+    everything, noun, both = tagged("all", "N", "V", "X"), tagged("n", "N"), tagged("nv", "N", "V", "V")
+    for seed in range(20):
+        assert minimum([everything, noun, both], 1, seed) == (everything,)
+        # N: all, and one of the others; V: all and nv. So nv, and n can be spared.
+        assert minimum([everything, noun, both], 2, seed) == (everything, both)
+        assert minimum([everything, noun, both], 4, seed) == (everything, noun, both)
+    assert tag_counts(both, "words") == {"N": 1, "V": 2}
+    assert tag_counts(both, "sentences") == {"N": 1, "V": 1}
+    # Two words in one sentence are K = 2 by words, and not by sentences.
+    twice = [tagged("a", "V", "V"), tagged("b", "V"), tagged("c", "V")]
+    assert {len(minimum(twice, 2, seed, "words")) for seed in range(20)} == {1, 2}
+    assert {len(minimum(twice, 2, seed, "sentences")) for seed in range(20)} == {2}
+    # O says that there is no tag.
+    assert minimum([tagged("a", "O", "O"), tagged("b", "O", "B-x")], 2, 1) == (tagged("b", "O", "B-x"),)
+
+
+SENTENCES = st.lists(st.lists(st.sampled_from("ABCDEO"), min_size=1, max_size=6), min_size=1, max_size=14)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=SENTENCES, shots=st.integers(1, 4), seed=st.integers(0, 2**63 - 1), counts=st.sampled_from(BucketCounts))
+def test_minimum_has_every_tag_and_nothing_to_spare(
+    rows: list[list[str]], shots: int, seed: int, counts: BucketCounts
+) -> None:
+    examples = [tagged(str(i), *tags) for i, tags in enumerate(rows)]
+
+    def often(sentences: tuple[Example, ...] | list[Example], tag: str) -> int:
+        held = [[t for t in e.tags or () if t == tag] for e in sentences]
+        return sum(len(h) if counts is BucketCounts.words else bool(h) for h in held)
+
+    bucket = minimum(examples, shots, seed, counts.value)
+    need = {tag: min(shots, often(examples, tag)) for tag in "ABCDE"}
+    assert all(often(bucket, tag) >= n for tag, n in need.items())
+    for left in combinations(bucket, len(bucket) - 1) if bucket else ():
+        assert any(often(left, tag) < n for tag, n in need.items())
+    assert list(bucket) == [e for e in examples if e in bucket], "in the order of the file, none twice"
+    drawn = Bucket("hi", shots, 0, bucket, {"sampler": "minimum", "counts": counts.value})
+    if bucket:
+        assert violations([drawn], dataset_of(examples)) == []
+
+
+def test_minimum_is_seeded_by_the_bucket_and_quick() -> None:
+    """600 sentences with 17 tags: 40 buckets are 40 different ones, in far less than a second each."""
+    import random
+    import time
+
+    generator = random.Random(1)
+    tags = [f"T{i}" for i in range(17)]
+    rows = [
+        tagged(str(i), *generator.choices(tags, [1 / (k + 1) ** 2 for k in range(17)], k=generator.randint(5, 40)))
+        for i in range(600)
+    ]
+    whole, config = dataset_of(rows), cfg("minimum")
+    began = time.process_time()
+    buckets = [bucket_of(config, whole, "hi", 4, b) for b in range(40)]
+    assert time.process_time() - began < 20
+    assert len({b.examples for b in buckets}) == 40
+    assert buckets[7] == bucket_of(config, whole, "hi", 4, 7)
+    assert violations(buckets, whole) == []
+    other = replace(config, subset_seed=1)
+    assert bucket_of(other, whole, "hi", 4, 7) != buckets[7]
+
+
+# --- What is drawn from.
+
+
+def test_no_sentence_is_drawn_twice_or_from_what_is_scored() -> None:
+    train = [
+        classed("1", "a", "Wake me"),
+        classed("2", "a", "wake ME"),
+        classed("3", "a", "wake him"),
+        classed("4", "a", "wake her"),
+        classed("5", "a", "wake me", text_b="or not"),
+    ]
+    assert [e.id for e in candidates(train)] == ["1", "3", "4", "5"]
+    whole = dataset_of(train, dev=[classed("d", "a", "wake HIM")], test=[classed("t", "a", "wake her")])
+    assert [e.id for e in pool_of(whole, "hi", "train")] == ["1", "5"]
+    assert [e.id for e in pool_of(whole, "hi", "dev")] == ["d"]
+    empty = dataset_of(train[2:4], dev=[train[2]], test=[train[3]])
+    with pytest.raises(UsageError, match=r"^hi/train: every sentence is in dev or test too"):
+        bucket_of(cfg(), empty, "hi", 1, 0)
+
+
+def test_samplers_say_what_they_need() -> None:
+    with pytest.raises(UsageError, match=r"^hi/train: sampler=nway .* '1' has none \(tags: minimum\)$"):
+        bucket_of(cfg(), dataset_of([tagged("1", "N")]), "hi", 1, 0)
+    with pytest.raises(UsageError, match=r"^hi/train: sampler=minimum .* '1' has none \(classes: nway\)$"):
+        bucket_of(cfg("minimum"), dataset_of([classed("1", "a")]), "hi", 1, 0)
+    with pytest.raises(UsageError, match=r"^bucket=3: there are dataset.buckets.number=3 for each language and K"):
+        bucket_of(cfg(number=3), dataset_of([classed("1", "a")]), "hi", 1, 3)
+    with pytest.raises(UsageError, match=r"^dataset.buckets.root is needed"):
+        bucket_of(cfg("files"), dataset_of([classed("1", "a")]), "hi", 1, 0)
+
+
+# --- In a dataset.
+
+
+@pytest.fixture
+def small(corpus: Path) -> Callable[..., DatasetConfig]:
+    """The config of the small corpus, with buckets."""
+
+    def make(sampler: str = "minimum", **options: Any) -> DatasetConfig:
+        buckets = BucketsConfig(Sampler(sampler), **options.pop("buckets", {}))
+        return DatasetConfig("small", "jsonl", root=str(corpus), buckets=buckets, **options)
+
+    return make
+
+
+def test_a_bucket_replaces_the_training_splits_asked_for(small: Callable[..., DatasetConfig]) -> None:
+    whole, found = load_dataset(small()), load_dataset(small(), 1, 2, ["es"])
+    assert {key for key in whole.splits if whole.splits[key] != found.splits[key]} == {("es", "train")}
+    assert set(found.split("es", "train")) < set(whole.split("es", "train"))
+    assert found.origin == whole
+    assert (found.labels, found.tags) == (whole.labels, whole.tags)
+    assert found.fingerprints == {key: fingerprint(examples) for key, examples in found.splits.items()}
+    every = load_dataset(small(), 1, 2)
+    assert all(len(every.split(language, "train")) < 8 for language in every.languages)
+    assert every.split("es", "train") == found.split("es", "train")
+    assert load_dataset(small(), None, 2) == load_dataset(small(), 0, 2)
+    # Subsets are drawn of what is no bucket.
+    cut = load_dataset(small(max_train=3, max_eval=2), 1, 2, ["es"])
+    assert cut.sizes() == {"de": 3, "en": 3, "es": len(found.split("es", "train"))}
+    assert set(cut.sizes("test").values()) == {2}
+    with pytest.raises(UsageError, match=r"^the dataset has no language 'th'; Known: de, en, es$"):
+        load_dataset(small(), 0, 1, ["th"])
+
+
+def test_from_dev_the_rest_stays_dev(small: Callable[..., DatasetConfig]) -> None:
+    config = small(buckets={"draw_from": BucketSource.dev, "number": 2})
+    whole = read_whole(config)
+    found = [load_dataset(config, b, 1, ["en"]) for b in range(2)]
+    for dataset in found:
+        assert dataset.split("en", "dev") == found[0].split("en", "dev") != whole.split("en", "dev")
+        assert not set(dataset.split("en", "dev")) & set(dataset.split("en", "train"))
+        assert set(dataset.split("en", "train")) < set(whole.split("en", "dev"))
+        assert dataset.split("de", "dev") == whole.split("de", "dev")
+    nothing_left = cfg("minimum", draw_from=BucketSource.dev, number=1)
+    with pytest.raises(UsageError, match=r"^hi/dev: 1 buckets of shots=1 leave no example to select a model by; "):
+        with_buckets(nothing_left, dataset_of([tagged("1", "N")], [tagged("2", "N")]), 1, 0, ["hi"])
+
+
+# --- Files.
+
+CLASSED = (
+    classed("1", "5", "Gut  gemacht", "."),
+    replace(classed("2", "5", "a b"), tags=("O", "B-x")),
+    replace(classed("3", "6"), tokens=("New York", "x")),
+)
+TAGGED = (tagged("s-1", "N", "V"), replace(tagged("s-2", "X", words="naïve"), text="naïve!"))
+
+
+@pytest.mark.parametrize("examples", [CLASSED, TAGGED], ids=["classes", "tags"])
+def test_what_is_written_is_read_again(examples: tuple[Example, ...], tmp_path: Path) -> None:
+    bucket = Bucket("hi", 2, 3, examples, {"sampler": "nway"})
+    assert layout.write(tmp_path / "made", bucket)
+    assert not layout.write(tmp_path / "made", bucket), "it is there"
+    for root in (tmp_path, tmp_path / "made"):
+        back = layout.load(layout.find(root, "made", "hi", 2, 3), "hi", 2, 3)
+        assert back.examples == examples
+        assert back.drawn["sampler"] == "nway"
+    assert [found[:4] for found in layout.walk(tmp_path)] == [("made", "hi", 2, 3)]
+    with pytest.raises(UsageError, match="another bucket is there"):
+        layout.write(tmp_path / "made", replace(bucket, examples=examples[:1]))
+    [file] = [p for p in tmp_path.rglob("*") if p.name in ("sampled.json", "train.tsv")]
+    file.write_text(file.read_text(encoding="utf-8").replace("gemacht", "getan").replace("V", "W"), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"is not what bucket.json beside it says"):
+        layout.load(file.parent, "hi", 2, 3)
+    (file.parent / "bucket.json").unlink()
+    assert len(layout.load(file.parent, "hi", 2, 3).examples) == len(examples)
+
+
+def test_drawn_and_read_are_the_same_training_data(small: Callable[..., DatasetConfig], tmp_path: Path) -> None:
+    config = small()
+    whole = read_whole(config)
+    for language in whole.languages:
+        layout.write(tmp_path / "small", bucket_of(config, whole, language, 2, 1))
+    files = small("files", buckets={"root": str(tmp_path)})
+    assert load_dataset(files, 1, 2).fingerprints == load_dataset(config, 1, 2).fingerprints
+    with pytest.raises(UsageError, match=r"no 4-shots/de/1-th or 4-shots/german/1-th in it or in its folder small; it"):
+        load_dataset(files, 1, 4)
+    with pytest.raises(UsageError, match="is no folder"):
+        load_dataset(small("files", buckets={"root": str(tmp_path / "no")}), 1, 4)
+
+
+def test_a_file_with_a_label_that_training_never_had(small: Callable[..., DatasetConfig], tmp_path: Path) -> None:
+    new = replace(classed("n", "new"), language="es", tags=("O", "O"))
+    layout.write(tmp_path, Bucket("es", 1, 0, (new,), {}))
+    with pytest.raises(UsageError, match=r"sampled.json: 'n' has the label 'new', which no training split of small"):
+        load_dataset(small("files", buckets={"root": str(tmp_path)}), 0, 1, ["es"])
+
+
+def published(folder: Path, content: str | bytes, name: str = "sampled.json") -> Path:
+    """Write a bucket's file as others would."""
+    folder = folder / "1-shots" / "german" / "0-th"
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def test_the_published_layout(tmp_path: Path) -> None:
+    row = {"uid": "german-1-val", "text_a": "Er geht .", "label": 1, "portion_identifier": -1, "text_b": "Sie ."}
+    folder = published(tmp_path / "xnli", json.dumps({"1": [row]}))
+    assert layout.find(tmp_path, "xnli", "de", 1, 0) == folder
+    [example] = layout.load(folder, "de", 1, 0).examples
+    assert example == Example("german-1-val", "de", ("Er", "geht", "."), "1", None, None, "Sie .")
+    folder = published(tmp_path / "panx", "a b\tO\r\n'\tB-X\n \n\nx\tO", "train.tsv")
+    assert [(e.id, e.tokens, e.tags) for e in layout.load(folder, "de", 1, 0).examples] == [
+        ("1-shots-0-1", ("a b", "'"), ("O", "B-X")),
+        ("1-shots-0-2", ("x",), ("O",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("sampled.json", "{", "is not JSON"),
+        ("sampled.json", "[]", "not an object label → list"),
+        ("sampled.json", "[" * 100_000, "is not JSON"),
+        ("sampled.json", b'{"\xff": []}', "not UTF-8"),
+        ("sampled.json", "{}", "no examples"),
+        ("sampled.json", '{"a": 1}', "label 'a' has no list"),
+        ("sampled.json", '{"a": [1]}', "label 'a', example 1: is not an object"),
+        ("sampled.json", '{"a": [{"uid": "1", "label": "a"}]}', "'text_a' is missing"),
+        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "b"}]}', "its own label is 'b'"),
+        ("sampled.json", '{"a": [{"uid": 1, "text_a": "x", "label": "a"}]}', "'uid' must be a string"),
+        ("sampled.json", '{"a": [{"uid": "1", "text_a": " ", "label": "a"}]}', "'text_a' must be"),
+        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "text_b": 2}]}', "'text_b' must be"),
+        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "tags": []}]}', "0 tags for 1 words"),
+        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "tags": 3}]}', "must be a list of strings"),
+        ("sampled.json", '{"a": [' + ",".join(['{"uid": "1", "text_a": "x", "label": "a"}'] * 2) + "]}", "twice"),
+        ("train.tsv", "", "no examples"),
+        ("train.tsv", "word\n", ":1: 'word' is not word TAB tag"),
+        ("train.tsv", "a\tO\n\tO\n", ":2: '\\tO' is not word TAB tag"),
+        ("train.tsv", "a\tO\tO\n", "is not word TAB tag"),
+        ("train.tsv", b"a\tO\n\xffb\tO\n", ":2: not UTF-8"),
+        ("other.tsv", "", "holds neither sampled.json nor train.tsv"),
+    ],
+)
+def test_files_that_cannot_be_read(name: str, content: str | bytes, told: str, tmp_path: Path) -> None:
+    folder = published(tmp_path, content, name)
+    with pytest.raises(UsageError) as raised:
+        layout.load(folder, "de", 1, 0)
+    message = str(raised.value)
+    assert message.startswith(str(folder))
+    assert told in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("ours", ["{", "[]", '{"fingerprint": 1}', b"\xff"])
+def test_fingerprints_that_cannot_be_read(ours: str | bytes, tmp_path: Path) -> None:
+    folder = published(tmp_path, "a\tO\n", "train.tsv")
+    (folder / "bucket.json").write_bytes(ours.encode() if isinstance(ours, str) else ours)
+    with pytest.raises(UsageError, match=r"bucket.json: "):
+        layout.load(folder, "de", 1, 0)
+
+
+@pytest.mark.parametrize("word", ["a\tb", "a\nb", "a\r", " "])
+def test_words_that_the_layout_cannot_hold(word: str, tmp_path: Path) -> None:
+    bad = replace(tagged("1", "N"), tokens=(word,))
+    with pytest.raises(UsageError, match=r"^'1' in hi: train.tsv cannot hold "):
+        layout.write(tmp_path, Bucket("hi", 1, 0, (bad,), {}))
+    assert not list(tmp_path.rglob("*.tsv"))
+
+
+# --- Check.
+
+
+def broken(buckets: list[Bucket], whole: Dataset | None = None, counts: str = "words") -> list[str]:
+    return [v.line() for v in violations(buckets, whole, counts)]
+
+
+def test_check_names_what_breaks_classes() -> None:
+    a, b, again = classed("1", "a"), classed("2", "b"), classed("9", "b", "SENTENCE 1")
+    good = Bucket("hi", 1, 0, (a, b), {})
+    assert broken([good]) == []
+    assert broken([good, replace(good, language="de")]) == [], "languages are apart"
+    assert broken([good, replace(good, shots=2)]) == ["2-shots/hi/0-th: counts: 'a' 1, 'b' 1 times instead of K = 2"], (
+        "K is apart"
+    )
+    assert broken([good, Bucket("hi", 1, 1, (classed("3", "a"),), {})]) == [
+        "1-shots/hi/1-th: counts: 'b' 0 times instead of K = 1"
+    ]
+    assert broken([good, Bucket("hi", 1, 4, (classed("3", "a"), b), {})]) == [
+        "1-shots/hi/4-th: disjointness: '2' is in 0-th too, as '2'"
+    ]
+    assert broken([Bucket("hi", 1, 0, (a, again), {})]) == [
+        "1-shots/hi/0-th: duplicates: '9' is the same sentence as '1'"
+    ]
+    whole = dataset_of([a, b, classed("3", "c")], [classed("d", "a", "sentence 2")], [classed("t", "b", "Sentence 1")])
+    assert broken([good], whole) == [
+        "1-shots/hi/0-th: counts: 'c' 0 times instead of K = 1",
+        "1-shots/hi/0-th: overlap: '1' is in test too",
+        "1-shots/hi/0-th: overlap: '2' is in dev too",
+    ]
+
+
+def test_check_names_what_breaks_tags() -> None:
+    noun, verb, both = tagged("n", "N"), tagged("v", "V"), tagged("nv", "N", "V")
+    assert broken([Bucket("hi", 1, 0, (noun, verb), {}), Bucket("hi", 1, 1, (both,), {})]) == []
+    assert broken([Bucket("hi", 1, 0, (noun,), {}), Bucket("hi", 1, 1, (both,), {})]) == [
+        "1-shots/hi/0-th: counts: 'V' 0 times instead of at least 1"
+    ]
+    assert broken([Bucket("hi", 1, 0, (noun, verb, both), {})]) == [
+        "1-shots/hi/0-th: minimality: 'n', 'v', 'nv' can be dropped, each by itself"
+    ]
+    # By words the second is spared; by sentences nothing is.
+    twice, once = tagged("vv", "V", "V"), tagged("w", "V")
+    bucket = Bucket("hi", 2, 0, (twice, once), {})
+    assert broken([bucket]) == ["2-shots/hi/0-th: minimality: 'w' can be dropped"]
+    assert broken([bucket], counts="sentences") == []
+    # What the data lacks nobody can have more often.
+    assert broken([bucket, Bucket("hi", 4, 0, (twice, once), {})][1:], dataset_of([twice, once])) == []
+    assert broken([Bucket("hi", 4, 0, (twice, once), {})]) == [
+        "4-shots/hi/0-th: counts: 'V' 3 times instead of at least 4"
+    ]
+
+
+@pytest.mark.shared
+def test_the_published_buckets(shared_data: Path) -> None:
+    """What `check` finds in them: the POS buckets were not made minimal, all else is as the paper says."""
+    found: dict[str, list[Bucket]] = {}
+    for task, language, shots, number, folder in layout.walk(shared_data / "fsxlt-buckets"):
+        found.setdefault(task, []).append(layout.load(folder, language, shots, number))
+    assert {task: len(buckets) for task, buckets in found.items()} == {
+        "marc": 45, "panx": 10, "pawsx": 5, "udpos": 10, "xnli": 5,
+    }  # fmt: skip
+    lacking = {task: violations(buckets) for task, buckets in found.items()}
+    assert {task: len(what) for task, what in lacking.items() if what} == {"udpos": 8}
+    assert {v.broken for v in lacking["udpos"]} == {"minimality"}
+    assert {v.bucket for v in lacking["udpos"] if v.language == "hi"} == {0, 1, 3, 4}
+    assert {v.bucket for v in lacking["udpos"] if v.language == "zh"} == {0, 2, 3, 4}
+    # K counts sentences in them: no tag is in fewer than K, though by words fewer would do.
+    assert {v.broken for v in violations(found["udpos"], counts="sentences")} == {"minimality"}

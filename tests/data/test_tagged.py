@@ -1,0 +1,150 @@
+"""Readers of tagged words: CoNLL-U and PAN-X, with what files hold that they should not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from xclrun.config import DatasetConfig, OnBadLine, TagsAre
+from xclrun.data import conllu, panx
+from xclrun.data.example import Example
+from xclrun.data.load import load_dataset
+from xclrun.errors import UsageError
+
+Config = Callable[..., DatasetConfig]
+SPLITS = ("train", "dev", "test")
+
+
+def word(number: str, form: str, tag: str) -> str:
+    return "\t".join([number, form, "_", tag, *["_"] * 6])
+
+
+GOOD = "\n".join(
+    [
+        "# sent_id = a",
+        "# text = Zum See!",
+        "1-2\tZum" + "\t_" * 8,
+        word("1", "Zu", "ADP"),
+        word("2", "dem", "DET"),
+        word("2.1", "x", "X"),
+        word("3", "See", "NOUN"),
+        word("4", "!", "PUNCT"),
+    ]
+)
+
+
+@pytest.fixture
+def pos(config: Config) -> Config:
+    return partial(config, "conllu", task="token_tags", tags_are=TagsAre.words)
+
+
+@pytest.fixture
+def ner(config: Config) -> Config:
+    return partial(config, "panx", task="token_tags")
+
+
+def write(folder: Path, name: str, content: str | bytes, language: str = "de") -> None:
+    """Write all splits of a language, named by ``name`` with {language} and {split} in it."""
+    for split in SPLITS:
+        path = folder / name.format(language=language, split=split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def test_conllu_reads_syntactic_words(tmp_path: Path, pos: Config) -> None:
+    write(tmp_path, "{language}-{split}.conllu", f"\ufeff\n\n{GOOD}\r\n\n\n{word('1', 'Ja', 'INTJ')}")
+    splits, notes = conllu.read(pos())
+    first = Example("a", "de", ("Zu", "dem", "See", "!"), None, ("ADP", "DET", "NOUN", "PUNCT"), "Zum See!")
+    # The second sentence has no id: it begins in line 13.
+    assert splits["de", "dev"] == (first, Example("dev-13", "de", ("Ja",), None, ("INTJ",)))
+    assert notes == {}
+    dataset = load_dataset(pos())
+    assert dataset.labels == ()
+    assert dataset.tags == ("ADP", "DET", "INTJ", "NOUN", "PUNCT")  # no O: tags are no spans
+    assert dataset.unseen_labels == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["{language}/{split}.conllu", "{language}_pud-ud-{split}.conllu", "UD_X-PUD/{language}_pud-ud-{split}.conllu"],
+)
+def test_conllu_layouts(tmp_path: Path, pos: Config, name: str) -> None:
+    write(tmp_path, name, GOOD)
+    assert set(conllu.read(pos())[0]) == {("de", split) for split in SPLITS}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("1\tJa\t_\tINTJ", "4 columns between tabs instead of 10"),
+        (word("eins", "Ja", "INTJ"), "the first column must be the word's number, not 'eins'"),
+        (word("1", " ", "INTJ"), "the word is blank"),
+        (word("1", "Ja", "_"), "'Ja' has no UPOS tag"),
+        (word("1", "\udcff", "X"), "not UTF-8 (byte 3 of the line)"),
+    ],
+)
+def test_conllu_names_the_line(tmp_path: Path, pos: Config, line: str, reason: str) -> None:
+    content = f"{GOOD}\n\n# sent_id = b\n{line}\n".encode(errors="surrogateescape")
+    write(tmp_path, "{language}-{split}.conllu", content)
+    with pytest.raises(UsageError) as error:
+        conllu.read(pos())
+    assert str(error.value) == f"{tmp_path}/de-train.conllu:11: {reason}"
+    splits, notes = conllu.read(pos(on_bad_line=OnBadLine.skip))
+    assert [len(splits["de", split]) for split in SPLITS] == [1, 1, 1]
+    assert notes["skipped"]["de/test"] == 1
+
+
+def test_conllu_sentences_without_words_or_with_the_id_of_another(tmp_path: Path, pos: Config) -> None:
+    for content, message in [
+        ("# sent_id = a\n", "1: a sentence without words"),
+        (f"{GOOD}\n\n{GOOD}", "10: id 'a' is"),
+    ]:
+        write(tmp_path, "{language}-{split}.conllu", content)
+        with pytest.raises(UsageError, match=message):
+            conllu.read(pos())
+
+
+def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> None:
+    rows = ("Erzstift\tB-LOC", "Mainz\tI-LOC", ":\tO")
+    wanted = Example("train-1", "de", ("Erzstift", "Mainz", ":"), None, ("B-LOC", "I-LOC", "O"))
+    write(tmp_path / "a", "{language}/{split}", "\n".join(f"de:{row}" for row in rows) + "\n\n")
+    write(tmp_path / "b", "{split}-{language}.tsv", "\n".join(rows))
+    for folder in ("a", "b"):
+        assert panx.read(ner(root=str(tmp_path / folder)))[0]["de", "train"] == (wanted,)
+    assert load_dataset(ner(root=str(tmp_path / "b"))).tags == ("O", "B-LOC", "I-LOC")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Mainz", "a word and its tag are needed, between them a tab"),
+        ("\tO", "the word is blank"),
+        ("Mainz\tLOC", "tag 'LOC' is not O, B-name or I-name"),
+        ("Mainz\t", "tag '' is not O, B-name or I-name"),
+    ],
+)
+def test_panx_names_the_line(tmp_path: Path, ner: Config, line: str, reason: str) -> None:
+    write(tmp_path, "{language}/{split}", f"de:a\tO\n\nde:b\tO\n{line}\n")
+    with pytest.raises(UsageError) as error:
+        panx.read(ner())
+    assert str(error.value) == f"{tmp_path}/de/train:4: {reason}"
+
+
+def test_tagged_files_have_no_labels(tmp_path: Path, pos: Config, ner: Config) -> None:
+    for reader, cfg in ((conllu, pos(task="sequence_class", tags_are=TagsAre.spans)), (panx, ner(task="intent_slots"))):
+        with pytest.raises(UsageError, match=rf"the files of dataset.reader={cfg.reader} hold tags of words alone"):
+            reader.read(cfg)
+
+
+@pytest.mark.shared
+def test_pud(shared_data: Path, pos: Config) -> None:
+    dataset = load_dataset(pos(root=str(shared_data / "pud")))
+    assert len(dataset.languages) == 8
+    assert {split: set(dataset.sizes(split).values()) for split in SPLITS} == {
+        "train": {600}, "dev": {200}, "test": {200}
+    }  # fmt: skip
+    assert len(dataset.tags) == 17
+    assert dataset.split("en", "dev")[0].tags[:3] == ("ADP", "DET", "NOUN")  # type: ignore[index]

@@ -1,0 +1,133 @@
+"""Heads of sequence_class and token_tags against direct computation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from xclrun.data.encode import Batch
+from xclrun.errors import UsageError
+from xclrun.model.network import Model
+from xclrun.strategy.fisher import by_batches, one_by_one
+from xclrun.strategy.parameters import count, sizes
+from xclrun.strategy.parts import BODY, HEADS
+from xclrun.task import SEQUENCE_CLASS, TOKEN_TAGS
+
+from .conftest import KnownEncoder, batch
+
+SHAPE = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12,
+         "initializer_range": 0.5}  # fmt: skip
+
+
+@pytest.fixture
+def bert() -> BertModel:
+    torch.manual_seed(3)
+    return BertModel(BertConfig(**SHAPE)).eval()
+
+
+def given() -> Batch:
+    return batch([3, 2, 4], labels=[1, 0, 2], tags=[[0, 1, 2], [2, 2], [1, 1, 0, 2]])
+
+
+def test_class_head_is_bert_s_pooler_and_a_linear_layer(bert: BertModel) -> None:
+    """What BERT itself gives as pooler output, with a linear layer on it."""
+    wanted = bert(given().input_ids, given().attention_mask, given().token_type_ids).pooler_output.detach()
+    model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS)
+    output = model(given())
+    assert output.emissions is None
+    assert torch.allclose(output.logits, model.classifier(wanted), atol=1e-6)
+    shares = output.logits.softmax(dim=1)
+    nats = -sum(shares[i, label].log().item() for i, label in enumerate([1, 0, 2])) / 3
+    assert model.loss(given()).item() == pytest.approx(nats, abs=1e-5)
+    found = model.predict(given())
+    assert found.log2_label.tolist() == pytest.approx(
+        [math.log2(shares[i, k].item()) for i, k in enumerate([1, 0, 2])], abs=1e-4
+    )
+    assert (found.tags, found.log2_tags) == (None, None)
+    assert bert.pooler is None  # it is a part of the head, and counted once
+
+
+def test_second_text_enters_by_its_token_type(bert: BertModel) -> None:
+    model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS).eval()
+    one = given()
+    other = given()
+    other.token_type_ids[:, 3:] = 1
+    assert not torch.allclose(model(one).logits, model(other).logits, atol=1e-4)
+
+
+def test_encoder_without_a_pooler_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"dataset.task=sequence_class reads \[CLS\] through BERT's pooler, and KnownEn"
+    ):
+        Model(KnownEncoder(8), 3, 0, dropout=0.0, task=SEQUENCE_CLASS)
+    Model(KnownEncoder(8), 3, 0, dropout=0.0)
+
+
+def test_tags_of_words_are_independent(encoder: KnownEncoder) -> None:
+    torch.manual_seed(1)
+    model = Model(encoder, 0, 3, dropout=0.0, task=TOKEN_TAGS)
+    known = given()
+    output = model(known)
+    assert (output.logits, model.intent, model.classifier) == (None, None, None)
+    nats = []
+    for i, row in enumerate(known.tags.tolist()):
+        words = int(known.word_mask[i].sum())
+        scores = [model.tagger.linear(encoder.table[known.input_ids[i, p]]) for p in known.word_pieces[i, :words]]
+        nats.append(-sum(s.log_softmax(dim=0)[tag].item() for s, tag in zip(scores, row, strict=False)))
+        assert [int(s.argmax()) for s in scores] == model.predict(known).tags[i, :words].tolist()
+    assert model.loss(known).item() == pytest.approx(sum(nats) / 3, abs=1e-5)
+    found = model.predict(known)
+    assert found.log2_tags.tolist() == pytest.approx([-n / math.log(2) for n in nats], abs=1e-5)
+    assert (found.label, found.log2_label) == (None, None)
+    unseen = batch([2, 1], labels=[-1, -1], tags=[[0, -1], [1]])
+    assert model.predict(unseen).log2_tags.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("task", "sizes_of_heads"), [(SEQUENCE_CLASS, (3, 0)), (TOKEN_TAGS, (0, 3))])
+def test_fisher_information_of_the_new_heads(bert: BertModel, task: Any, sizes_of_heads: tuple[int, int]) -> None:
+    """By batches and one by one are two ways to the same numbers."""
+    from xclrun.data.encode import Encoded, Ragged
+
+    model = Model(bert, *sizes_of_heads, dropout=0.0, task=task).eval()
+    rows = [[2, 7, 8, 3], [2, 9, 3], [2, 7, 11, 12, 3]]
+    words = [[1, 2], [1], [1, 2, 3]]
+    sentences = Encoded(
+        ids=torch.arange(3).numpy().astype(object),
+        languages=torch.zeros(3).numpy().astype(object),
+        pieces=Ragged.of(rows),
+        types=Ragged.of([[0] * len(row) for row in rows]),
+        word_pieces=Ragged.of(words),
+        tags=Ragged.of([[k % 3 for k in row] for row in words]),
+        labels=torch.tensor([0, 2, 1]).numpy(),
+        words=torch.tensor([2, 1, 3]).numpy(),
+        cut=torch.zeros(3, dtype=torch.bool).numpy(),
+        pad=0,
+    )
+    device = torch.device("cpu")
+    fast, slow = by_batches(model, sentences, device), one_by_one(model, sentences, device)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert {names[p] for p in fast} == {names[p] for p in slow}
+    heads = {name for name in names.values() if name.startswith(HEADS)}
+    assert heads <= {names[p] for p in fast}
+    for parameter, values in slow.items():
+        assert torch.allclose(fast[parameter], values, rtol=1e-3, atol=1e-7), names[parameter]
+
+
+def test_parameters_of_the_new_heads() -> None:
+    """All that is no part of the body is a head, and the pooler counts among the heads of a task that reads it."""
+    from xclrun.strategy.base import Strategy
+
+    bert = BertModel(BertConfig(**SHAPE))
+    whole = sum(p.numel() for p in bert.parameters())
+    model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS)
+    assert all(name.startswith((*BODY, *HEADS)) for name, _ in model.named_parameters())
+    found: Strategy[Any] = Strategy(Any)
+    counted = count(sizes(model), found, found.stream(("a", "b")))
+    by_name = {part.name: (part.of, part.parameters) for part in counted.parts}
+    assert by_name["pooler"] == ("heads", 8 * 8 + 8)
+    assert by_name["class head"] == ("heads", 3 * 8 + 3)
+    assert counted.total == whole + 3 * 8 + 3

@@ -1,0 +1,158 @@
+"""Few-shot transfer: its hops, what they are trained with, and what runs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from xclrun.errors import UsageError
+from xclrun.run import Run, thaw
+from xclrun.run import freeze as freeze_run
+from xclrun.store import predictions
+
+Make = Callable[..., Run]
+# Nothing is random here but what a plain run has too: the target's "bucket" is a subset.
+SMALL = (
+    "experiment=fewshot",
+    "order=list",
+    "shots=null",
+    "bucket=null",
+    "dataset.max_train=9",
+    "language=de",
+    "protocol.source_trainer.epochs=2",
+    "protocol.source_trainer.batch_size=4",
+    "trainer.epochs=3",
+    "trainer.batch_size=null",
+)
+
+
+@pytest.fixture
+def make(make_run: Make) -> Make:
+    """Plan a small few-shot run from English to German, with 2 epochs for the source and 3 for the target."""
+
+    def planned(*overrides: str, **where: Any) -> Run:
+        given = {text.partition("=")[0] for text in overrides}
+        return make_run(*[text for text in SMALL if text.partition("=")[0] not in given], *overrides, **where)
+
+    return planned
+
+
+def keys(run: Run, part: str = "train") -> list[str | None]:
+    return [getattr(stage, part) for stage in run.stages]
+
+
+def test_a_run_goes_from_source_to_target(make: Make) -> None:
+    run = make("bucket=1", "dataset.max_train=3")
+    assert [(hop.train, hop.select, hop.adapts) for hop in run.stream.hops[1:]] == [
+        (("en",), ("en",), False),
+        (("de",), ("de",), True),
+    ]
+    assert (run.stream.kind, run.stream.languages) == ("transfer", ("en", "de"))
+    assert [run.trainer(hop).epochs for hop in run.stream.hops[1:]] == [2, 3]
+    assert [run.trainer(hop).batch(18) for hop in run.stream.hops[1:]] == [4, 18]
+    assert run.label == "naive · en-de · seed 1 · bucket 1"
+    assert "-naive-en-de-s1-b1-" in run.id
+
+
+def test_the_papers_settings(compose: Callable[..., Any]) -> None:
+    config = compose("experiment=fewshot", "language=de").config
+    source, target = config.protocol.source_trainer, config.trainer
+    assert (source.epochs, source.batch_size, source.patience) == (10, 32, None)
+    assert (target.epochs, target.batch_size, target.patience) == (50, None, 10)
+
+
+def test_without_a_source_the_target_is_learnt_from_hop_0(make: Make) -> None:
+    run, same = make("source=none"), make("source=null")
+    assert run.stream.languages == ("de",)
+    assert [(hop.train, hop.parent, hop.adapts) for hop in run.stream.hops[1:]] == [(("de",), 0, True)]
+    assert run.trainer(run.stream.hops[1]).epochs == 3
+    assert (run.id, run.stages) == (same.id, same.stages)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "source", "evaluated", "target"),
+    [
+        # What changes: source training, evaluations of hops 0 and 1, target adapting.
+        (["trainer.lr=1e-4"], False, [False, False], True),
+        (["trainer.epochs=4"], False, [False, False], True),
+        (["strategy=er"], False, [False, False], True),
+        (["protocol.source_trainer.lr=1e-4"], True, [False, True], True),
+        (["protocol.source_trainer.epochs=1"], True, [False, True], True),
+        (["protocol.source_trainer.checkpoint_minutes=5"], False, [False, False], False),
+        (["language=es"], False, [True, True], True),
+        (["source=es"], True, [True, True], True),
+        (["seed=2"], True, [True, True], True),
+    ],
+)
+def test_what_changes_what(overrides: list[str], source: bool, evaluated: list[bool], target: bool, make: Make) -> None:
+    one, other = make(), make(*overrides)
+    differs = [a != b for a, b in zip(keys(one), keys(other), strict=True)]
+    assert differs[1:] == [source, target]
+    pairs = zip(keys(one, "evaluation"), keys(other, "evaluation"), strict=True)
+    assert [a != b for a, b in pairs][:2] == evaluated
+    # Where checkpoints are written is no part of any identity; everything else here is of the run's.
+    assert (one.id != other.id) == ("checkpoint" not in overrides[0])
+
+
+def test_source_training_is_that_of_a_plain_run(make: Make, make_run: Make) -> None:
+    plain = make_run("order=[en]", "dataset.max_train=9", "trainer.epochs=2", "trainer.batch_size=4")
+    assert plain.stages[1].train == make().stages[1].train
+
+
+def test_a_run_has_predictions_of_source_and_target_alone(make: Make, do: Callable[..., Run]) -> None:
+    run = do(make())
+    for hop in (0, 1, 2):
+        assert set(predictions.read(run.directory.predictions(hop))["language"].to_pylist()) == {"en", "de"}
+    manifest = run.directory.read_manifest()
+    assert manifest["stages"][2]["training"]["updates"] == len(manifest["stages"][2]["training"]["epochs"])
+    assert manifest["stages"][1]["training"]["updates"] == 2 * 3  # 9 sentences in batches of 4
+
+
+def test_a_frozen_run_is_itself(make: Make) -> None:
+    run = make("source=none")
+    freeze_run(run)
+    assert thaw(run.directory).id == run.id
+    other = make()
+    freeze_run(other)
+    assert thaw(other.directory).stages == other.stages
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["language=null"], "language=null: the target must be given"),
+        (["language=en"], "language=en: is the source too"),
+        (["language=fi"], "language=fi: the dataset has no such language; Known: de, en, es"),
+        (["source=fi"], "source=fi: the dataset has no such language"),
+        (["order=h2l"], "order=h2l: few-shot transfer goes from the source to the language"),
+        (["order.languages=[de,en]"], r"order=\[de,en\]: few-shot transfer goes from"),
+        (["strategy=multilingual"], "strategy=multilingual: has hops of its own"),
+        (["strategy=inc_joint"], "strategy=inc_joint: has hops of its own"),
+        (["protocol.source_trainer.epochs=0"], "protocol.source_trainer.epochs=0: must be a whole number"),
+        (["protocol.source_trainer.precision=bf16"], "trainer.precision=fp32: must be protocol.source_trainer.prec"),
+    ],
+)
+def test_what_cannot_be_planned(overrides: list[str], message: str, make: Make) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        make(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["language=de"], "language=de: needs experiment=fewshot"),
+        (["source=en"], "source=en: needs experiment=fewshot"),
+        (["protocol.source_trainer.epochs=3"], "protocol.source_trainer.epochs=3: needs experiment=fewshot"),
+    ],
+)
+def test_without_the_protocol(overrides: list[str], message: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        make_run(*overrides)
+
+
+def test_a_list_of_languages_is_no_sweep(xclrun: Callable[..., tuple[int, str]]) -> None:
+    code, said = xclrun("plan", "experiment=fewshot", "language=[de,fr]", "-m")
+    assert code == 2
+    assert said == "xclrun: language: ['de', 'fr'] is a list; give one value, or several without brackets as a sweep\n"

@@ -1,0 +1,83 @@
+"""Universal Dependencies in CoNLL-U: the words of a sentence and their universal part-of-speech tags.
+
+A sentence is a block of lines of ten columns between tabs, of which FORM (2) and UPOS (4) are read; comments begin with
+``#``. Multi-word tokens (``1-2``) and empty nodes (``1.1``) are left out: tags stand on syntactic words. The id is
+``sent_id`` where there is one, else the split and the sentence's number of its first line; ``text`` is kept where it is
+not just the words joined by spaces. See https://universaldependencies.org/format.html.
+"""
+
+from __future__ import annotations
+
+import re
+
+from xclrun.config import DatasetConfig
+from xclrun.data.example import Example
+from xclrun.data.files import BadRow, Notes, Source, Splits, blocks, collect, find_files, parse_utf8, task_of_files
+
+# The first name that fits counts: a release's names, then one file per language and split.
+LAYOUT = (
+    "{language}_{any}-ud-{split}.conllu",
+    "{any}/{language}_{any}-ud-{split}.conllu",
+    "{language}-{split}.conllu",
+    "{language}/{split}.conllu",
+)
+COLUMNS = 10
+_NUMBER = re.compile(r"\d+")
+_LEFT_OUT = re.compile(r"\d+[-.]\d+")
+
+
+def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    """Read every wanted language under ``dataset.root``.
+
+    Raises:
+        UsageError: the task is not one of tags; see `find_files` and `collect`.
+    """
+    task_of_files(cfg, tags=True)
+    sources = (Source(f.language, f.split, f.shown, blocks(f)) for f in find_files(cfg, LAYOUT))
+    return collect(sources, parse_sentence, cfg.on_bad_line)
+
+
+def parse_sentence(block: list[bytes], language: str, split: str, number: int) -> Example:
+    """Return the example of one block of lines; ``number`` is that of its first line.
+
+    Raises:
+        BadRow: a line is not of this format, or the sentence has no words.
+    """
+    facts: dict[str, str] = {}
+    words: list[str] = []
+    tags: list[str] = []
+    for below, raw in enumerate(block):
+        try:
+            line = parse_utf8(raw)
+            if line.startswith("#"):
+                key, _, value = line[1:].partition("=")
+                facts.setdefault(key.strip(), value.strip())
+                continue
+            if (found := _word(line)) is None:
+                continue
+            words.append(found[0])
+            tags.append(found[1])
+        except BadRow as bad:
+            raise BadRow(str(bad), below) from None
+    if not words:
+        raise BadRow("a sentence without words")
+    text = facts.get("text") or None
+    text = None if text == " ".join(words) else text
+    return Example(facts.get("sent_id") or f"{split}-{number}", language, tuple(words), None, tuple(tags), text)
+
+
+def _word(line: str) -> tuple[str, str] | None:
+    """Return the word of a line and its tag; None where the line is no syntactic word."""
+    fields = line.split("\t")
+    if len(fields) != COLUMNS:
+        raise BadRow(f"{len(fields)} columns between tabs instead of {COLUMNS}")
+    number, form, _, tag = fields[:4]
+    if _LEFT_OUT.fullmatch(number):
+        return None
+    if not _NUMBER.fullmatch(number):
+        raise BadRow(f"the first column must be the word's number, not {number!r}")
+    if not form.strip():
+        raise BadRow("the word is blank")
+    if not tag.strip() or (tag == "_" and form != "_"):
+        raise BadRow(f"'{form}' has no UPOS tag")
+    return form, tag

@@ -1,0 +1,62 @@
+"""Few-shot adapting of BERT's pooler and a fresh cosine classifier ("COS + pooler"; FS, Table 6).
+
+p(c | x) = softmax over c of α · cos(w_c, x), with x what comes out of pooler and dropout, and w_c a vector per class
+(Gidaris & Komodakis 2018, section 3.2; Vinyals et al. 2016). It replaces the classifier of source training.
+
+Settings: ``alpha``, α: what cosines are multiplied with; FS: 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError
+from xclrun.plan import Hop, Stream
+from xclrun.strategy.base import Context, Library
+from xclrun.strategy.heads_only import HeadsOnly, start_anew
+
+if TYPE_CHECKING:
+    from xclrun.model import Model
+
+
+@dataclass
+class CosineSettings(StrategyConfig):
+    alpha: float = 10.0
+
+
+class CosPooler(HeadsOnly[CosineSettings]):
+    """The pooler and a fresh cosine classifier."""
+
+    settings_type = CosineSettings
+
+    def __init__(self, settings: CosineSettings) -> None:
+        if not settings.alpha > 0:
+            raise UsageError(f"strategy.alpha={settings.alpha}: must be above 0, for example 10")
+        super().__init__(settings)
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+        return self.signature(hop)
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        self.model = model
+        self.adapted = {language for hop in stream.hops if self.adapts(hop) for language in hop.train}
+
+    def begin_hop(self, context: Context) -> None:
+        super().begin_hop(context)
+        adapts = self.adapts(context.hop)
+        self._choose(adapts)
+        if adapts:
+            classifier: Any = context.model.classifier
+            start_anew(classifier, context, "classifier")
+            # Cosines have none.
+            classifier.bias.requires_grad_(False)
+
+    def for_language(self, language: str, seen: Sequence[str]) -> None:
+        self._choose(not self.adapted.isdisjoint(seen))
+
+    def _choose(self, cosine: bool) -> None:
+        classifier: Any = self.model.classifier
+        classifier.scale = self.settings.alpha if cosine else None

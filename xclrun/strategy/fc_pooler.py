@@ -1,0 +1,10 @@
+"""Few-shot adapting of BERT's pooler and the output layer ("FC + pooler"; FS, Table 6). No settings."""
+
+from __future__ import annotations
+
+from xclrun.config import StrategyConfig
+from xclrun.strategy.heads_only import HeadsOnly
+
+
+class FCPooler(HeadsOnly[StrategyConfig]):
+    """The pooler and the output layer."""

@@ -1,0 +1,74 @@
+"""What a frozen encoder makes of sentences: computed once for each split under the same weights, and kept in the store.
+
+A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of word pieces: the states
+that heads read (`xclrun.model.network.Features`), in eval mode, as float32. All heads, K and buckets that adapt one
+source model share those of dev and test; a bucket has its own. A sentence of W words takes 4·H·(W + 1) bytes, without
+tags 4·H.
+
+Batches depend on the sentences alone, so that features are the same bits whoever computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xclrun.data.encode import Encoded, Ragged, length_sorted_batches
+from xclrun.model.network import Model
+from xclrun.plan import digest
+from xclrun.store.tensors import load_tensors, save_tensors
+from xclrun.strategy.passes import BATCH, evaluating
+from xclrun.train.precision import autocast
+
+FILE = "features.safetensors"
+
+
+def features_key(weights: str, examples: str, precision: str) -> str:
+    """Return the key of features in the store.
+
+    Args:
+        weights: stage key of the training that left the encoder as it is.
+        examples: fingerprint of the sentences.
+        precision: autocast type.
+    """
+    return digest({"kind": "features", "train": weights, "examples": examples, "precision": precision})
+
+
+@torch.no_grad()
+def with_features(model: Model, sentences: Encoded, device: torch.device, precision: str) -> Encoded:
+    """Return the sentences with what the model's encoder makes of them."""
+    hidden: int = model.encoder.config.hidden_size  # type: ignore[union-attr,assignment]
+    cls = np.zeros((len(sentences), hidden), np.float32)
+    offsets = sentences.word_pieces.offsets
+    words = np.zeros((int(offsets[-1]), hidden), np.float32)
+    tagged = False
+    with evaluating(model):
+        for indices in length_sorted_batches(sentences.lengths, BATCH):
+            batch = sentences.batch(indices).to(device)
+            with autocast(device, precision):
+                found = model.encode(batch)
+            cls[indices] = found.cls.float().cpu().numpy()
+            if found.words is not None:
+                tagged = True
+                for i, states in zip(indices, found.words.float().cpu().numpy(), strict=True):
+                    words[offsets[i] : offsets[i + 1]] = states[: offsets[i + 1] - offsets[i]]
+    return replace(sentences, cls=cls, word_states=Ragged(words, offsets) if tagged else None)
+
+
+def save_features(folder: Path, sentences: Encoded) -> None:
+    """Write the features of sentences into a folder of the store."""
+    assert sentences.cls is not None
+    tensors = {"cls": torch.from_numpy(sentences.cls)}
+    if sentences.word_states is not None:
+        tensors["words"] = torch.from_numpy(sentences.word_states.values)
+    save_tensors(folder / FILE, tensors)
+
+
+def load_features(folder: Path, sentences: Encoded) -> Encoded:
+    """Return sentences with their features, as `save_features` wrote them."""
+    found = {name: tensor.numpy() for name, tensor in load_tensors(folder / FILE).items()}
+    words = Ragged(found["words"], sentences.word_pieces.offsets) if "words" in found else None
+    return replace(sentences, cls=found["cls"], word_states=words)
