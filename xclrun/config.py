@@ -146,6 +146,7 @@ class DatasetConfig:
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None
+    hub_columns: dict[str, str] | None = None
     languages: list[str] | None = None
     max_train: int | None = None
     max_eval: int | None = None

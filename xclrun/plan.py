@@ -36,6 +36,7 @@ NOT_IDENTITY = frozenset(
         "dataset.root",
         "dataset.hub",
         "dataset.hub_config",
+        "dataset.hub_columns",
         "dataset.on_bad_line",
         "dataset.buckets.root",
         "dataset.replay",
