@@ -187,6 +187,23 @@ def test_relative_paths_are_frozen_as_they_are_meant(
     assert thaw(run.directory).store.root == tmp_path / "elsewhere"
 
 
+def test_files_of_buckets_are_found_from_elsewhere(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, xclrun: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn = make_run("shots=1", "dataset.buckets.sampler=minimum")
+    made = ("make", "dataset=jsonl", f"dataset.root={drawn.config.dataset.root}", "dataset.buckets.sampler=minimum")
+    assert xclrun("buckets", *made, "shots=1", "--to", "few")[0] == 0
+    run = make_run("shots=1", "dataset.buckets.sampler=files", "dataset.buckets.root=few")
+    # Read or drawn, it is the same training, though not the same run.
+    assert (run.stages, run.data_fingerprint) == (drawn.stages, drawn.data_fingerprint)
+    assert run.id != drawn.id
+    freeze(run)
+    monkeypatch.chdir("/")
+    assert thaw(run.directory).config.dataset.buckets.root == str(tmp_path / "few")
+    assert thaw(run.directory).id == run.id
+
+
 def test_changed_data_is_told(
     changed_corpus: Callable[..., Path], make_run: Callable[..., Run], run_python: Callable[..., str]
 ) -> None:

@@ -174,9 +174,10 @@ def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
 def freeze(run: Run) -> None:
     """Write the config of a run that another process will do, with paths that hold in any current folder."""
     resolved = {group: dict(run.resolved[group]) for group in ("paths", "dataset", "model")}
-    buckets = resolved["dataset"]["buckets"] = dict(run.resolved["dataset"]["buckets"])
+    buckets = run.resolved["dataset"]["buckets"]
     if buckets["root"] is not None:
-        buckets["root"] = str(Path(buckets["root"]).expanduser().absolute())
+        absolute = str(Path(buckets["root"]).expanduser().absolute())
+        resolved["dataset"]["buckets"] = {**buckets, "root": absolute}
     for group, key in (("paths", "outputs"), ("paths", "store"), ("dataset", "root"), ("model", "path")):
         if resolved[group].get(key) is not None:
             resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
