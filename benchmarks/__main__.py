@@ -3,6 +3,7 @@
 - training steps: those of a strategy over a bare loop's (`benchmarks.steps`);
 - evaluation: prediction rows of a split over bare forward passes and decoding on the same length-sorted batches;
 - a step with a trimmed vocabulary over one with the whole (`benchmarks.trimming`);
+- adapting heads in 40 buckets on kept features over running the frozen encoder each time (`benchmarks.features`);
 - memory of language-specific parts over that of naive fine-tuning (`benchmarks.memory`);
 - a job whose hops are all shared, and planning 7,200 runs: seconds.
 
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks import memory
+from benchmarks.features import BUCKETS, frozen_heads
 from benchmarks.steps import training_step
 from benchmarks.timing import ratio, seconds
 from benchmarks.trimming import trimmed_over_whole
@@ -36,9 +38,11 @@ from xclrun.train.stop import StopFlag
 
 # What a ratio may be at the most.
 AIMS = {"naive": 1.05, "er": 1.10, "kd_logit": 1.15, "kd_rep": 1.15, "ewc_online": 1.20, "agem": 1.35}
-EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM = 1.15, 1.6, round(1 / 1.3, 2)
+EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.15, 1.6, round(1 / 1.3, 2), 1 / 50
 # Transformers of twelve layers and their widths, with the pieces that the data has: the body costs as mBERT's.
 TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
+# As wide as e5_small.
+NARROW = ["model.hidden_size=384", "model.intermediate_size=1536", "trainer.lr=1e-3"]
 
 Found = dict[str, Any]
 # Name of the benchmark, what it may be at the most, and how it is measured.
@@ -116,6 +120,11 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
         f"training step, trimmed / whole vocabulary ({name}, mBERT's size)",
         TRIMMED_AIM,
         lambda: trimmed_over_whole([*overrides, *TWELVE_LAYERS], outputs),
+    )
+    yield (
+        f"adapting heads in {BUCKETS} buckets, features / encoder each time ({name}, 12 narrow layers)",
+        FEATURES_AIM,
+        lambda: frozen_heads([*overrides, *TWELVE_LAYERS, *NARROW, "dataset.max_eval=200"], outputs / "features"),
     )
     yield "a job whose hops are all shared, seconds", None, lambda: shared_job(outputs / "jobs")
     yield "planning 7,200 runs, seconds", None, lambda: planning(outputs / "plan")

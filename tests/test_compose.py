@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_every_yaml_composes(group: str, choice: str, config_loader: ConfigLoade
 
 
 # Those of the paper have up to a hundred combinations each; two stand for all of them in the fast tier.
-FAST = ("demo", "ccl_table5")
+FAST = ("demo", "ccl_table5", "fs_pud")
 SWEEPS = [
     pytest.param(path, id=path.stem, marks=() if path.stem in FAST else pytest.mark.full)
     for path in sorted(packaged("sweeps").glob("*.yaml"))
@@ -55,7 +56,8 @@ SWEEPS = [
 def test_every_sweep_composes(path: Path) -> None:
     params = yaml.safe_load(path.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
     jobs = compose_command([f"sweep={path.stem}", "-m"])
-    values = [str(value).split(",") for value in params.values()]
+    # At commas outside of brackets: those inside are a list's.
+    values = [re.split(r",(?![^\[]*\])", str(value)) for value in params.values()]
     expected = [
         {f"{key}={value}" for key, value in zip(params, combination, strict=True)}
         for combination in itertools.product(*values)

@@ -101,6 +101,22 @@ def test_source_training_is_that_of_a_plain_run(make: Make, make_run: Make) -> N
     assert plain.stages[1].train == make().stages[1].train
 
 
+def test_one_source_training_whatever_is_adapted(make: Make) -> None:
+    """Over languages, K, buckets and heads; and one evaluation of the source model for each target."""
+    few = ("dataset.task=token_tags", "dataset.buckets.sampler=minimum")
+    runs = [
+        make(f"strategy={name}", f"language={language}", f"shots={k}", f"bucket={b}", *few)
+        for name in ("full", "fc")
+        for language in ("de", "es")
+        for k in (1, 2)
+        for b in (0, 1)
+    ]
+    assert {run.dataset.sizes()["en"] for run in runs} == {9}
+    assert len({run.stages[1].train for run in runs}) == 1
+    assert len({run.stages[1].evaluation for run in runs}) == 2
+    assert len({run.id for run in runs}) == 16
+
+
 def test_a_run_has_predictions_of_source_and_target_alone(make: Make, do: Callable[..., Run]) -> None:
     run = do(make())
     for hop in (0, 1, 2):

@@ -82,6 +82,8 @@ EXPECTED = {
     "strategy.fisher_examples": "own",
     "strategy.layers": "own",
     "strategy.reduction": "own",
+    "strategy.reset": "own",
+    "strategy.alpha": "own",
     "strategy.expansion": "composed",
     "strategy.pretrained": "nothing",
     "model.name": "id",
@@ -153,6 +155,8 @@ KEEPING = Own(train=(2, 3), evaluation=(2, 3), state=(1, 2, 3))
 PARTS = Own(train=(2, 3), evaluation=(1, 2, 3))
 # Adapters are there from the start.
 ADAPTERS = Own(train=(1, 2, 3), evaluation=(0, 1, 2, 3))
+# The first hop trains everything, the others adapt heads.
+HEADS = Own(train=(2, 3), evaluation=(2, 3))
 OWN = {
     "naive": Own(),
     "lang_spec_ft": Own(),
@@ -170,6 +174,10 @@ OWN = {
     "ewc_online": KEEPING,
     "kd_logit": KEEPING,
     "kd_rep": KEEPING,
+    "fc": HEADS,
+    "fc_pooler": HEADS,
+    "fc_reset_pooler": HEADS,
+    "cos_pooler": HEADS,
 }
 
 

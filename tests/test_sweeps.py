@@ -25,7 +25,9 @@ def values(name: str, key: str) -> list[str]:
 
 
 def test_there_is_one_for_each_table_with_results_and_each_figure() -> None:
-    assert set(SWEEPS) == {"demo"} | {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14)}
+    assert set(SWEEPS) == {"demo", "fs_pud"} | {f"ccl_table{k}" for k in ccl_tables()} | {
+        f"ccl_fig{k}" for k in range(3, 14)
+    }
     assert set(ccl_tables()) == {str(k) for k in range(2, 21)} - {"6"}
     assert table_of("ccl_table8") == "8"
     assert table_of("ccl_fig3") is None

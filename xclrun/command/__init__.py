@@ -78,6 +78,7 @@ _ORDER = (
     "strategy",
     "model",
     "trainer",
+    "protocol",
     "evaluate",
     "tracking",
     "experiment",

@@ -81,6 +81,7 @@ class Model(nn.Module):
 
     Attributes:
         vocabulary: rows of the encoder's word embeddings before they were trimmed, where that is known.
+        still: whether the encoder stays in eval mode while heads are trained.
         intent: class head on [CLS] itself, or None.
         pooler, classifier: class head that reads [CLS] through BERT's pooler, or None both.
         tagger: tag head, or None.
@@ -96,7 +97,7 @@ class Model(nn.Module):
         task: Task = INTENT_SLOTS,
     ) -> None:
         super().__init__()
-        self.vocabulary = vocabulary
+        self.vocabulary, self.still = vocabulary, False
         hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
         self.encoder = encoder
         self.dropout = nn.Dropout(dropout)
@@ -105,6 +106,13 @@ class Model(nn.Module):
         self.classifier = ClassHead(hidden, classes) if task.pooled else None
         kind = TagHead if task.crf else WordHead
         self.tagger: TagHead | WordHead | None = kind(hidden, tags) if tags else None
+
+    def train(self, mode: bool = True) -> Model:
+        """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""
+        super().train(mode)
+        if self.still:
+            self.encoder.eval()
+        return self
 
     def forward(self, batch: Batch) -> Output:
         """Encode a batch and apply the heads."""

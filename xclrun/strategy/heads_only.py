@@ -55,7 +55,7 @@ class HeadsOnly(Strategy[Settings]):
         return self.adapts(hop)
 
     def begin_hop(self, context: Context) -> None:
-        adapts = self.adapts(context.hop)
+        adapts = context.model.still = self.adapts(context.hop)
         for name, parameter in context.model.named_parameters():
             parameter.requires_grad_(not (adapts and name.startswith(self.kept)))
 
