@@ -128,7 +128,7 @@ class Resampled:
     def _language(self, language: str, predictions: Mapping[str, Predictions]) -> Counts:
         """Put the cells of all runs on one language beside each other, run after run."""
         parts = [predictions[run.run_id].sentences[language] for run in self.runs if language in run.languages]
-        if any(not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
+        if any(part.ids is not parts[0].ids and not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
             raise ValueError(f"runs were tested on different sentences of {language}")
         if BY_SHORT[self.task].of is Scored.labels:
             return Counts.of_accuracy(np.concatenate([part.right for part in parts], axis=1))
