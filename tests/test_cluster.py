@@ -79,14 +79,23 @@ def calls(folder: Path) -> list[str]:
 def test_states_come_from_squeue_and_then_from_sacct(say: Say) -> None:
     say(squeue="7_0|PENDING|Resources\n7_1|RUNNING|None\n8_0|RUNNING|None\n")
     say(sacct="7_2|CANCELLED by 0|0:0\n7_2.batch|CANCELLED|0:15\n7_3|OUT_OF_MEMORY|0:125\n7_[4-5]|PENDING|0:0\n")
-    assert slurm.states(["7_0", "7_1", "7_2", "7_3", "7_4"]) == {
+    assert slurm.states(["7_0", "7_1", "7_2", "7_3", "7_4", "7_6"]) == {
         "7_0": JobState("7_0", "PENDING", "Resources"),
         "7_1": JobState("7_1", "RUNNING"),
         "7_2": JobState("7_2", "CANCELLED"),
         "7_3": JobState("7_3", "OUT_OF_MEMORY", "0:125"),
-        "7_4": JobState("7_4", "UNKNOWN"),
+        "7_4": JobState("7_4", "PENDING"),
+        "7_6": JobState("7_6", "UNKNOWN"),
     }
-    assert [job.live for job in slurm.states(["7_0", "7_1", "7_2", "7_4"]).values()].count(True) == 2
+    assert [job.live for job in slurm.states(["7_0", "7_1", "7_2", "7_6"]).values()].count(True) == 2
+
+
+def test_an_array_cancelled_before_it_began_is_told_as_one_job(say: Say) -> None:
+    say(squeue="7|CANCELLED|None\n8_1|RUNNING|None\n", sacct="9_[0-2,5%2]|CANCELLED by 0|0:0\n")
+    told = slurm.states(["7_0", "7_3", "8_0", "8_1", "9_1", "9_5", "9_4"])
+    cancelled = {job for job, state in told.items() if state == JobState(job, "CANCELLED")}
+    assert cancelled == {"7_0", "7_3", "9_1", "9_5"}
+    assert (told["8_0"].state, told["8_1"].state, told["9_4"].state) == ("UNKNOWN", "RUNNING", "UNKNOWN")
 
 
 def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:

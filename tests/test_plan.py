@@ -123,6 +123,7 @@ EXPECTED = {
     "trainer.checkpoint_minutes": "nothing",
     "evaluate.batch_size": "evaluated",
     "evaluate.slot_f1": "evaluated",
+    "evaluate.every_examples": "evaluated",
     "tracking.enabled": "nothing",
     "tracking.uri": "nothing",
     "tracking.experiment": "nothing",

@@ -86,6 +86,11 @@ class Run:
         """Name of the strategy for people: ``er``, or ``er+lang_spec_task``."""
         return strategy_name(self.resolved["strategy"])
 
+    @property
+    def keys(self) -> list[str]:
+        """Keys of everything in the store that the run reads or makes, sorted."""
+        return sorted({key for s in self.stages for key in (s.train, s.state, s.evaluation) if key})
+
     @cached_property
     def label(self) -> str:
         """Short words for a person: strategy, order, seed, and K and bucket where there are any."""
@@ -178,6 +183,7 @@ def freeze(run: Run) -> None:
             resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
     resolved["strategy"] = _with_folders(run.resolved["strategy"])
     atomic_write(run.directory.config, OmegaConf.to_yaml(OmegaConf.create({**run.resolved, **resolved})))
+    run.directory.write_queued(run.keys)
 
 
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from xclrun.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
-    from xclrun.analysis.study import Predictions
     from xclrun.track import Mirror
 
 # Ways to make an interval of resampled values: see `xclrun.analysis.bootstrap`.
@@ -51,6 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from xclrun.analysis.reference import REFERENCE
     from xclrun.launch import command
+    from xclrun.records import read_predictions
     from xclrun.report import write_report
     from xclrun.report.published import table_of
     from xclrun.report.sections import Options
@@ -67,7 +67,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
     how = Options(given.unpaired, given.interval, given.full, table_of(given.sweep or ""))
     folder = outputs / "reports" / name
-    made = write_report(records, folder, name, commands, _predictions(outputs, records), pool, how)
+    finished = [record.run_id for record in records if record.status == "finished"]
+    predicted = read_predictions(outputs, finished, lambda told: print(f"note: {told}", file=sys.stderr))
+    made = write_report(records, folder, name, commands, predicted, pool, how)
     if mirror is not None:
         mirror.send_report(name, folder, made.to_json())
     if given.json:
@@ -100,19 +102,3 @@ def _records(outputs: Path, given: argparse.Namespace) -> tuple[Mirror | None, l
         except RunError as error:
             print(f"note: {error}; reading the run directories instead", file=sys.stderr)
     return None, read_records(outputs)
-
-
-def _predictions(outputs: Path, records: Sequence[RunRecord]) -> dict[str, Predictions]:
-    """Return the predictions of the finished runs that lie among the outputs."""
-    from xclrun.records import predictions
-    from xclrun.store.rundir import RunDirectory
-
-    found = {}
-    for record in records:
-        directory = RunDirectory(outputs / "runs" / record.run_id)
-        if record.status == "finished" and directory.finished:
-            try:
-                found[record.run_id] = predictions(directory)
-            except (OSError, ValueError, KeyError) as error:
-                print(f"note: predictions of {record.run_id} cannot be read ({error})", file=sys.stderr)
-    return found

@@ -25,6 +25,8 @@ CAPTIONS = {
     "matrices": "Score matrices",
     "training_curves": "Training curves",
     "confusions": "Confusion matrices",
+    "example_curves": "Learning curves over sentences seen",
+    "selection": "Checkpoint selection",
 }
 
 
