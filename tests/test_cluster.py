@@ -79,14 +79,23 @@ def calls(folder: Path) -> list[str]:
 def test_states_come_from_squeue_and_then_from_sacct(say: Say) -> None:
     say(squeue="7_0|PENDING|Resources\n7_1|RUNNING|None\n8_0|RUNNING|None\n")
     say(sacct="7_2|CANCELLED by 0|0:0\n7_2.batch|CANCELLED|0:15\n7_3|OUT_OF_MEMORY|0:125\n7_[4-5]|PENDING|0:0\n")
-    assert slurm.states(["7_0", "7_1", "7_2", "7_3", "7_4"]) == {
+    assert slurm.states(["7_0", "7_1", "7_2", "7_3", "7_4", "7_6"]) == {
         "7_0": JobState("7_0", "PENDING", "Resources"),
         "7_1": JobState("7_1", "RUNNING"),
         "7_2": JobState("7_2", "CANCELLED"),
         "7_3": JobState("7_3", "OUT_OF_MEMORY", "0:125"),
-        "7_4": JobState("7_4", "UNKNOWN"),
+        "7_4": JobState("7_4", "PENDING"),
+        "7_6": JobState("7_6", "UNKNOWN"),
     }
-    assert [job.live for job in slurm.states(["7_0", "7_1", "7_2", "7_4"]).values()].count(True) == 2
+    assert [job.live for job in slurm.states(["7_0", "7_1", "7_2", "7_6"]).values()].count(True) == 2
+
+
+def test_an_array_cancelled_before_it_began_is_told_as_one_job(say: Say) -> None:
+    say(squeue="7|CANCELLED|None\n8_1|RUNNING|None\n", sacct="9_[0-2,5%2]|CANCELLED by 0|0:0\n")
+    told = slurm.states(["7_0", "7_3", "8_0", "8_1", "9_1", "9_5", "9_4"])
+    cancelled = {job for job, state in told.items() if state == JobState(job, "CANCELLED")}
+    assert cancelled == {"7_0", "7_3", "9_1", "9_5"}
+    assert (told["8_0"].state, told["8_1"].state, told["9_4"].state) == ("UNKNOWN", "RUNNING", "UNKNOWN")
 
 
 def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +185,23 @@ def test_relative_paths_are_frozen_as_they_are_meant(
     monkeypatch.chdir("/")
     assert thaw(run.directory).outputs == tmp_path / "outputs"
     assert thaw(run.directory).store.root == tmp_path / "elsewhere"
+
+
+def test_files_of_buckets_are_found_from_elsewhere(
+    make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, xclrun: Callable[..., Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn = make_run("shots=1", "dataset.buckets.sampler=minimum")
+    made = ("make", "dataset=jsonl", f"dataset.root={drawn.config.dataset.root}", "dataset.buckets.sampler=minimum")
+    assert xclrun("buckets", *made, "shots=1", "--to", "few")[0] == 0
+    run = make_run("shots=1", "dataset.buckets.sampler=files", "dataset.buckets.root=few")
+    # Read or drawn, it is the same training, though not the same run.
+    assert (run.stages, run.data_fingerprint) == (drawn.stages, drawn.data_fingerprint)
+    assert run.id != drawn.id
+    freeze(run)
+    monkeypatch.chdir("/")
+    assert thaw(run.directory).config.dataset.buckets.root == str(tmp_path / "few")
+    assert thaw(run.directory).id == run.id
 
 
 def test_changed_data_is_told(

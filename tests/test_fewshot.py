@@ -114,7 +114,7 @@ def test_one_source_training_whatever_is_adapted(make: Make) -> None:
     assert {run.dataset.sizes()["en"] for run in runs} == {9}
     assert len({run.stages[1].train for run in runs}) == 1
     assert len({run.stages[1].evaluation for run in runs}) == 2
-    assert len({run.stages[2].train for run in runs}) == len({run.id for run in runs}) == 16
+    assert len({run.id for run in runs}) == 16
 
 
 def test_a_run_has_predictions_of_source_and_target_alone(make: Make, do: Callable[..., Run]) -> None:

@@ -146,6 +146,7 @@ class DatasetConfig:
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None
+    hub_columns: dict[str, str] | None = None
     languages: list[str] | None = None
     max_train: int | None = None
     max_eval: int | None = None
@@ -230,6 +231,7 @@ class ProtocolConfig:
 class EvaluateConfig:
     batch_size: int = 64
     slot_f1: SlotF1 = SlotF1.span_micro
+    every_examples: int | None = None
 
 
 @dataclass
@@ -367,6 +369,7 @@ def check(cfg: Config) -> None:
     m = cfg.model
     at_least_one = {
         "evaluate.batch_size": cfg.evaluate.batch_size,
+        "evaluate.every_examples": cfg.evaluate.every_examples,
         "dataset.max_train": cfg.dataset.max_train,
         "dataset.max_eval": cfg.dataset.max_eval,
         "dataset.buckets.number": cfg.dataset.buckets.number,

@@ -36,6 +36,7 @@ NOT_IDENTITY = frozenset(
         "dataset.root",
         "dataset.hub",
         "dataset.hub_config",
+        "dataset.hub_columns",
         "dataset.on_bad_line",
         "dataset.buckets.root",
         "dataset.replay",
@@ -56,6 +57,7 @@ NOT_IDENTITY = frozenset(
 # Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
 # run's identity, so that ids stay as they were.
 LATER: Mapping[str, Any] = {
+    "evaluate.every_examples": None,
     "dataset.tags_are": "spans",
     "protocol": None,
     "source": None,
@@ -286,6 +288,7 @@ def stages(
                     "trainer": trainer_of(known, hop),
                     "evaluate": known["evaluate"],
                     "strategy": strategy.signature(hop),
+                    **_points(known, hop, stream, data, strategy),
                 }
             )
             state = strategy.state_signature(hop)
@@ -306,6 +309,14 @@ def stages(
         )
         result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation))
     return tuple(result)
+
+
+def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed) -> dict[str, Any]:
+    """Return what the predictions at a hop's evaluation points depend on beside its training; nothing without any."""
+    if known["evaluate"].get("every_examples") is None:
+        return {}
+    tested = {k: [data.fingerprints[k, split] for split in ("dev", "test")] for k in stream.languages}
+    return {"points": {"data": tested, "strategy": strategy.serving_signature(hop)}}
 
 
 def strategy_name(settings: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ from xclrun.store.rundir import RunDirectory
 from xclrun.task import Metric, Scored, task_of
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
     from xclrun.analysis.fewshot import Outcome
     from xclrun.analysis.record import RunRecord
     from xclrun.analysis.study import Predictions
@@ -47,6 +51,9 @@ def record(directory: RunDirectory) -> RunRecord:
         for stage in manifest["stages"]
         for epoch in stage["training"]["epochs"]
     ]
+    points = [
+        {"hop": stage["hop"], **point} for stage in manifest["stages"] for point in stage["training"].get("points", ())
+    ]
     ended = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
     status = "finished" if directory.finished else ended
     return RunRecord(
@@ -69,6 +76,7 @@ def record(directory: RunDirectory) -> RunRecord:
         strategy_version=manifest["strategy_version"],
         status=status,
         curve=tuple(curve),
+        points=tuple(points),
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )
@@ -110,39 +118,62 @@ def read_records(outputs: Path) -> list[RunRecord]:
     return records
 
 
-def predictions(directory: RunDirectory) -> Predictions:
+class _Sorted:
+    """The rows of the test split by language, sorted by id: worked out once for all files with the same sentences."""
+
+    def __init__(self) -> None:
+        self.key: list[pa.ChunkedArray] | None = None
+        self.rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def __call__(self, table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays."""
+        import numpy as np
+
+        key = [table[name].cast("string") for name in ("split", "language", "example_id")]
+        if self.key is None or not all(a.equals(b) for a, b in zip(key, self.key, strict=True)):
+            split, of, ids = (column.to_numpy().astype(str) for column in key)
+            self.key, self.rows = key, {}
+            for language in np.unique(of[split == "test"]):
+                own = np.flatnonzero((of == language) & (split == "test"))
+                own = own[np.argsort(ids[own])]
+                self.rows[str(language)] = ids[own], own
+        return self.rows
+
+
+def predictions(directory: RunDirectory, sort: _Sorted | None = None) -> Predictions:
     """Read what a finished run did on every test sentence; sentences of a language are sorted by id.
+
+    Args:
+        sort: keeps what runs on the same sentences have in common.
 
     Raises:
         OSError, ValueError, KeyError: a file cannot be read, or hops were tested on different sentences.
     """
     import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     from xclrun.analysis.study import Predictions, Sentences
 
-    manifest = directory.read_manifest()
+    manifest, sort = directory.read_manifest(), sort or _Sorted()
     columns = ["split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn"]
     found: dict[str, list[tuple[np.ndarray, ...]]] = {}
-    sorted_as: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for stage in manifest["stages"]:
-        rows = pq.read_table(directory.predictions(stage["hop"]), columns=columns)
-        rows = rows.filter(pc.equal(rows["split"].cast("string"), "test"))
-        of, ids = (rows[name].cast("string").to_numpy() for name in ("language", "example_id"))
+        try:
+            # Small files, of which there are thousands: what reads a whole data set takes several times as long.
+            rows = pq.ParquetFile(directory.predictions(stage["hop"])).read(columns=columns, use_threads=False)
+        except pa.ArrowException as error:
+            raise ValueError(f"{directory.predictions(stage['hop'])}: {error}") from error
         named = ("gold", "predicted", "tp", "fp", "fn") if not rows["tp"].null_count else ("gold", "predicted")
         # Without labels none is right: they are as labels that training never had.
         values = [pc.fill_null(rows[name], -1).to_numpy() for name in named]
-        for language in np.unique(of.astype(str)):
-            own = np.flatnonzero(of == language)
-            # Hops are tested on the same sentences: they are sorted once.
-            if language not in sorted_as or not np.array_equal(sorted_as[language][0], ids[own]):
-                sorted_as[language] = ids[own], np.argsort(ids[own].astype(str))
-            own = own[sorted_as[language][1]]
-            found.setdefault(str(language), []).append(tuple(column[own] for column in (ids, *values)))
+        for language, (ids, own) in sort(rows).items():
+            found.setdefault(language, []).append((ids, *(column[own] for column in values)))
     sentences = {}
     for language, cells in found.items():
-        if len(cells) < len(manifest["stages"]) or any(not np.array_equal(c[0], cells[0][0]) for c in cells):
+        same = all(c[0] is cells[0][0] or np.array_equal(c[0], cells[0][0]) for c in cells)
+        if len(cells) < len(manifest["stages"]) or not same:
             raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
         predicted, *spans = (np.stack(column, axis=1) for column in list(zip(*cells, strict=True))[2:])
         tp_fp_fn = (spans[0], spans[1], spans[2]) if spans else None
@@ -186,6 +217,19 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
         given = (before[gold], before[predicted], after[predicted])
         values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in given]
         found[metric.short] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
+    return found
+
+
+def read_predictions(outputs: Path, run_ids: Iterable[str], tell: Callable[[str], None]) -> dict[str, Predictions]:
+    """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
+    found, sort = {}, _Sorted()
+    for run_id in run_ids:
+        directory = RunDirectory(outputs / "runs" / run_id)
+        if directory.finished:
+            try:
+                found[run_id] = predictions(directory, sort)
+            except (OSError, ValueError, KeyError) as error:
+                tell(f"predictions of {run_id} cannot be read ({error})")
     return found
 
 

@@ -86,6 +86,11 @@ class Run:
         """Name of the strategy for people: ``er``, or ``er+lang_spec_task``."""
         return strategy_name(self.resolved["strategy"])
 
+    @property
+    def keys(self) -> list[str]:
+        """Keys of everything in the store that the run reads or makes, sorted."""
+        return sorted({key for s in self.stages for key in (s.train, s.state, s.evaluation) if key})
+
     @cached_property
     def label(self) -> str:
         """Short words for a person: strategy, order, seed, and K and bucket where there are any."""
@@ -169,14 +174,16 @@ def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
 def freeze(run: Run) -> None:
     """Write the config of a run that another process will do, with paths that hold in any current folder."""
     resolved = {group: dict(run.resolved[group]) for group in ("paths", "dataset", "model")}
-    buckets = resolved["dataset"]["buckets"] = dict(run.resolved["dataset"]["buckets"])
+    buckets = run.resolved["dataset"]["buckets"]
     if buckets["root"] is not None:
-        buckets["root"] = str(Path(buckets["root"]).expanduser().absolute())
+        absolute = str(Path(buckets["root"]).expanduser().absolute())
+        resolved["dataset"]["buckets"] = {**buckets, "root": absolute}
     for group, key in (("paths", "outputs"), ("paths", "store"), ("dataset", "root"), ("model", "path")):
         if resolved[group].get(key) is not None:
             resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
     resolved["strategy"] = _with_folders(run.resolved["strategy"])
     atomic_write(run.directory.config, OmegaConf.to_yaml(OmegaConf.create({**run.resolved, **resolved})))
+    run.directory.write_queued(run.keys)
 
 
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:

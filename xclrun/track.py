@@ -214,7 +214,7 @@ class Mirror:
                 self.client.log_artifact(run, str(path))
         if mine.status != "finished":
             return
-        for path in sorted((directory.path / "predictions").glob("hop-*.parquet")):
+        for path in directory.prediction_files():
             self.client.log_artifact(run, str(path), "predictions")
         tables = [{"path": f"{task}_scores.json", "type": "table"} for task in mine.tasks]
         self.client.set_tag(run, "mlflow.loggedArtifacts", json.dumps(tables))

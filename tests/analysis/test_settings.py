@@ -57,6 +57,19 @@ def test_what_cannot_change_a_result_gives_no_label(config: dict[str, Any]) -> N
     assert labels(record(run_id="a"), record(run_id="b", config=config)) == ["naive", "naive"]
 
 
+def test_buckets_of_the_same_data_have_one_label_and_those_of_another_k_another() -> None:
+    def few(run_id: str, shots: int | None, whole: str = "ab12cd", **fields: Any) -> Any:
+        own = {} if shots is None else {"shots": shots, "dataset": {"buckets": {"sampler": "nway"}}}
+        return record(run_id=run_id, whole_fingerprint=whole, data_fingerprint=run_id * 6, config=own, **fields)
+
+    assert labels(few("a", 4, bucket=0), few("b", 4, bucket=1)) == ["naive", "naive"]
+    assert labels(few("a", 4), few("b", 1)) == ["naive(shots=4)", "naive(shots=1)"]
+    assert labels(few("a", 4), few("b", 4, "ffffff")) == ["naive(data=ab12cd)", "naive(data=ffffff)"]
+    # Settings of buckets say nothing where there are none: records of before know no such settings.
+    unused = {"shots": None, "dataset": {"buckets": {"sampler": "nway"}}}
+    assert labels(record(run_id="a"), record(run_id="b", config=unused)) == ["naive", "naive"]
+
+
 def test_data_and_algorithms_are_named_where_the_config_is_the_same() -> None:
     data = record(run_id="a"), record(run_id="b", data_fingerprint="ff00ff00")
     assert labels(*data) == ["naive(data=ab12cd)", "naive(data=ff00ff)"]

@@ -14,6 +14,7 @@ from statsmodels.stats.power import TTestPower
 
 from xclrun.analysis.significance import (
     Replicates,
+    _random_effects,
     anova,
     blocked_anova,
     critical_difference,
@@ -124,6 +125,37 @@ def test_the_mixed_model_equals_statsmodels_formula(data: Replicates) -> None:
     error = math.sqrt(contrast @ covariance @ contrast) * long["value"].std(ddof=0)
     assert ours.difference == pytest.approx(data.values[0].mean() - data.values[2].mean(), rel=1e-4)
     assert ours.high - ours.low == pytest.approx(2 * 1.959964 * error, rel=1e-3)
+
+
+def test_buckets_are_nested_in_languages_as_in_statsmodels_formula() -> None:
+    """Few-shot: an order is a pair of languages, bucket k of one pair has nothing to do with bucket k of another."""
+    rng = np.random.default_rng(8)
+    blocks = tuple((f"en-{k}", seed, b) for k in ("de", "fr", "hi", "th") for seed in (1, 2, 3) for b in range(3))
+    languages = tuple(order.replace("-", "+") for order, _, _ in blocks)
+    of_bucket = {(o, b): rng.normal(0, 0.03) for o, _, b in blocks}
+    of_order = {o: rng.normal(0, 0.05) for o, _, _ in blocks}
+    of_seed = {1: -0.03, 2: 0.01, 3: 0.02}
+    effect = np.array([of_order[o] + of_bucket[o, b] + of_seed[s] for o, s, b in blocks])
+    values = np.array([0.6, 0.63, 0.7])[:, None] + effect + rng.normal(0, 0.01, (3, len(blocks)))
+    data = Replicates(NAMES[:3], blocks, values, languages)
+    assert list(_random_effects(data)) == ["order", "seed", "bucket"]  # here languages are the order
+    assert len(set(_random_effects(data)["bucket"])) == 12
+    long = pd.DataFrame(
+        [(s, o, seed, f"{o}/{b}", values[i, j]) for i, s in enumerate(NAMES[:3])
+         for j, (o, seed, b) in enumerate(blocks)],
+        columns=["strategy", "order", "seed", "bucket", "value"],
+    )  # fmt: skip
+    long = long.assign(all=1, value=long["value"] / long["value"].std(ddof=0))
+    components = {name: f"0 + C({name})" for name in ("order", "seed", "bucket")}
+    fit = smf.mixedlm("value ~ 0 + C(strategy)", long, groups="all", vc_formula=components).fit()
+    error = math.sqrt(np.array([1, -1, 0]) @ np.asarray(fit.cov_params())[:3, :3] @ np.array([1, -1, 0]))
+    (pair,) = (p for p in mixed_model(data) if (p.a, p.b) == NAMES[:2])
+    assert pair.high - pair.low == pytest.approx(2 * 1.959964 * error * values.std(), rel=1e-3)
+    # Buckets of the same languages in several orders are the same buckets.
+    crossed = Replicates(("a", "b"), tuple((o, 1, b) for o in ("h2l", "l2h") for b in range(3)), rng.random((2, 6)))
+    assert len(set(_random_effects(crossed)["bucket"])) == 3
+    with pytest.raises(ValueError, match="languages of every block"):
+        Replicates(("a",), (("o", 1, 0),), np.array([[1.0]]), ("de", "fr"))
 
 
 def test_the_mixed_model_of_one_order_and_seed_is_not_available() -> None:

@@ -418,3 +418,47 @@ def test_the_published_buckets(shared_data: Path) -> None:
     assert {v.bucket for v in lacking["udpos"] if v.language == "zh"} == {0, 2, 3, 4}
     # K counts sentences in them: no tag is in fewer than K, though by words fewer would do.
     assert {v.broken for v in violations(found["udpos"], counts="sentences")} == {"minimality"}
+
+
+def of_pud(shared_data: Path, compose: Callable[..., Any], counts: str = "words") -> DatasetConfig:
+    overrides = ["dataset=pud", f"dataset.root={shared_data / 'pud'}", f"dataset.buckets.counts={counts}"]
+    config: DatasetConfig = compose(*overrides).config.dataset
+    return config
+
+
+@pytest.mark.shared
+def test_buckets_of_pud(shared_data: Path, compose: Callable[..., Any]) -> None:
+    """Part-of-speech tags, 8 languages; the full tier takes all 40 buckets and K."""
+    config = of_pud(shared_data, compose)
+    whole = read_whole(config)
+    assert len(whole.languages) == 8
+    buckets = [bucket_of(config, whole, language, 4, b) for language in whole.languages for b in (0, 39)]
+    assert violations(buckets, whole) == []
+    # Published files with other sentences can stand in for them, where their tags are known.
+    files = replace(config, buckets=BucketsConfig(Sampler.files, root=str(shared_data / "fsxlt-buckets" / "udpos")))
+    found = load_dataset(files, 2, 1, ["hi"])
+    assert len(found.split("hi", "train")) == 4
+    assert found.tags == whole.tags
+
+
+@pytest.mark.full
+@pytest.mark.shared
+@pytest.mark.parametrize("counts", ["words", "sentences"])
+def test_all_buckets_of_pud(counts: str, shared_data: Path, compose: Callable[..., Any]) -> None:
+    config = of_pud(shared_data, compose, counts)
+    whole = read_whole(config)
+    every = [(language, k, b) for language in whole.languages for k in (1, 2, 4) for b in range(40)]
+    buckets = [bucket_of(config, whole, *which) for which in every]
+    assert len(buckets) == 960
+    assert violations(buckets, whole) == []
+
+
+@pytest.mark.full
+@pytest.mark.shared
+def test_all_buckets_of_mtop16(shared_data: Path, compose: Callable[..., Any]) -> None:
+    config = compose("dataset=mtop", f"dataset.root={shared_data / 'mtop16'}").config.dataset
+    whole = read_whole(config)
+    every = [(language, k, b) for language in whole.languages for k, n in ((1, 40), (2, 40), (4, 31)) for b in range(n)]
+    assert violations([bucket_of(config, whole, *which) for which in every], whole) == []
+    with pytest.raises(UsageError, match=r"^en/train: bucket=31: 'GET_INFO_RECIPES' has 124 .*: 31 disjoint buckets"):
+        bucket_of(config, whole, "en", 4, 31)

@@ -15,6 +15,7 @@ from xclrun.data import jsonl
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.files import BadRow
 from xclrun.errors import UsageError
+from xclrun.task import task_of
 
 Config = Callable[..., DatasetConfig]
 GOOD = {"id": "7", "tokens": ["wie", "warm"], "tags": ["O", "B-x"], "label": "weather"}
@@ -310,3 +311,48 @@ def test_root_or_hub_but_not_both(config: Config) -> None:
         jsonl.read(config("jsonl", hub="someone/something"))
     with pytest.raises(UsageError, match=r"^dataset.root is needed: the folder that holds <language>.train.jsonl, "):
         jsonl.read(config("jsonl", root=None))
+
+
+def test_hub_columns_of_other_names(tmp_path: Path, config: Config) -> None:
+    """Pairs and tags under the names that a hub dataset gives them; ids of tags and classes become names."""
+    row = {"premise": "wie warm", "hypothesis": "es ist kalt", "label": "no", "text": "not this"}
+    name = hub(tmp_path, {"de": rows(row), "en": rows(row)})
+    named = {"text": "premise", "text_b": "hypothesis"}
+    asked = {"root": None, "hub": name, "task": "sequence_class"}
+    splits, _ = jsonl.read(config("jsonl", **asked, hub_columns=named))
+    assert splits["de", "dev"] == (Example("dev-1", "de", ("wie", "warm"), "no", text_b="es ist kalt"),)
+    for columns, message in [
+        ({"txt": "premise"}, r"no key is called 'txt'; did you mean 'text'\?"),
+        ({"text": "premis"}, r"has no column 'premis'; did you mean 'premise'\?"),
+    ]:
+        with pytest.raises(UsageError, match=f"dataset.hub_columns: .*{message}"):
+            jsonl.read(config("jsonl", **asked, hub_columns=columns))
+
+
+def test_ids_of_tags_are_named_as_the_hub_names_them() -> None:
+    import datasets
+
+    kind = datasets.Sequence(datasets.ClassLabel(names=["O", "B-LOC"]))
+    features = datasets.Features({"tokens": datasets.Sequence(datasets.Value("string")), "tags": kind})
+    table = datasets.Dataset.from_dict({"tokens": [["in", "Mainz"]], "tags": [[0, 1]]}, features=features)
+    assert jsonl._rows(table) == [{"tokens": ["in", "Mainz"], "tags": ["O", "B-LOC"]}]
+
+
+def test_rows_of_other_tasks() -> None:
+    """What the task does not predict is not read; what it does predict is needed."""
+    row = {**GOOD, "tags": ["NOUN", "ADJ"]}
+    words = jsonl.parse_row(
+        {k: v for k, v in row.items() if k != "label"}, "de", "train", task_of("token_tags", "words")
+    )
+    assert (words.label, words.tags) == (None, ("NOUN", "ADJ"))
+    text = jsonl.parse_row({**row, "label": "a"}, "de", "train", task_of("sequence_class"))
+    assert (text.label, text.tags) == ("a", None)
+    for given, task, reason in [
+        ({**row, "tags": None}, task_of("token_tags", "words"), "'tags' is missing"),
+        (row, task_of("token_tags"), "tag 'NOUN' is not O, B-name or I-name"),
+        ({**row, "tags": ["X", " "]}, task_of("token_tags", "words"), "a tag is blank"),
+        ({**row, "tags": ["X"]}, task_of("token_tags", "words"), "1 tags for 2 tokens"),
+        ({**row, "label": None}, task_of("sequence_class"), "'label' is missing"),
+    ]:
+        with pytest.raises(BadRow, match=reason):
+            jsonl.parse_row(given, "de", "train", task)

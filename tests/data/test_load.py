@@ -117,8 +117,16 @@ def refusal(cfg: DatasetConfig) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reader": "mtpo"}, "dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: jsonl, mini, mtop"),
-        ({"task": "intents"}, "dataset.task=intents: unknown; did you mean 'intent_slots'? Known: intent_slots"),
+        (
+            {"reader": "mtpo"},
+            "dataset.reader=mtpo: unknown; did you mean 'mtop'? "
+            "Known: conllu, jsonl, marc, mini, mldoc, mtop, panx, pawsx, xnli",
+        ),
+        (
+            {"task": "intents"},
+            "dataset.task=intents: unknown; did you mean 'intent_slots'? "
+            "Known: intent_slots, sequence_class, token_tags",
+        ),
         ({"max_train": 0}, "dataset.max_train=0: must be at least 1, or null for all examples"),
         ({"max_eval": -1}, "dataset.max_eval=-1: must be at least 1, or null for all examples"),
         ({"languages": ["dee"]}, "dataset.languages: no 'dee' in {root}; did you mean 'de'? Known: de, en"),

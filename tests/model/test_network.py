@@ -161,6 +161,20 @@ def test_positions_of_xlmr_start_behind_the_padding_s(tmp_path: Path) -> None:
         weights(path=str(tmp_path), max_length=21)
 
 
+def test_the_first_layers_are_those_of_the_whole_encoder(tmp_path: Path) -> None:
+    shape = {"vocab_size": PIECES, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    whole = BertModel(BertConfig(num_hidden_layers=3, **shape)).eval()
+    whole.save_pretrained(tmp_path)
+    cut = build(small(path=str(tmp_path), layers=2), TOKENIZER, 5, 7, seed=1).encoder.eval()
+    pieces = torch.tensor([[2, 5, 6, 3]])
+    with torch.no_grad():
+        states = whole(pieces, output_hidden_states=True).hidden_states
+        assert torch.equal(cut(pieces).last_hidden_state, states[2])
+    assert not torch.equal(states[2], states[3])
+    with pytest.raises(UsageError, match=r"^model\.layers=4: .* 3"):
+        weights(path=str(tmp_path), layers=4)
+
+
 def test_a_pretrained_encoder_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     BertModel(
         BertConfig(vocab_size=PIECES, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from xclrun.command.plan import plan_runs
+from xclrun.run import freeze
 from xclrun.store import prune
 from xclrun.store.stages import StageStore
 
@@ -103,6 +105,15 @@ def test_checkpoint_of_a_finished_training_goes(outputs: Path, xclrun: Command) 
     assert "1 removed" in xclrun("store", "gc", "--outputs", str(outputs))[1]
     assert not folder.exists()
     assert whole(outputs)
+
+
+def test_what_a_queued_run_will_read_stays(outputs: Path, xclrun: Command) -> None:
+    """Its directory holds no manifest yet; its trainings were made ahead of it."""
+    [run] = plan_runs([*JOB, f"paths.outputs={outputs}"])
+    shutil.rmtree(run.directory.path)
+    freeze(run)
+    assert "0 removed" in xclrun("store", "gc", "--weights", "--outputs", str(outputs))[1]
+    assert len(trainings(outputs)) == 3
 
 
 def test_leftovers_go_when_they_are_old(outputs: Path, xclrun: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from recovery.conftest import undisturbed  # noqa: F401  a fixture of these test
 from .lab import Lab
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+MAX_ARRAY = 3
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +35,11 @@ def lab() -> Iterator[Lab]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         folder = Path(tempfile.mkdtemp(prefix="xclrun-slurm-"))
         environment = {**os.environ, "LAB": str(folder), "CPUS": "4"}
+        # Arrays of a few jobs at the most, so that every sweep of some runs must be split.
+        start = (scripts / "start.sh").read_text()
+        (folder / "start.sh").write_text(re.sub(r"^MaxArraySize=\d+$", f"MaxArraySize={MAX_ARRAY}", start, flags=re.M))
         started = subprocess.run(
-            ["bash", str(scripts / "start.sh")],
+            ["bash", str(folder / "start.sh")],
             env=environment,
             capture_output=True,
             text=True,

@@ -20,6 +20,7 @@ from xclrun.cluster.submission import submissions
 from xclrun.config import PACKAGE, TrackingConfig
 from xclrun.track import Mirror
 
+from .conftest import MAX_ARRAY
 from .lab import LONG, SLURM, Lab
 
 pytestmark = [
@@ -52,6 +53,9 @@ def test_a_sweep_is_submitted_at_once_and_equals_the_local_one(
     said = done.stderr
     assert "4 jobs with shared trainings" in said
     assert "4 jobs with runs" in said
+    # The cluster allows arrays of three jobs.
+    assert f"MaxArraySize            = {MAX_ARRAY}" in lab.call("scontrol", "show", "config")
+    assert [len(array["packs"]) for array in submissions(tmp_path)[0].arrays] == [3, 1, 3, 1]
     # Nothing is submitted twice.
     assert "8 running or queued already" in lab.submit(tmp_path, *sweep, "hydra.launcher.pack=2")
     watched = lab.xclrun("status", "--watch", "1", "--outputs", str(tmp_path))

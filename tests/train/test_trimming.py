@@ -136,3 +136,18 @@ def test_the_padding_and_the_special_pieces_stay(make_run: Make) -> None:
         renumbered = {"pieces", "ids", "languages"}
         same = {f.name for f in dataclasses.fields(split)} - renumbered
         assert all(repr(getattr(split, key)) == repr(getattr(found.splits[name], key)) for key in same)
+
+
+def test_buckets_keep_the_same_pieces(make_run: Make, do: Do) -> None:
+    """What a bucket lacks stays in the vocabulary, so that all buckets share the untrained model."""
+    few = ("shots=1", "dataset.buckets.sampler=minimum", TRIM)
+    runs = [make_run(*few, f"bucket={b}") for b in (0, 1)] + [make_run(TRIM)]
+    assert runs[0].data_fingerprint != runs[1].data_fingerprint
+    assert len({run.stages[0].train for run in runs}) == 1
+    kept = []
+    for run in runs:
+        found = encodings(run).kept
+        assert found is not None
+        kept.append(found.tolist())
+    assert kept[0] == kept[1] == kept[2]
+    assert sizes(do(runs[0]))["kept"] == len(kept[0])

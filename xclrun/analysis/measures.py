@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from xclrun.analysis import metrics
+from xclrun.analysis.points import aultc
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import reference_name
 
 # Measures of a run, and those that it has for each language too, in the order of tables.
-MEASURES = ("F", "T", "T0", "FP", "BWT", "I", "FP_std", "FP_min")
+MEASURES = ("F", "T", "T0", "FP", "BWT", "I", "FP_std", "FP_min", "AULTC")
 PER_LANGUAGE = ("F", "T", "T0", "FP")
 
 # What each needs: N → mask (N + 1, N) of the cells of R. Columns that a mean over languages does not use are left out.
@@ -30,6 +31,8 @@ NOT_A_SEQUENCE = {
     "joint": "needs a sequence of hops",
     "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
+
+NO_POINTS = "needs evaluation inside hops (evaluate.every_examples)"
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,11 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
     R = record.scores[metric]
     if record.stream != "sequence":
         final = metrics.learnt_scores(R) if record.stream == "independent" else R[-1]
-        return _measure_final(record, final, Absent(NOT_A_SEQUENCE[record.stream]))
+        area = aultc(record, metric)
+        return _measure_final(record, final, area, Absent(NOT_A_SEQUENCE[record.stream]))
     forgot, gained = metrics.forgetting_per_language(R), metrics.transfer_per_language(R, reference)
     zero_shot = metrics.zero_shot_transfer_per_language(R)
-    values = {
+    values: dict[str, tuple[np.ndarray, np.ndarray | None]] = {
         "F": (metrics.forgetting(R), forgot),
         "T": (metrics.transfer(R, reference), gained),
         "T0": (metrics.zero_shot_transfer(R), zero_shot),
@@ -72,13 +76,14 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
         "I": (metrics.intransigence(R, reference), None),
         "FP_std": (metrics.final_std(R), None),
         "FP_min": (metrics.final_min(R), None),
+        "AULTC": (np.float64(aultc(record, metric)), None),
     }
     found: Measured = {}
     for name in MEASURES:
         value, per_language = values[name]
         found[name, ""] = _value_or_reason(float(value), record, R, reference, name, None)
-        for j, language in enumerate(record.languages if per_language is not None else ()):
-            found[name, language] = _value_or_reason(float(per_language[j]), record, R, reference, name, j)
+        for j, score in enumerate(() if per_language is None else per_language):
+            found[name, record.languages[j]] = _value_or_reason(float(score), record, R, reference, name, j)
     return found
 
 
@@ -104,12 +109,14 @@ def explain(absents: Iterable[Absent]) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _measure_final(record: RunRecord, final: np.ndarray, absent: Absent) -> Measured:
-    """Return what a run that is no sequence has: its final performance."""
+def _measure_final(record: RunRecord, final: np.ndarray, area: float, absent: Absent) -> Measured:
+    """Return what a run that is no sequence has: its final performance, and a joint one its learning curve."""
     missing = [language for language, score in zip(record.languages, final, strict=True) if np.isnan(score)]
     found: Measured = {(name, ""): absent for name in MEASURES}
     for name, value in {"FP": final.mean(), "FP_std": final.std(), "FP_min": final.min()}.items():
         found[name, ""] = Absent(f"needs the final scores of {', '.join(missing)}") if missing else float(value)
+    if record.stream == "joint":
+        found["AULTC", ""] = Absent(NO_POINTS) if np.isnan(area) else area
     for language, score in zip(record.languages, final, strict=True):
         found["FP", language] = Absent(f"needs the final scores of {language}") if np.isnan(score) else float(score)
     return found
@@ -120,6 +127,8 @@ def _value_or_reason(
 ) -> float | Absent:
     if not np.isnan(value):
         return value
+    if measure == "AULTC":
+        return Absent(NO_POINTS)
     n = len(record.languages)
     if column is not None and (column == n - 1 if measure == "F" else column == 0 and measure != "FP"):
         where = "after" if measure == "F" else "before"

@@ -65,6 +65,9 @@ class RunRecord:
         status: ``finished``, ``running``, ``interrupted`` or ``failed``.
         curve: one dict for each epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
             metric → score.
+        points: one dict for each evaluation point inside a hop (``evaluate.every_examples``): ``hop``, ``step``,
+            ``examples`` seen in the hop, ``own``: those of the hop's own data among them, and ``dev`` and ``test``:
+            language → metric → score.
         encoder: identity of the encoder before fine-tuning; empty where it is not known.
         strategy_version: version of the strategy's own algorithm; with the expansion's, and the content of pretrained
             adapters, where it has those.
@@ -97,6 +100,7 @@ class RunRecord:
     strategy_version: int | str = 1
     costs: dict[str, float] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    points: tuple[dict[str, Any], ...] = ()
     whole_fingerprint: str = ""
 
     def __post_init__(self) -> None:
@@ -108,6 +112,7 @@ class RunRecord:
             raise ValueError(f"run {self.run_id}: languages must be given, each once, not {list(self.languages)}")
         object.__setattr__(self, "languages", tuple(self.languages))
         object.__setattr__(self, "curve", tuple(self.curve))
+        object.__setattr__(self, "points", tuple(self.points))
         object.__setattr__(self, "scores", {metric: self._checked(metric, R) for metric, R in self.scores.items()})
 
     def _checked(self, metric: str, scores: Any) -> np.ndarray:
@@ -153,7 +158,7 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment", "whole_fingerprint")}
+        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment", "points", "whole_fingerprint")}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
             raise ValueError(f"run record with missing or unknown keys: {wrong}")
@@ -183,6 +188,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "algorithms": int,
     "strategy_version": (int, str),
     "curve": list,
+    "points": list,
     "costs": dict,
     "environment": dict,
 }
@@ -195,5 +201,5 @@ def _check_types(given: dict[str, Any]) -> None:
             raise ValueError(f"run record: {key} is {value!r}")
     if not all(isinstance(language, str) for language in given["languages"]):
         raise ValueError(f"run record: languages are {given['languages']!r}")
-    if not all(isinstance(point, dict) for point in given["curve"]):
-        raise ValueError("run record: the points of curve must be objects")
+    if not all(isinstance(point, dict) for point in (*given["curve"], *given.get("points", ()))):
+        raise ValueError("run record: the points of curves must be objects")

@@ -30,6 +30,8 @@ class Replicates:
         strategies: labels of the rows.
         blocks: (order, seed, bucket) of the columns.
         values: shape (strategies, blocks), every one measured.
+        languages: of each block, what its bucket was drawn from: bucket 3 of de is not bucket 3 of fr. Empty: all
+            blocks have the same.
 
     Raises:
         ValueError: the shape does not fit the labels, or a value is missing: tests compare what all have finished.
@@ -38,11 +40,14 @@ class Replicates:
     strategies: tuple[str, ...]
     blocks: tuple[Block, ...]
     values: np.ndarray
+    languages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=float)
         if values.shape != (len(self.strategies), len(self.blocks)) or not np.isfinite(values).all():
             raise ValueError("replicates need one finite value for each strategy and block")
+        if self.languages and len(self.languages) != len(self.blocks):
+            raise ValueError("replicates need the languages of every block, or of none")
         object.__setattr__(self, "values", values)
 
     def by_order(self) -> Replicates:
@@ -147,9 +152,11 @@ def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
 
 
 def mixed_model(data: Replicates) -> list[Pair]:
-    """Mixed model: strategy as fixed effect, order, seed and bucket as crossed random effects; Wald tests, Holm.
+    """Mixed model: strategy as fixed effect; order and seed as random effects; buckets nested in languages; Wald, Holm.
 
-    Pairs are NaN where the model cannot be fitted (one order and one seed, or nothing that varies).
+    Order and seed are crossed. What differs between sets of languages is one random effect (where it is not the order
+    already), what differs between the buckets of one set another (METRICS.md, "Significance"). Pairs
+    are NaN where the model cannot be fitted (one order and one seed, or nothing that varies).
     """
     from scipy.stats import norm
 
@@ -177,8 +184,7 @@ def _fitted(data: Replicates) -> tuple[np.ndarray, np.ndarray] | None:
     import statsmodels.api as sm
 
     k, n = data.values.shape
-    factors = {name: [str(block[at]) for block in data.blocks] for at, name in enumerate(("order", "seed", "bucket"))}
-    varying = {name: levels for name, levels in factors.items() if len(set(levels)) > 1}
+    varying = _random_effects(data)
     y = data.values.ravel()
     if not varying or np.ptp(data.values - data.values.mean(axis=0)) == 0 or k < 2:
         return None
@@ -200,6 +206,25 @@ def _fitted(data: Replicates) -> tuple[np.ndarray, np.ndarray] | None:
     if not np.isfinite(covariance).all():
         return None
     return means * scale, covariance * scale**2
+
+
+def _random_effects(data: Replicates) -> dict[str, list[str]]:
+    """Return factor → its level in each block, for the factors that vary and are no other one under a second name."""
+    languages = data.languages or ("",) * len(data.blocks)
+    factors = {
+        "order": [order for order, _, _ in data.blocks],
+        "languages": list(languages),
+        "seed": [str(seed) for _, seed, _ in data.blocks],
+        # Nested: a bucket is one only together with the languages that it was drawn from.
+        "bucket": [f"{of}/{bucket}" for of, (_, _, bucket) in zip(languages, data.blocks, strict=True)],
+    }
+    found: dict[str, list[str]] = {}
+    for name, levels in factors.items():
+        same = any(len(set(zip(levels, other, strict=True))) == len(set(levels)) == len(set(other))
+                   for other in found.values())  # fmt: skip
+        if len(set(levels)) > 1 and not same:
+            found[name] = levels
+    return found
 
 
 def _indicators(levels: Sequence[str]) -> np.ndarray:

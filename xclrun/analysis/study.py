@@ -41,9 +41,11 @@ def replicates(comparison: Comparison, references: References, task: str, name: 
     if len(found) < 2:
         return None
     blocks = list(next(iter(found.values())))
+    of = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     names = {" → ".join(run.languages): run.order for run in comparison.runs}
     table = np.array([[values[block] for block in blocks] for values in found.values()])
-    return Replicates(tuple(found), tuple((names[o], seed, bucket) for o, seed, bucket in blocks), table)
+    labelled = tuple((names[o], seed, bucket) for o, seed, bucket in blocks)
+    return Replicates(tuple(found), labelled, table, tuple(of[o] for o, _, _ in blocks))
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Resampled:
     def _language(self, language: str, predictions: Mapping[str, Predictions]) -> Counts:
         """Put the cells of all runs on one language beside each other, run after run."""
         parts = [predictions[run.run_id].sentences[language] for run in self.runs if language in run.languages]
-        if any(not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
+        if any(part.ids is not parts[0].ids and not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
             raise ValueError(f"runs were tested on different sentences of {language}")
         if BY_SHORT[self.task].of is Scored.labels:
             return Counts.of_accuracy(np.concatenate([part.right for part in parts], axis=1))

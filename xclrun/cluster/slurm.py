@@ -61,13 +61,40 @@ def states(ids: Iterable[str]) -> dict[str, JobState]:
     if not wanted:
         return {}
     listed = ask("squeue", "--noheader", "--all", "--array", "--states=all", f"--user={os.getuid()}", "-o", "%i|%T|%r")
-    found = {job.id: job for job in _read(listed or "") if job.id in wanted}
+    found = _of(wanted, _read(listed or ""))
     if rest := wanted - set(found):
         arrays = sorted({job.partition("_")[0] for job in rest})
         told = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(arrays)) or ""
-        found |= {job.id: job for job in _read(told) if job.id in rest}
+        found |= _of(rest, _read(told))
     silent = "" if listed is None else "UNKNOWN"
     return {job: found.get(job, JobState(job, silent)) for job in wanted}
+
+
+def _of(wanted: set[str], told: Sequence[JobState]) -> dict[str, JobState]:
+    """Return what is told of the wanted jobs.
+
+    An array that was cancelled before any of its jobs began is told as one job, under its number alone or with its
+    indices in brackets.
+    """
+    alone = {job.id: job for job in told}
+    together = [(job, *_indices(job.id)) for job in told]
+    found = {}
+    for job in wanted:
+        array, _, index = job.partition("_")
+        state = alone.get(job)
+        for candidate, of, indices in together:
+            if state is None and of == array and (indices is None or int(index) in indices):
+                state = candidate
+        if state is not None:
+            found[job] = JobState(job, state.state, state.reason)
+    return found
+
+
+def _indices(job: str) -> tuple[str, set[int] | None]:
+    """Return the array of a name such as ``7_[0-3,5%2]``, and the indices it stands for; None: all of them."""
+    array, _, index = job.partition("_")
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", index.strip("[]").partition("%")[0])
+    return array, {i for first, last in ranges for i in range(int(first), int(last or first) + 1)} if index else None
 
 
 def _read(text: str) -> list[JobState]:

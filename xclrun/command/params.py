@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -230,10 +230,11 @@ def _task(config: Config, given: Mapping[str, int]) -> Task:
         return Task(
             kind, **{"labels": 0, "tags": 0, **{n: given[key] for n, key in keys.items()}}, languages=tuple(listed)
         )
-    return _from_data(config, {n: given[key] for n, key in keys.items() if key in given}, listed)
+    return _from_data(config, {n: given[key] for n, key in keys.items() if key in given}, listed, keys.values())
 
 
-def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None) -> Task:
+def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None, keys: Iterable[str]) -> Task:
+    """Return what the count depends on: ``given`` where it says so, else from the data; ``keys`` give the numbers."""
     from xclrun.data.encode import encode
     from xclrun.data.load import load_dataset
     from xclrun.model.source import from_scratch
@@ -242,7 +243,8 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
     try:
         dataset = load_dataset(config.dataset, config.bucket, config.shots)
     except UsageError as error:
-        raise UsageError(f"{error}; params also takes task.intents=N task.tags=N task.languages=N") from error
+        numbers = " ".join(f"{key}=N" for key in (*keys, "task.languages"))
+        raise UsageError(f"{error}; params also takes {numbers}") from error
     labels = given.get("labels", len(dataset.labels))
     tags = given.get("tags", len(dataset.tags) if dataset.kind.tag is not None else 0)
     vocabulary = kept = None

@@ -15,7 +15,6 @@ from xclrun.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
-    from xclrun.analysis.study import Predictions
     from xclrun.track import Mirror
 
 # Ways to make an interval of resampled values: see `xclrun.analysis.bootstrap`.
@@ -49,9 +48,11 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
 
+    from xclrun.analysis.fewshot import is_few_shot
     from xclrun.analysis.reference import REFERENCE
     from xclrun.command.behind import read_behind
     from xclrun.launch import command
+    from xclrun.records import read_predictions
     from xclrun.report import write_report
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
@@ -70,8 +71,11 @@ def main(arguments: Sequence[str]) -> int:
     tables = table_of(given.sweep or ""), sweep_table(given.sweep or "")
     how = Options(given.unpaired, given.interval, given.full, *tables)
     folder = outputs / "reports" / name
+    # Of few-shot runs see `read_behind`.
+    finished = [record.run_id for record in records if record.status == "finished" and not is_few_shot(record)]
+    predicted = read_predictions(outputs, finished, lambda told: print(f"note: {told}", file=sys.stderr))
     behind = read_behind(outputs, records)
-    made = write_report(records, folder, name, commands, _predictions(outputs, records), pool, how, behind)
+    made = write_report(records, folder, name, commands, predicted, pool, how, behind)
     if mirror is not None:
         mirror.send_report(name, folder, made.to_json())
     if given.json:
@@ -104,20 +108,3 @@ def _records(outputs: Path, given: argparse.Namespace) -> tuple[Mirror | None, l
         except RunError as error:
             print(f"note: {error}; reading the run directories instead", file=sys.stderr)
     return None, read_records(outputs)
-
-
-def _predictions(outputs: Path, records: Sequence[RunRecord]) -> dict[str, Predictions]:
-    """Return the predictions of the finished runs that lie among the outputs; of few-shot runs see `read_behind`."""
-    from xclrun.analysis.fewshot import is_few_shot
-    from xclrun.records import predictions
-    from xclrun.store.rundir import RunDirectory
-
-    found = {}
-    for record in records:
-        directory = RunDirectory(outputs / "runs" / record.run_id)
-        if record.status == "finished" and directory.finished and not is_few_shot(record):
-            try:
-                found[record.run_id] = predictions(directory)
-            except (OSError, ValueError, KeyError) as error:
-                print(f"note: predictions of {record.run_id} cannot be read ({error})", file=sys.stderr)
-    return found

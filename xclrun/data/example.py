@@ -89,7 +89,7 @@ class Dataset:
         """The dataset itself, or the one that its buckets were drawn from."""
         return self if self.whole is None else self.whole
 
-    @property
+    @cached_property
     def kind(self) -> Task:
         """What the task's name means."""
         return task_of(self.task, self.tags_are)

@@ -8,7 +8,7 @@ One row per example::
 ``label`` is needed where the task has labels, ``tags`` where it is one of tags, and ``tokens`` or ``text`` (then the
 tokens are its words between spaces); files also need ``id``. What the task does not predict is not read. ``language``
 and ``split``, where given, must be those of the file. A hub dataset has one config per language, or a column
-``language``; columns beyond these are not read.
+``language``; columns beyond these are not read, and ``dataset.hub_columns`` tells those that have other names.
 """
 
 from __future__ import annotations
@@ -190,12 +190,24 @@ def _hub_sources(cfg: DatasetConfig) -> Iterator[Source[dict[str, Any]]]:
 def _hub_splits(cfg: DatasetConfig, config: str) -> dict[str, list[dict[str, Any]]]:
     """Return split → rows of one config."""
     published = _hub(cfg, "load_dataset", config)
+    renamed = {theirs: ours for ours, theirs in (cfg.hub_columns or {}).items()}
+    for ours in renamed.values():
+        if ours not in KEYS:
+            raise UsageError(f"dataset.hub_columns: no key is called '{ours}'; {did_you_mean(ours, KEYS)}")
     splits = {}
     for split in SPLITS:
         name = next((name for name in SPLIT_NAMES[split] if name in published), None)
         if name is None:
             raise UsageError(f"dataset.hub={cfg.hub} {config}: no {split} split; it has {', '.join(published)}")
-        splits[split] = _rows(published[name])
+        table = published[name]
+        for theirs, ours in renamed.items():
+            if theirs not in table.column_names:
+                known = did_you_mean(theirs, table.column_names)
+                raise UsageError(f"dataset.hub_columns: {cfg.hub} {config} has no column '{theirs}'; {known}")
+            # What had our name gives way to the column that is asked for.
+            table = table.remove_columns([ours]) if ours in table.column_names and ours != theirs else table
+            table = table.rename_column(theirs, ours) if ours != theirs else table
+        splits[split] = _rows(table)
     return splits
 
 

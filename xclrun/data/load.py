@@ -128,7 +128,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
 
 
 # What of the config decides what is read.
-SOURCE = ("name", "reader", "task", "tags_are", "root", "hub", "hub_config", "languages", "on_bad_line")
+SOURCE = ("name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "languages", "on_bad_line")
 
 
 def subset(

@@ -31,6 +31,8 @@ CAPTIONS = {
     "few_shot_confusions": "Confusion matrices, zero-shot and few-shot",
     "few_shot_gains": "Gains against what languages share with the source",
     "few_shot_curves": "Learning curves of target adapting",
+    "example_curves": "Learning curves over sentences seen",
+    "selection": "Checkpoint selection",
 }
 
 

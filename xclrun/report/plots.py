@@ -32,7 +32,7 @@ def trade_offs(summary: Summary, task: str) -> Figure | None:
     if len(labels) < 2:
         return None
     shown = [name for name in ("FP", "T", "T0") if any(not math.isnan(summary.value(k, task, name)) for k in labels)]
-    figure = _figure(3.3 * len(shown) + 1.9, 3.5)
+    figure = figure_of(3.3 * len(shown) + 1.9, 3.5)
     grid = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, name in zip(grid, shown, strict=True):
         for k, label in enumerate(labels):
@@ -47,9 +47,9 @@ def trade_offs(summary: Summary, task: str) -> Figure | None:
         axes.set_xlabel("−F: negative forgetting (points)", fontsize=8)
         axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)
         axes.set_title({"FP": "final performance", "T": "transfer", "T0": "zero-shot transfer"}[name], fontsize=9)
-        _plain(axes)
-    _legend(figure, labels)
-    _title(figure, f"{_where(summary)}: {METRIC_NAMES[task]}, against negative forgetting (right and up is better)")
+        plain(axes)
+    legend(figure, labels)
+    titled(figure, f"{where(summary)}: {METRIC_NAMES[task]}, against negative forgetting (right and up is better)")
     return figure
 
 
@@ -64,7 +64,7 @@ def distances(summary: Summary, task: str) -> Figure | None:
             )
     if not lines:
         return None
-    figure = _figure(6.6, 3.4)
+    figure = figure_of(6.6, 3.4)
     axes = figure.subplots()
     for k, (label, gains) in enumerate(lines.items()):
         hops = np.arange(1, len(gains) + 1)
@@ -74,9 +74,9 @@ def distances(summary: Summary, task: str) -> Figure | None:
     axes.set_xticks(range(1, max(map(len, lines.values())) + 1))
     axes.set_xlabel("distance: hops until the language is learnt", fontsize=8)
     axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
-    _plain(axes)
-    _legend(figure, list(lines))
-    _title(figure, f"{_where(summary)}: zero-shot {METRIC_NAMES[task]} by distance")
+    plain(axes)
+    legend(figure, list(lines))
+    titled(figure, f"{where(summary)}: zero-shot {METRIC_NAMES[task]} by distance")
     return figure
 
 
@@ -104,7 +104,7 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
     if not shown:
         return None
     labels = list(next(iter(shown.values())))
-    figure = _figure(max(6.5, 1.5 + 0.62 * len(labels) * len(shown)), 3.8)
+    figure = figure_of(max(6.5, 1.5 + 0.62 * len(labels) * len(shown)), 3.8)
     for axes, (name, them) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
         for side, look in ((0, "#0072B2"), (1, "#D55E00")):
             drawn = [[100 * v for v in pair[side]] for pair in them.values()]
@@ -119,7 +119,7 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
         axes.set_xticks(range(len(them)), list(them), rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_ylabel(f"{name} (points)", fontsize=8)
         axes.set_title({"F": "forgetting (lower is better)", "T": "transfer (higher is better)"}[name], fontsize=9)
-        _plain(axes)
+        plain(axes)
     from matplotlib.patches import Patch
 
     handles = [
@@ -127,7 +127,7 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
         for c, name in (("#0072B2", "one-hop: first two hops"), ("#D55E00", "multi-hop: whole stream"))
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    _title(figure, f"{_where(summary)}: {METRIC_NAMES[task]}, one-hop and multi-hop")
+    titled(figure, f"{where(summary)}: {METRIC_NAMES[task]}, one-hop and multi-hop")
     return figure
 
 
@@ -142,7 +142,7 @@ def memory_curve(summary: Summary, task: str) -> Figure | None:
         naive = label if runs[0].strategy == "naive" else naive
     if len(sizes) < 2:
         return None
-    figure = _figure(9.6, 2.9)
+    figure = figure_of(9.6, 2.9)
     for axes, name in zip(figure.subplots(1, 4), ("F", "T", "T0", "FP"), strict=True):
         x = sorted(sizes)
         y = [100 * summary.value(sizes[size], task, name) for size in x]
@@ -152,10 +152,10 @@ def memory_curve(summary: Summary, task: str) -> Figure | None:
             axes.axhline(100 * summary.value(naive, task, name), color=GREY, linestyle="--", label="naive")
         axes.set_xlabel("memory (sentences)", fontsize=8)
         axes.set_title(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=9)
-        _plain(axes)
+        plain(axes)
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
-    _title(figure, f"{_where(summary)}: {METRIC_NAMES[task]} of replay by size of memory")
+    titled(figure, f"{where(summary)}: {METRIC_NAMES[task]} of replay by size of memory")
     return figure
 
 
@@ -179,7 +179,7 @@ def confusions(
     columns = min(3, len(matrices))
     rows = math.ceil(len(matrices) / columns)
     side = 0.16 * len(names) + 0.4
-    figure = _figure(1.9 + side * columns, 1.9 + side * rows)
+    figure = figure_of(1.9 + side * columns, 1.9 + side * rows)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes in grid.flat[len(matrices) :]:
         axes.set_visible(False)
@@ -197,7 +197,7 @@ def confusions(
     figure.supxlabel("predicted", fontsize=8)
     figure.supylabel("gold", fontsize=8)
     some = f" (the {len(chosen)} most frequent of {len(labels)})" if len(chosen) < len(labels) else ""
-    _title(figure, f"{_where(summary)}: {metric.nouns} after the last hop, all languages{some}")
+    titled(figure, f"{where(summary)}: {metric.nouns} after the last hop, all languages{some}")
     return figure
 
 
@@ -205,20 +205,23 @@ def confusions(
 CLASSES = 24
 
 
-def _figure(width: float, height: float) -> Figure:
+def figure_of(width: float, height: float) -> Figure:
+    """Return a figure of that size in inches, laid out by itself."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _plain(axes: Axes) -> None:
+def plain(axes: Axes) -> None:
+    """Take away what says nothing: the frame's upper and right line; lay a light grid beneath."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=7)
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _legend(figure: Figure, labels: Sequence[str]) -> None:
+def legend(figure: Figure, labels: Sequence[str]) -> None:
+    """Name the strategies at the right, in their colours and markers."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -228,9 +231,11 @@ def _legend(figure: Figure, labels: Sequence[str]) -> None:
     figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
 
 
-def _title(figure: Figure, text: str) -> None:
+def titled(figure: Figure, text: str) -> None:
+    """Set the title, in lines that fit the figure."""
     figure.suptitle(textwrap.fill(text, int(figure.get_size_inches()[0] * 13)), fontsize=10)
 
 
-def _where(summary: Summary) -> str:
+def where(summary: Summary) -> str:
+    """Return dataset and model for a title."""
     return f"{summary.comparison.dataset}, {summary.comparison.model}"

@@ -13,7 +13,7 @@ from xclrun.analysis.aggregate import MEAN, Comparison, compared
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.reference import References
 from xclrun.analysis.study import Predictions, Resampled
-from xclrun.report import plots
+from xclrun.report import efficiency, plots
 from xclrun.report.costs import fairness
 from xclrun.report.curves import learning_curves, training_curves
 from xclrun.report.figures import heatmaps
@@ -157,6 +157,7 @@ def make_section(
         _by_language(summary),
         _matrices(summary),
         _training(summary),
+        _inside_hops(summary),
         _confusion(summary, predictions),
         Part("Budgets", [fairness(comparison, tried)]),
     ]
@@ -269,6 +270,24 @@ def _training(summary: Summary) -> Part:
     part = Part("Training", folded=True)
     for what in ("loss", *summary.comparison.tasks):
         part.figures += _pages(f"training_curves_{_where(summary)}_{what}", training_curves(summary.comparison, what))
+    return part
+
+
+def _inside_hops(summary: Summary) -> Part:
+    """What evaluation inside hops tells, where runs have some."""
+    part = Part("Inside hops: learning curves and checkpoints")
+    table = efficiency.efficiency(summary)
+    if table is None:
+        return part
+    part.tables.append(table)
+    for task in summary.comparison.tasks:
+        name, found = f"{_where(summary)}_{task}", efficiency.chosen(summary, task)
+        part.figures += [
+            (f"example_curves_{name}", partial(efficiency.example_curves, summary, task)),
+            (f"selection_{name}", partial(efficiency.selections, summary, found, task)),
+        ]
+        table = efficiency.checkpoints(found, task)
+        part.tables += [table] if table is not None else []
     return part
 
 

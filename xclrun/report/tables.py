@@ -249,6 +249,12 @@ class Summary:
         row = self._rows.get((strategy, MEAN, task, measure, ""))
         return math.nan if row is None else float(row.std)
 
+    def status(self, strategy: str, task: str, measure: str) -> str:
+        """Return why a mean over orders and seeds is not available; empty where it is."""
+        row = self._rows.get((strategy, MEAN, task, measure, ""))
+        status = "not scored" if row is None else str(row.status)
+        return status.removeprefix("n/a: ") if row is None or status.startswith("n/a") else ""
+
     def behind(self, strategy: str, order: str = MEAN) -> tuple[str, ...]:
         """Return the ids of the runs behind a row."""
         return self._behind.get((strategy, order), ())
@@ -329,7 +335,9 @@ def _line(cells: Iterable[Any]) -> str:
 _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
         "–": "--", "−": "$-$", "→": r"$\rightarrow$", "≥": r"$\geq$", "Δ": r"$\Delta$", "ρ": r"$\rho$", "η": r"$\eta$",
-        "²": "$^2$", "≤": r"$\leq$", "·": r"$\cdot$", "<": "$<$", ">": "$>$"}  # fmt: skip
+        "²": "$^2$", "≤": r"$\leq$", "·": r"$\cdot$", "<": "$<$", ">": "$>$", "≠": r"$\neq$", "∞": r"$\infty$",
+        # After a row's end a bare one would begin an option.
+        "[": "{[}"}  # fmt: skip
 
 
 def _tex(text: str) -> str:

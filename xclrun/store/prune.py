@@ -59,11 +59,10 @@ def _old(path: Path) -> bool:
 def _references(outputs: Path) -> dict[str, list[bool]]:
     """Return key → for each run that refers to it, whether it is finished."""
     found: dict[str, list[bool]] = {}
-    for manifest in sorted((outputs / "runs").glob("*/manifest.json")):
-        directory = RunDirectory(manifest.parent)
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            for key in directory.read_manifest()["keys"]:
-                found.setdefault(key, []).append(directory.finished)
+    for path in sorted((outputs / "runs").glob("*")):
+        directory = RunDirectory(path)
+        for key in directory.store_keys():
+            found.setdefault(key, []).append(directory.finished)
     return found
 
 

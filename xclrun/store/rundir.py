@@ -1,6 +1,7 @@
 """The directory of one run: its frozen config, manifest, predictions, scores, events, and DONE when all of it is there.
 
 config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
+                                              predictions/points-<i>.parquet  the same at points inside the hop
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
 events.jsonl  what happened, one JSON a line  DONE                          name → SHA-256 of the files above
 """
@@ -54,6 +55,14 @@ class RunDirectory:
         """Return the path of one hop's prediction file."""
         return self.path / "predictions" / f"hop-{hop}.parquet"
 
+    def points(self, hop: int) -> Path:
+        """Return the path of the predictions at the evaluation points inside a hop, where there are such."""
+        return self.path / "predictions" / f"points-{hop}.parquet"
+
+    def prediction_files(self) -> list[Path]:
+        """Return all prediction files that are there, sorted."""
+        return sorted((self.path / "predictions").glob("*-*.parquet"))
+
     @property
     def finished(self) -> bool:
         return self.done.is_file()
@@ -98,6 +107,21 @@ class RunDirectory:
         """Replace the manifest."""
         write_json(self.manifest, manifest)
 
+    @property
+    def queued(self) -> Path:
+        return self.path / "queued.json"
+
+    def write_queued(self, keys: list[str]) -> None:
+        """Note which keys of the store a run will need that waits to be started."""
+        write_json(self.queued, {"keys": keys})
+
+    def store_keys(self) -> list[str]:
+        """Return the keys of the store that the run needs: those of its manifest, or those noted when it was queued."""
+        for read in (self.read_manifest, lambda: read_json(self.queued)):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return list(read()["keys"])
+        return []
+
     def read_manifest(self) -> dict[str, Any]:
         """Return the manifest."""
         return read_json(self.manifest)
@@ -128,5 +152,5 @@ class RunDirectory:
 
     def finish(self) -> None:
         """Write DONE: from now on the run counts."""
-        files = [self.config, self.manifest, self.scores, *sorted((self.path / "predictions").glob("hop-*.parquet"))]
+        files = [self.config, self.manifest, self.scores, *self.prediction_files()]
         write_json(self.done, {str(file.relative_to(self.path)): sha256(file) for file in files})

@@ -22,6 +22,7 @@ from xclrun.store.files import atomic_write, writing
 from xclrun.strategy.parameters import count
 from xclrun.train.listen import Listener
 from xclrun.train.making import Busy, Maker, made_here
+from xclrun.train.points import FILE as POINTS
 from xclrun.train.stop import StopFlag, Stopped
 
 __all__ = ["Busy", "execute", "make_stages"]
@@ -133,6 +134,9 @@ class _Execution:
         shared = hop.index > 0 and hop.index not in self.maker.trained_here
         rows = predictions.read(folder / "predictions.parquet")
         predictions.write(self.directory.predictions(hop.index), rows, run_id=self.run.id, hop=hop.index)
+        if (folder / POINTS).is_file():
+            rows = predictions.read(folder / POINTS)
+            predictions.write(self.directory.points(hop.index), rows, run_id=self.run.id, hop=hop.index)
         self.manifest["stages"].append(
             {
                 "hop": hop.index,
@@ -195,7 +199,7 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
             **dataset.notes,
         },
         # Everything in the store that the run refers to, from the start on: it is not removed while the run needs it.
-        "keys": sorted({key for s in run.stages for key in (s.train, s.state, s.evaluation) if key}),
+        "keys": run.keys,
         "stages": [],
     }
 

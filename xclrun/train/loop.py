@@ -25,6 +25,7 @@ from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr
+from xclrun.train.points import Points
 from xclrun.train.precision import autocast
 from xclrun.train.stop import StopFlag
 
@@ -46,6 +47,7 @@ class Position:
         best_score: best selection score so far, or None before the first epoch's end.
         best_epoch, best_step: where that was.
         epochs: one entry per finished epoch: the training curve.
+        points: one entry per evaluation point inside the hop (see `xclrun.train.points`).
     """
 
     epoch: int = 0
@@ -62,6 +64,7 @@ class Position:
     best_epoch: int = 0
     best_step: int = 0
     epochs: list[dict[str, Any]] = field(default_factory=list)
+    points: list[dict[str, Any]] = field(default_factory=list)
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
@@ -97,6 +100,7 @@ class HopTraining:
         checkpoints: where to save progress inside the hop.
         listener: hears progress.
         stop: is set when the run should stop.
+        points: takes the evaluation points inside the hop; None: there are none.
     """
 
     def __init__(
@@ -109,8 +113,10 @@ class HopTraining:
         checkpoints: Checkpoints,
         listener: Listener,
         stop: StopFlag,
+        points: Points | None = None,
     ) -> None:
         self.context, self.strategy, self.trainer, self.evaluator = context, strategy, trainer, evaluator
+        self.points = points
         self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
         self.data = concat([context.train[language] for language in context.hop.train])
         self.batch_size = trainer.batch(len(self.data))
@@ -142,6 +148,7 @@ class HopTraining:
         model, position = self.context.model, self.position
         model.train()
         saved = self.clock = time.monotonic()
+        self._point()
         while position.epoch < self.trainer.epochs and not self._out_of_patience():
             generator = self.context.generator("shuffle", position.epoch)
             batches = epoch_batches(len(self.data), self.batch_size, generator)
@@ -150,12 +157,14 @@ class HopTraining:
                 main = self.data.batch(indices).to(self.context.device)
                 for batch in self.strategy.replay(position.step, main, self.context):
                     self._update(batch)
+                self._point()
                 self.listener.stepped(self._progress())
                 if self.stop.number is not None or time.monotonic() - saved > 60 * self.trainer.checkpoint_minutes:
                     self._save()
                     saved = time.monotonic()
                     self.stop.check()
             self._end_epoch()
+        self._point(last=True)
         if self.trainer.selection is Selection.best:
             take_over(model, self.best)
         return asdict(position)
@@ -242,6 +251,29 @@ class HopTraining:
         position.loss_sum, position.loss_count = 0.0, 0
         self.listener.epoch_ended(self._progress(), facts)
 
+    def _point(self, last: bool = False) -> None:
+        """Take an evaluation point where one is due, or at the ``last`` step; a stop leaves it to the next try."""
+        position, points = self.position, self.points
+        if points is None or (position.points and position.points[-1]["step"] == position.step):
+            return
+        own = self._own(position.step)
+        if not last and not (position.step and points.due(self._own(position.step - 1), own)):
+            return
+        began = time.monotonic()
+        facts = points.take(position.step, position.examples, own, lambda: self.stop.number is not None)
+        if facts is None:
+            self._save()
+            self.stop.check()
+            return
+        position.points.append(facts)
+        # The time that a training takes is told without what is looked at beside it.
+        self.clock += time.monotonic() - began
+
+    def _own(self, step: int) -> int:
+        """Return how many sentences of the hop's own data were seen in ``step`` main steps."""
+        epochs, within = divmod(step, self.steps_per_epoch)
+        return epochs * len(self.data) + within * self.batch_size
+
     def _out_of_patience(self) -> bool:
         patience = self.trainer.patience
         return patience is not None and self.position.epoch - self.position.best_epoch >= patience > 0
@@ -273,6 +305,9 @@ class HopTraining:
         if found is None:
             return
         facts, tensors = found
+        if self.points is not None and not self.points.has(facts.get("points", [])):
+            self.checkpoints.tell("predictions of evaluation points are missing: the hop begins anew")
+            return
         groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimizer": {}, "strategy": {}}
         for key, tensor in tensors.items():
             group, name = key.split("/", 1)

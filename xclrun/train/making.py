@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,8 @@ from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_features, save_features, with_features
 from xclrun.train.listen import Listener
 from xclrun.train.loop import HopTraining, take_over, trained_tensors
+from xclrun.train.points import FILE as POINTS
+from xclrun.train.points import Points
 from xclrun.train.precision import choose_device
 from xclrun.train.stop import StopFlag
 
@@ -306,7 +309,11 @@ class Maker:
 
     def _parents(self, hop: Hop) -> None:
         """Bring strategy and model to where the training of ``hop`` starts, with all in the store that it relies on."""
-        self._recall(self.strategy.relied_on(hop))
+        needed = set(self.strategy.relied_on(hop))
+        if self.run.config.evaluate.every_examples is not None:
+            # Evaluation inside the hop serves languages that were learnt before.
+            needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
+        self._recall(sorted(needed))
         self.state(hop.parent)
         self.weights(hop.parent)
         for split, languages in (("train", hop.train), ("dev", hop.select)):
@@ -324,8 +331,13 @@ class Maker:
         self.strategy.begin_hop(context)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
         dev = {language: self._sentences(hop, language, "dev") for language in hop.select}
+        points = None
+        if (every := self.run.config.evaluate.every_examples) is not None:
+            named = [(language, split) for language in self.run.stream.languages for split in ("dev", "test")]
+            splits = {name: self._sentences(hop, *name) for name in named}
+            points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder)
         training = HopTraining(
-            context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop
+            context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop, points
         )
         counted = training.run()
         facts = {
@@ -339,7 +351,13 @@ class Maker:
         }
         # Without the encoder where the hop kept it: the parent's weights have it.
         tensors = trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
-        self.store.put(stage.train, facts, lambda folder: save_tensors(folder / "weights.safetensors", tensors))
+
+        def fill(folder: Path) -> None:
+            save_tensors(folder / "weights.safetensors", tensors)
+            if points is not None:
+                predictions.write(folder / POINTS, points.table(counted["points"]))
+
+        self.store.put(stage.train, facts, fill)
         checkpoints.clear()
         self.trained_here.add(hop.index)
         self.weights_of = hop.index
@@ -452,7 +470,15 @@ class Maker:
             facts["parameters"] = sizes(self.model)
             encoder: Any = self.model.encoder
             facts["vocabulary"] = {"encoder": self.model.vocabulary, "kept": encoder.config.vocab_size}
-        self.store.put(stage.evaluation, facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
+        taken = self.store.path(stage.train) / POINTS
+
+        def fill(folder: Path) -> None:
+            predictions.write(folder / "predictions.parquet", table)
+            # They outlive the weights, as the counters do.
+            if taken.is_file():
+                shutil.copyfile(taken, folder / POINTS)
+
+        self.store.put(stage.evaluation, facts, fill)
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of the epoch whose weights a hop's training gave."""

@@ -1,0 +1,103 @@
+"""Learning curves and checkpoint selection from evaluation points, worked by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xclrun.analysis.aggregate import summarise
+from xclrun.analysis.measures import NO_POINTS, measure
+from xclrun.analysis.points import aultc, hop_points, learning_curve, selection
+from xclrun.analysis.record import RunRecord
+
+from .build import record
+
+
+def at(hop: int, own: int, dev: tuple[float, float], test: tuple[float, float]) -> dict[str, Any]:
+    scores = {
+        split: {k: {"intent_accuracy": v} for k, v in zip(("en", "de"), values, strict=True)}
+        for split, values in (("dev", dev), ("test", test))
+    }
+    return {"hop": hop, "step": own // 10, "examples": 2 * own, "own": own, **scores}
+
+
+POINTS = (
+    at(1, 100, (0.4, 0.2), (0.5, 0.1)),
+    at(1, 150, (0.8, 0.1), (0.7, 0.3)),
+    at(2, 100, (0.5, 0.6), (0.5, 0.7)),
+    at(2, 120, (0.6, 0.6), (0.3, 0.9)),
+)
+
+
+def run(seed: int = 1, points: tuple[dict[str, Any], ...] = POINTS, **fields: Any) -> RunRecord:
+    scores = [[0.1, 0.1], [0.7, 0.3], [0.5, 0.7]]
+    return record(seed=seed, scores=scores, languages=("en", "de"), points=points, **fields)
+
+
+def test_the_learning_curve_runs_through_all_hops() -> None:
+    seen, curve = learning_curve(run(), "intent_accuracy") or pytest.fail("there is one")
+    np.testing.assert_array_equal(seen, [0, 100, 150, 250, 270])
+    np.testing.assert_allclose(curve, [0.1, 0.3, 0.5, 0.6, 0.6])
+    by_hand = (100 * 0.2 + 50 * 0.4 + 100 * 0.55 + 20 * 0.6) / 270
+    assert aultc(run(), "intent_accuracy") == pytest.approx(by_hand)
+
+
+def test_aultc_is_a_measure_that_says_what_it_needs() -> None:
+    nothing = np.full(2, np.nan)
+    assert measure(run(), "intent_accuracy", nothing)["AULTC", ""] == pytest.approx(107 / 270)
+    for points in ((), POINTS[:2]):  # none, and none in hop 2
+        absent = measure(run(points=points), "intent_accuracy", nothing)["AULTC", ""]
+        assert getattr(absent, "reason", None) == NO_POINTS
+    joint = record("multilingual", scores=[[0.1, 0.1], [0.7, 0.3]], languages=("en", "de"), stream="joint",
+                   points=POINTS[:2])  # fmt: skip
+    assert measure(joint, "intent_accuracy", nothing)["AULTC", ""] == pytest.approx((100 * 0.2 + 50 * 0.4) / 150)
+    alone = run(strategy="lang_spec_ft", stream="independent")
+    assert learning_curve(alone, "intent_accuracy") is None
+    frame = summarise([run(1), run(2, points=())]).query("measure == 'AULTC' and order == 'mean'")
+    assert frame["status"].item() == f"n/a: {NO_POINTS}"
+
+
+def test_selected_and_oracle_scores_by_hand() -> None:
+    found = selection([run()], "intent_accuracy", ("de", "en"))
+    assert found is not None
+    # Hop 1 is selected by dev of en: the second point. Hop 2 by dev of de: equal, so the first.
+    np.testing.assert_allclose(found.selected, [(0.3 + 0.7) / 2, (0.7 + 0.5) / 2])
+    # By its own dev de takes the first point of hop 1, and en the second of hop 2.
+    np.testing.assert_allclose(found.oracle, [(0.1 + 0.7) / 2, (0.7 + 0.3) / 2])
+    assert np.isnan(found.selected_spread).all()
+    # One pair a hop. With dev of the training language: hop 1 both rise (1, 1); hop 2 dev is level: a half each.
+    np.testing.assert_allclose(found.source, [0.75, 0.75])
+    # With their own: de falls while test rises (0), then level (0.5); en rises with test (1), then against it (0).
+    np.testing.assert_allclose(found.own, [0.25, 0.5])
+
+
+def test_spread_is_over_seeds_of_the_same_order() -> None:
+    other = (*POINTS[:1], at(1, 150, (0.9, 0.1), (0.6, 0.5)), *POINTS[2:])
+    found = selection([run(1), run(2, points=other), run(3, points=())], "intent_accuracy", ("en", "de"))
+    assert found is not None
+    np.testing.assert_allclose(found.selected_spread, [0.1 / 2, 0.2 / 2])  # in hop 1; none in hop 2
+    assert selection([run(points=())], "intent_accuracy", ("en", "de")) is None
+
+
+def test_the_training_languages_of_a_hop_are_those_that_selected_its_epochs() -> None:
+    curve = ({"hop": 2, "epoch": 1, "step": 1, "examples": 1, "loss": 1.0, "dev": {"de": {}, "en": {}}},)
+    assert [p.sources for p in hop_points(run(), "intent_accuracy")] == [(0,), (1,)]
+    assert [p.sources for p in hop_points(run(curve=curve), "intent_accuracy")] == [(0,), (0, 1)]
+
+
+def test_records_keep_their_points() -> None:
+    one = run()
+    assert RunRecord.from_json(one.to_json()).points == one.points
+    old = {k: v for k, v in one.to_json().items() if k != "points"}
+    assert RunRecord.from_json(old).points == ()
+    with pytest.raises(ValueError, match="must be objects"):
+        RunRecord.from_json(one.to_json() | {"points": [1]})
+
+
+def test_runs_with_and_without_points_are_one_strategy() -> None:
+    with_points = run(1, config={"evaluate": {"every_examples": 50}})
+    frame = summarise([with_points, dataclasses.replace(run(2), config={**run(2).config, "evaluate": {}})])
+    assert set(frame["strategy"]) == {"naive"}

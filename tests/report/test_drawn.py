@@ -1,0 +1,173 @@
+"""What figures draw is what tables say, read back from the artists; and LaTeX tables are well formed."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+from xclrun.analysis import metrics
+from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.reference import References
+from xclrun.report import plots
+from xclrun.report.figures import heatmaps
+from xclrun.report.inference import Inference, p_text
+from xclrun.report.tables import Cell, Summary, Table
+
+from .study import LANGUAGES, ORDERS, run, study
+
+
+@cache
+def made() -> tuple[Summary, Inference, References]:
+    records = study(("naive", "er", "ewc_online", "lang_spec_ft"), ORDERS, (1, 2))
+    records += [run("er", o, s, ORDERS[o], settings={"memory": m}) for m in (750, 60) for o in ORDERS for s in (1, 2)]
+    (comparison,) = comparisons(records)
+    references = References(records)
+    inference = Inference(comparison, references, {})
+    return Summary(summarise(records), comparison, inference.marks()), inference, references
+
+
+def column(table: Table, name: str) -> dict[str, str]:
+    return {row[0]: row[table.header.index(name)] for row in table.rows}
+
+
+def printed(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"
+
+
+def test_trade_offs_draw_every_row_of_the_table() -> None:
+    summary, _, _ = made()
+    table, figure = summary.main(["slots"]), plots.trade_offs(summary, "slots")
+    assert figure is not None
+    for axes, name in zip(figure.axes, ("FP ↑", "T ↑", "T0 ↑"), strict=True):
+        points = {line.get_gid().split(":")[1]: line.get_xydata()[0] for line in axes.lines if line.get_gid()}
+        shown = {k: v for k, v in column(table, name).items() if k != "lang_spec_ft"}
+        assert points.keys() == shown.keys()
+        for label, (x, y) in points.items():
+            assert printed(-x) == column(table, "F ↓")[label].split(" ±")[0]
+            assert printed(y) == shown[label].split(" ±")[0]
+        # Bars are the standard deviations that the table has after ±.
+        bars = [collection.get_segments()[0] for collection in axes.collections]
+        upright = [abs(b[1][1] - b[0][1]) / 2 for b in bars if b[0][0] == pytest.approx(b[1][0])]
+        assert [printed(v) for v in upright] == [text.split("± ")[1] for text in shown.values()]
+
+
+def test_replay_by_memory_draws_the_table() -> None:
+    summary, _, _ = made()
+    table, figure = summary.main(["intent"]), plots.memory_curve(summary, "intent")
+    assert figure is not None
+    for axes, name in zip(figure.axes, ("F ↓", "T ↑", "T0 ↑", "FP ↑"), strict=True):
+        line, naive = axes.lines
+        assert line.get_xdata().tolist() == [60, 750]
+        shown = column(table, name)
+        rows = [shown[f"er(memory={size})"] for size in (60, 750)]
+        assert [printed(v) for v in line.get_ydata()] == [text.split(" ±")[0] for text in rows]
+        assert printed(naive.get_ydata()[0]) == shown["naive"].split(" ±")[0]
+
+
+def test_p_values_are_those_of_the_tables_of_pairs() -> None:
+    _, inference, _ = made()
+    figure = inference.p_values("intent")
+    assert figure is not None
+    for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
+        table = inference.pairs("intent", name)
+        assert table is not None
+        texts = {text.get_position(): text.get_text() for text in axes.texts}
+        labels = [label.get_text() for label in axes.get_xticklabels()]
+        checked = 0
+        for row in table.rows:
+            i, j = labels.index(row[0]), labels.index(row[1])
+            for (x, y), test in (((j, i), "Tukey, blocks"), ((i, j), "Tukey, orders (CCL)")):  # above, below
+                told = row[table.header.index(test)]
+                shown = "< 0.001" if texts[x, y] == "<.001" else texts[x, y] if x == y else _whole(texts[x, y])
+                assert shown == told
+                checked += 1
+        assert checked == len(labels) * (len(labels) - 1)
+
+
+def _whole(text: str) -> str:
+    return text if text in ("–", "1.000") else f"0{text}"
+
+
+def test_critical_differences_draw_the_ranks() -> None:
+    _, inference, _ = made()
+    figure = inference.critical_differences("slots")
+    assert figure is not None
+    for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
+        ranks = inference.tests["slots", name].ranks
+        stems = sorted(line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 3)
+        np.testing.assert_allclose(stems, sorted(ranks.ranks))
+        told = [text.get_text() for text in axes.texts]
+        assert {f"{k} ({r:.2f})" for k, r in zip(ranks.strategies, ranks.ranks, strict=True)} <= set(told)
+        assert f"p {p_text(ranks.p, sign=True)}" in axes.get_title(loc="left")
+
+
+def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
+    summary, _, references = made()
+    by_distance, boxes = plots.distances(summary, "intent"), plots.one_hop(summary, references, "intent")
+    assert by_distance is not None
+    assert boxes is not None
+    runs = summary.comparison.strategies["naive"]
+    expected = 100 * np.mean([metrics.generalisation_by_distance(r.scores["intent_accuracy"]) for r in runs], axis=0)
+    np.testing.assert_allclose(by_distance.axes[0].lines[0].get_ydata(), expected)
+    dots = [line for line in boxes.axes[0].lines if line.get_marker() == "."]
+    k = len(dots) // 2
+    one, many = dots[0].get_ydata(), dots[k].get_ydata()
+    np.testing.assert_allclose(many, [100 * metrics.forgetting(r.scores["intent_accuracy"]) for r in runs])
+    np.testing.assert_allclose(one, [100 * metrics.forgetting(r.scores["intent_accuracy"][:3, :2]) for r in runs])
+    # Of forgetting the mean over runs is the table's.
+    assert printed(float(np.mean(many))) == column(summary.main(["intent"]), "F ↓")["naive"].split(" ±")[0]
+
+
+def test_a_grid_of_score_matrices_over_many_strategies_shows_every_cell() -> None:
+    names = ("naive", "er", "ewc_online", "kd_logit", "kd_rep", "agem", "inc_joint", "lang_spec_trans", "mbpa", "ewc")
+    chosen = {name: [run(name, "h2l", seed, LANGUAGES) for seed in (1, 2)] for name in names}
+    figure = heatmaps(chosen, "intent", "ten strategies")
+    panels = [axes for axes in figure.axes if axes.images and axes.get_visible() and axes.get_title()]
+    assert len(panels) == 10
+    for axes, (name, runs) in zip(panels, chosen.items(), strict=True):
+        assert axes.get_title() == f"{name} (2 runs)"
+        mean = 100 * np.mean([r.scores["intent_accuracy"] for r in runs], axis=0)
+        np.testing.assert_allclose(axes.images[0].get_array(), mean)
+        assert [text.get_text() for text in axes.texts] == [f"{v:.1f}" for v in mean.ravel()]
+
+
+PLAIN = re.compile(r"[\x20-\x7e]*")
+
+
+def well_formed(tex: str) -> int:
+    """Check a LaTeX table's structure as a compiler would meet it; return its number of rows."""
+    lines = [line for line in tex.splitlines() if not line.startswith("%")]
+    columns = re.fullmatch(r"\\begin\{tabular\}\{([lr]+)\}", lines[0])
+    assert columns, lines[0]
+    assert (lines[1], lines[3], lines[-2], lines[-1]) == ("\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}")
+    rows = [lines[2], *lines[4:-2]]
+    for row in rows:
+        assert PLAIN.fullmatch(row), row  # nothing that needs a special input encoding
+        assert row.endswith(" \\\\")
+        assert not row.startswith("[")  # it would be an option of the \\ before it
+        cells = re.split(r"(?<!\\)&", row.removesuffix(" \\\\"))
+        assert len(cells) == len(columns[1]), row
+        for cell in cells:
+            bare = re.sub(r"\\([%&$#_{}]|[a-zA-Z]+(\{\})?)", "", cell)
+            assert bare.count("{") == bare.count("}")
+            assert bare.count("$") % 2 == 0
+            outside = re.sub(r"\$[^$]*\$", "", bare)
+            assert not re.search(r"[%#_^~\\]", outside), cell
+    return len(rows)
+
+
+def test_latex_tables_are_well_formed() -> None:
+    summary, inference, _ = made()
+    tables = [summary.main(["intent", "slots"]), summary.orders("slots"), summary.languages("intent", "T"),
+              inference.anovas(), inference.pairs("intent", "F")]  # fmt: skip
+    for table in tables:
+        assert table is not None
+        assert well_formed(table.latex()) == len(table.rows) + 1
+    odd = Table(
+        "odd", ("a_b", "100 % ≠ ∞"), (("[x] & {y}", Cell("−1 ~ ^ \\ ± 2 ≥ η²", best=True, mark="**")), ("#$", "→ Δ·ρ"))
+    )
+    assert well_formed(odd.latex()) == 3
+    assert "$\\neq$" in odd.latex()

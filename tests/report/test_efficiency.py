@@ -1,0 +1,134 @@
+"""Tables and figures of evaluation inside hops: what is drawn is what the tables say."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.points import aultc
+from xclrun.analysis.record import RunRecord
+from xclrun.report import efficiency
+from xclrun.report.tables import Summary, Table, percent
+
+from .study import LANGUAGES, run, study
+from .test_figures import is_cut_off, texts
+
+
+def points(record: RunRecord, every: int = 500, own: int = 1800) -> tuple[dict[str, Any], ...]:
+    """Scores that wander from one row of the matrix to the next, with noise of their own for dev and test."""
+    rng, found = np.random.default_rng(list(record.run_id.encode())), []
+    for hop in range(1, record.hops + 1):
+        for seen in (*range(every, own, every), own):
+            share, point = seen / own, {"hop": hop, "step": seen // 16, "examples": seen, "own": seen}
+            for split in ("dev", "test"):
+                point[split] = {
+                    language: {
+                        metric: float(
+                            np.clip((1 - share) * R[hop - 1, j] + share * R[hop, j] + rng.normal(0, 0.02), 0, 1)
+                        )
+                        for metric, R in record.scores.items()
+                    }
+                    for j, language in enumerate(record.languages)
+                }
+            found.append(point)
+    return tuple(found)
+
+
+def with_points(records: list[RunRecord]) -> list[RunRecord]:
+    return [dataclasses.replace(record, points=points(record)) for record in records]
+
+
+@cache
+def summary() -> Summary:
+    records = with_points(study(("naive", "er", "lang_spec_trans"), ("h2l", "l2h"), (1, 2)))
+    (comparison,) = comparisons(records)
+    return Summary(summarise(records), comparison)
+
+
+def column(table: Table, name: str) -> dict[tuple[str, ...], str]:
+    return {row[: table.left]: row[table.header.index(name)] for row in table.rows}
+
+
+def test_the_table_of_aultc_is_the_mean_over_runs_and_codelength_says_what_it_needs() -> None:
+    table = efficiency.efficiency(summary())
+    assert table is not None
+    shown = column(table, "intent AULTC ↑")
+    for label, runs in summary().comparison.strategies.items():
+        areas = [aultc(record, "intent_accuracy") for record in runs]
+        assert shown[(label,)] == f"{percent(np.mean(areas))} ± {percent(np.std(areas, ddof=1))}"
+    assert set(column(table, "codelength (kbit) ↓").values()) == {"n/a [1]"}
+    assert table.notes[0].startswith("[1] needs log-probabilities")
+    assert [row[1].best for row in table.rows].count(True) == 1
+
+
+def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> None:
+    plain = study(("naive", "er"), ("h2l",), (1,))
+    (comparison,) = comparisons(plain)
+    none = Summary(summarise(plain), comparison)
+    assert efficiency.efficiency(none) is None
+    assert efficiency.example_curves(none, "intent") is None
+    assert efficiency.selections(none, efficiency.chosen(none, "intent"), "intent") is None
+    mixed = [*with_points([plain[0]]), plain[1]]
+    (comparison,) = comparisons(mixed)
+    table = efficiency.efficiency(Summary(summarise(mixed), comparison))
+    assert table is not None
+    assert column(table, "intent AULTC ↑")["er",] == "n/a [2]"
+    assert "needs evaluation inside hops" in table.notes[1]
+
+
+def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
+    figure = efficiency.example_curves(summary(), "slots")
+    assert figure is not None
+    assert not is_cut_off(figure)
+    h2l = figure.axes[0]
+    lines = {line.get_gid().split(":")[1].split(",")[0]: line for line in h2l.lines if line.get_gid()}
+    assert list(lines) == ["naive", "er", "lang_spec_trans"]
+    for label, line in lines.items():
+        runs = [r for r in summary().comparison.strategies[label] if r.order == "h2l"]
+        x, y = line.get_data()
+        assert (x[0], x[-1]) == (0, 1800 * len(LANGUAGES))
+        np.testing.assert_allclose(y[0], 100 * np.mean([r.scores["slot_f1"][0].mean() for r in runs]))
+        last = [np.mean([s["slot_f1"] for s in r.points[-1]["test"].values()]) for r in runs]
+        np.testing.assert_allclose(y[-1], 100 * np.mean(last))
+        area = 100 * np.mean([aultc(r, "slot_f1") for r in runs])
+        assert f"AULTC {area:.2f}" in line.get_gid()
+    dotted = [line.get_xdata()[0] for line in h2l.lines if line.get_linestyle() == ":"]
+    np.testing.assert_array_equal(dotted, 1800 * np.arange(1, 6))
+
+
+def test_the_figure_of_selection_shows_what_its_table_says() -> None:
+    found = efficiency.chosen(summary(), "intent")
+    table, figure = efficiency.checkpoints(found, "intent"), efficiency.selections(summary(), found, "intent")
+    assert table is not None
+    assert figure is not None
+    assert not is_cut_off(figure)
+    assert len(table.rows) == 3 * (len(LANGUAGES) + 1)
+    scores, agreement = figure.axes
+    drawn = {
+        "selected": scores.lines, "oracle": scores.lines,
+        "agreement: source dev": agreement.lines, "agreement: own dev": agreement.lines,
+    }  # fmt: skip
+    told = {"selected": "selected:", "oracle": "oracle:", "agreement: source dev": "dev of the hop",
+            "agreement: own dev": "dev of the language"}  # fmt: skip
+    for name, lines in drawn.items():
+        (line,) = (one for one in lines if str(one.get_label()).startswith(told[name]))
+        shown = [column(table, name)[label, "mean"] for label in found]
+        assert [f"{value:.2f}" for value in line.get_ydata()] == shown
+    assert "bars: spread over seeds" in " ".join(texts(figure))
+
+
+def test_one_seed_has_no_spread() -> None:
+    records = with_points([run("naive", "h2l", 1, LANGUAGES)])
+    (comparison,) = comparisons(records)
+    one = Summary(summarise(records), comparison)
+    table = efficiency.checkpoints(efficiency.chosen(one, "intent"), "intent")
+    assert table is not None
+    assert set(column(table, "spread of selected").values()) == {"–"}
+    assert float(column(table, "oracle − selected")["naive", "mean"]) == pytest.approx(
+        float(column(table, "oracle")["naive", "mean"]) - float(column(table, "selected")["naive", "mean"]), abs=0.02
+    )

@@ -1,0 +1,109 @@
+"""Evaluation points inside a hop: where they lie, that they change nothing, and that a killed run has the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xclrun.plan import identity
+from xclrun.records import record
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.stop import StopFlag, Stopped
+
+from .conftest import StopAt, predicted, stored
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+EVERY, TRANS, LAST = "evaluate.every_examples=10", "strategy=lang_spec_trans", "trainer.selection=last"
+# Sentences of the hops' languages; batches of 4, 2 epochs.
+SIZES = {1: 22, 2: 18, 3: 13}
+
+
+def places(sentences: int) -> list[tuple[int, int]]:
+    """(main steps, sentences seen) where a point is due: the first step that reaches 10, 20, …, and the last."""
+    epoch = [*range(4, sentences, 4), sentences]
+    seen = [0, *epoch, *(sentences + n for n in epoch)]
+    due = [(step, n) for step, n in enumerate(seen) if step and n // 10 > seen[step - 1] // 10]
+    return list(dict.fromkeys([*due, (len(seen) - 1, seen[-1])]))
+
+
+def test_points_lie_after_every_b_sentences_of_the_hop_and_at_its_end(make_run: Make, do: Do) -> None:
+    assert places(22) == [(3, 12), (5, 20), (8, 30), (11, 42), (12, 44)]
+    run = do(make_run("strategy=er", EVERY))
+    found = record(run.directory)
+    for hop, sentences in SIZES.items():
+        points = [p for p in found.points if p["hop"] == hop]
+        assert [(p["step"], p["own"]) for p in points] == places(sentences)
+        rows = predictions.read(run.directory.points(hop)).to_pandas()
+        assert list(dict.fromkeys(zip(rows["step"], rows["examples_seen"], strict=True))) == [
+            (p["step"], p["examples"]) for p in points
+        ]
+        assert set(rows["hop"]) == {hop}
+        assert len(rows) == len(points) * (7 + 6 + 6 + 9 + 8 + 8)  # all of dev and test
+        for point in points:
+            for split, language in (("dev", "en"), ("test", "es")):
+                own = (rows["step"] == point["step"]) & (rows["split"] == split) & (rows["language"] == language)
+                them = rows[own]
+                tp, wrong = them["tp"].sum(), them["fp"].sum() + them["fn"].sum()
+                accuracy, micro = (them["gold"] == them["predicted"]).mean(), 2 * tp / max(1, 2 * tp + wrong)
+                assert point[split][language] == pytest.approx({"intent_accuracy": accuracy, "slot_f1": micro})
+    # er replays, and what it replays counts as seen, but not as the hop's own.
+    assert any(p["examples"] > p["own"] for p in found.points)
+
+
+def test_points_change_nothing_else(make_run: Make, do: Do) -> None:
+    """The hardest case: serving the other languages exchanges parts of the model that is being trained."""
+    run, plain = do(make_run(TRANS, EVERY, LAST)), do(make_run(TRANS, LAST, outputs="plain"))
+    assert run.id != plain.id
+    for stage in plain.stages:
+        one, other = (predictions.read(r.directory.predictions(stage.hop.index)) for r in (run, plain))
+        assert one.drop_columns("run_id").equals(other.drop_columns("run_id"))
+    assert not list(plain.directory.path.glob("predictions/points-*"))
+    found = record(run.directory)
+    for hop in range(1, 4):
+        last = [p for p in found.points if p["hop"] == hop][-1]
+        row = [last["test"][k]["intent_accuracy"] for k in found.languages]
+        np.testing.assert_array_equal(row, found.scores["intent_accuracy"][hop])
+
+
+def test_a_run_that_is_stopped_has_the_same_points(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped between points, inside one, and with the rows of one gone."""
+    whole, run = do(make_run(TRANS, EVERY, outputs="whole")), make_run(TRANS, EVERY)
+    for steps in (4, 3):
+        listener = StopAt(steps)
+        with pytest.raises(Stopped):
+            do(run, listener, listener.stop)
+    [first, *_] = sorted(run.store.root.glob("*/*.checkpoints/point-*"))
+    first.unlink()
+    stop, predict, calls = StopFlag(), Evaluator.predict, 0
+
+    def stopping(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 52:  # in hop 2, while a language is served by other parts than those being trained
+            stop.number = 15
+        return predict(self, model, encoded, language, split)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Evaluator, "predict", stopping)
+        with pytest.raises(Stopped):
+            do(run, None, stop)
+    assert run.store.has(run.stages[1].train)
+    assert not run.store.has(run.stages[2].train)
+    do(run)
+    assert predicted(run) == predicted(whole)
+    assert stored(run.store) == stored(whole.store)
+    assert not list(run.store.root.glob("*/*.checkpoints"))
+
+
+def test_a_key_that_is_null_or_not_there_leaves_ids_as_they_were(make_run: Make) -> None:
+    run = make_run()
+    old = {**run.resolved, "evaluate": {k: v for k, v in run.resolved["evaluate"].items() if k != "every_examples"}}
+    assert identity(run.resolved) == identity(old)
+    # As it was before there was such a key.
+    assert "every_examples" not in identity(run.resolved)["evaluate"]

@@ -1,0 +1,154 @@
+"""Evaluation points inside hops (``evaluate.every_examples``): learning curves, and what other checkpoints had scored.
+
+Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2 (AULTC); ED = "Don't Use
+English Dev" §4, §7 (selected and oracle scores, spread, directional agreement). METRICS.md. Scores are fractions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xclrun.analysis import metrics
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.selection import directional_agreement, oracle, selected, spread
+
+
+@dataclass(frozen=True)
+class HopPoints:
+    """The P evaluation points inside one hop of a run with N languages.
+
+    Attributes:
+        hop: its index, from 1.
+        sources: columns of the languages that the hop trains on.
+        own: sentences of the hop's own data seen at each point, shape (P,).
+        dev, test: scores, shape (P, N), in the order of the run's languages; NaN where not measured.
+    """
+
+    hop: int
+    sources: tuple[int, ...]
+    own: np.ndarray
+    dev: np.ndarray
+    test: np.ndarray
+
+
+def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
+    """Return the points of each hop that has some, in order."""
+    found = []
+    for hop in range(1, record.hops + 1):
+        points = [point for point in record.points if point["hop"] == hop]
+        if points:
+            own = np.array([point["own"] for point in points], dtype=float)
+            dev, test = (
+                np.array([[_score(point[split], k, metric) for k in record.languages] for point in points])
+                for split in ("dev", "test")
+            )
+            found.append(HopPoints(hop, _sources(record, hop), own, dev, test))
+    return found
+
+
+def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return sentences of the stream's own data seen, shape (E,), and the mean test score over all languages, (E,).
+
+    Begins at 0 with hop 0. None where a hop has no points, or every hop starts anew (``lang_spec_ft``).
+    """
+    hops = hop_points(record, metric)
+    if len(hops) < record.hops or record.stream == "independent":
+        return None
+    ends = np.cumsum([0.0, *(hop.own[-1] for hop in hops)])
+    seen = np.concatenate([[0.0], *(hop.own + start for hop, start in zip(hops, ends[:-1], strict=True))])
+    curve = np.concatenate([[record.scores[metric][0].mean()], *(hop.test.mean(axis=1) for hop in hops)])
+    return seen, curve
+
+
+def aultc(record: RunRecord, metric: str) -> float:
+    """Return the area under the learning curve of a run (`metrics.aultc`); NaN where there is no whole curve."""
+    found = learning_curve(record, metric)
+    return float("nan") if found is None else float(metrics.aultc(*found))
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What the choice of checkpoints did to the runs of one strategy, for each of N languages: arrays (N,).
+
+    Attributes:
+        selected, oracle: mean test score over hops and runs at the point with the best dev score of the hop's training
+            languages, and of the language itself.
+        selected_spread, oracle_spread: max − min over seeds, mean over hops and over what else differs; NaN with one.
+        source, own: directional agreement of test with dev of the training languages, and of the language itself.
+    """
+
+    languages: tuple[str, ...]
+    selected: np.ndarray
+    oracle: np.ndarray
+    selected_spread: np.ndarray
+    oracle_spread: np.ndarray
+    source: np.ndarray
+    own: np.ndarray
+
+
+def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) -> Selected | None:
+    """Return what the choice of checkpoints did, over runs of one strategy; None where none has points."""
+    values: dict[str, list[np.ndarray]] = {name: [] for name in ("selected", "oracle", "source", "own")}
+    seeds: dict[tuple[object, ...], list[tuple[np.ndarray, np.ndarray]]] = {}
+    for run in runs:
+        hops = hop_points(run, metric) if metric in run.scores else []
+        if not hops:
+            continue
+        columns = [run.languages.index(k) if k in run.languages else None for k in languages]
+        chosen = np.stack([_placed(selected(hop.dev, hop.test, hop.sources), columns) for hop in hops])
+        best = np.stack([_placed(oracle(hop.dev, hop.test), columns) for hop in hops])
+        values["selected"].append(chosen)
+        values["oracle"].append(best)
+        for name in ("source", "own"):
+            values[name].append(np.stack([_placed(_agreement(hop, name), columns) for hop in hops]))
+        seeds.setdefault((run.languages, run.bucket, len(hops)), []).append((chosen, best))
+    if not values["selected"]:
+        return None
+    several = [them for them in seeds.values() if len(them) > 1]
+    spreads = [
+        [spread(np.stack([pair[k] for pair in them])) for them in several] or [np.full((1, len(languages)), np.nan)]
+        for k in (0, 1)
+    ]
+    means = {name: _mean(parts) for name, parts in values.items()}
+    return Selected(
+        tuple(languages), means["selected"], means["oracle"], _mean(spreads[0]), _mean(spreads[1]),
+        means["source"], means["own"],
+    )  # fmt: skip
+
+
+def _agreement(hop: HopPoints, with_: str) -> np.ndarray:
+    """Return the directional agreement of each language's test scores with a dev score over the hop's points, (N,)."""
+    source = hop.dev[:, list(hop.sources)].mean(axis=1)
+    return np.array([
+        directional_agreement(source if with_ == "source" else hop.dev[:, j], hop.test[:, j])
+        for j in range(hop.test.shape[1])
+    ])  # fmt: skip
+
+
+def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean over the rows of several (hops, N) of what is there, shape (N,)."""
+    with warnings.catch_warnings():
+        # A language of which nothing is there has no mean.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmean(np.concatenate(parts), axis=0))
+
+
+def _placed(values: np.ndarray, columns: Sequence[int | None]) -> np.ndarray:
+    return np.array([np.nan if column is None else values[column] for column in columns])
+
+
+def _score(scores: dict[str, dict[str, float]], language: str, metric: str) -> float:
+    value = scores.get(language, {}).get(metric)
+    return float("nan") if value is None else float(value)
+
+
+def _sources(record: RunRecord, hop: int) -> tuple[int, ...]:
+    """Return the columns of a hop's training languages: those whose dev scores its epochs have."""
+    trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
+    if not trained:
+        trained = set(record.languages) if record.stream == "joint" else {record.languages[hop - 1]}
+    return tuple(j for j, language in enumerate(record.languages) if language in trained)

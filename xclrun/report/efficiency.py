@@ -1,0 +1,193 @@
+"""What evaluation inside hops tells: learning curves over examples, AULTC, and what the choice of checkpoints did.
+
+Only for runs with ``evaluate.every_examples``; AULTC and codelength are LL's and GLI's, checkpoint selection is ED's
+(see `xclrun.analysis.points`, `xclrun.analysis.codelength`). Scores in percent, agreement as a share in percent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.aggregate import compared, natural
+from xclrun.analysis.points import Selected, learning_curve, selection
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.report.plots import figure_of, legend, plain, titled, where
+from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
+from xclrun.report.tables import Cell, Notes, Summary, Table, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NO_CODE = (
+    "needs log-probabilities of the gold labels of each next subset under the model of the subset before it: a stream "
+    "of growing subsets, which no run here has"
+)
+
+
+def chosen(summary: Summary, task: str) -> dict[str, Selected]:
+    """Return strategy → what the choice of checkpoints did to the runs that enter its mean; only those with points."""
+    found = {}
+    for label, (runs, _) in compared(summary.comparison).items():
+        of = selection(runs, TASKS[task], summary.comparison.languages)
+        if of is not None:
+            found[label] = of
+    return found
+
+
+def efficiency(summary: Summary) -> Table | None:
+    """Return AULTC of each strategy, and the online codelength; None where no run was evaluated inside hops."""
+    tasks, notes = summary.comparison.tasks, Notes()
+    areas: list[list[Cell]] = []
+    if not any(run.points for run in summary.comparison.runs):
+        return None
+    for label in summary.comparison.strategies:
+        cells = []
+        for task in tasks:
+            value, spread = summary.value(label, task, "AULTC"), summary.std(label, task, "AULTC")
+            if math.isnan(value):
+                cells.append(Cell(f"n/a {notes.mark(summary.status(label, task, 'AULTC'))}"))
+            else:
+                text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
+                cells.append(Cell(text, value, summary.behind(label)))
+        areas.append(cells)
+    for column in zip(*areas, strict=True):
+        values = [cell.value for cell in column if not math.isnan(cell.value)]
+        for cell in column if len(values) > 1 else []:
+            cell.best = percent(cell.value) == percent(max(values))
+    rows = [
+        (label, *cells, f"n/a {notes.mark(NO_CODE)}")
+        for label, cells in zip(summary.comparison.strategies, areas, strict=True)
+    ]
+    several = len(tasks) > 1
+    header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks), "codelength (kbit) ↓")
+    told = (
+        "AULTC: area under the mean test score over all languages by the sentences of the stream's own data seen, from "
+        "hop 0 to the end, over their number (LL); percent, mean ± standard deviation over runs",
+        "codelength: online (prequential) codelength of all labels (GLI)",
+    )
+    return Table("Learning efficiency", header, tuple(rows), (*notes.lines(), *told))
+
+
+def checkpoints(found: Mapping[str, Selected], task: str) -> Table | None:
+    """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
+    rows = []
+    for label, of in found.items():
+        names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "own")
+        arrays = [getattr(of, name) for name in names]
+        lines = [(k, [array[j] for array in arrays]) for j, k in enumerate(of.languages)]
+        lines.append(("mean", [_mean(array) for array in arrays]))
+        for language, (picked, best, *others) in lines:
+            cells = [_cell(value) for value in (picked, best, best - picked, *others)]
+            rows.append((label, language, *cells))
+    if not rows:
+        return None
+    header = ("strategy", "language", "selected", "oracle", "oracle − selected", "spread of selected",
+              "spread of oracle", "agreement: source dev", "agreement: own dev")  # fmt: skip
+    notes = (
+        "selected: test score at the evaluation point with the best dev score of the hop's training languages; oracle: "
+        "at the one with the language's own best dev score; mean over hops and runs, percent (ED)",
+        "spread: max − min over seeds of the same order, in points, mean over hops and orders; – with one seed",
+        "agreement: share (%) of pairs of points whose test scores differ by at least 0.5 points in which dev changes "
+        "in the same direction (ties: half); 50 is chance",
+    )
+    return Table(f"{task.capitalize()}, checkpoint selection", header, tuple(rows), notes, left=2)
+
+
+def example_curves(summary: Summary, task: str) -> Figure | None:
+    """Draw the mean score over all languages by sentences seen, a panel per order and a line per strategy.
+
+    Mean over seeds and buckets; dotted: the ends of hops. None where there are no points.
+    """
+    curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    ends: dict[str, np.ndarray] = {}
+    for order in summary.comparison.orders:
+        for label, (runs, _) in compared(summary.comparison, order).items():
+            lines = [
+                (run, line)
+                for run in runs
+                if task in run.tasks and (line := learning_curve(run, TASKS[task])) is not None
+            ]
+            same = [line for _, line in lines if np.array_equal(line[0], lines[0][1][0])]
+            if same:
+                curves.setdefault(order, {})[label] = same[0][0], 100 * np.mean([y for _, y in same], axis=0)
+                if lines[0][0].stream == "sequence":
+                    ends.setdefault(order, _ends(lines[0][0]))
+    if not curves:
+        return None
+    labels = list(dict.fromkeys(label for of in curves.values() for label in of))
+    columns = min(3, len(curves))
+    rows = math.ceil(len(curves) / columns)
+    figure = figure_of(2.2 + 3.6 * columns, 1.0 + 2.5 * rows)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(curves) :]:
+        axes.set_visible(False)
+    for axes, order in zip(grid.flat, sorted(curves, key=natural), strict=False):
+        for label, (x, y) in curves[order].items():
+            k = labels.index(label)
+            every = max(1, len(x) // 12)
+            (line,) = axes.plot(x, y, color=colour(k), marker=marker(k), markevery=every, markersize=4, linewidth=1.2)
+            area = np.trapezoid(y, x) / x[-1]
+            tip(line, f"{label}, {order}: AULTC {area:.2f}, last {y[-1]:.2f}")
+        for end in ends.get(order, ()):
+            axes.axvline(end, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+        axes.set_title(order, fontsize=9)
+        axes.set_xlabel("sentences of the stream seen", fontsize=8)
+        plain(axes)
+    grid[0, 0].set_ylabel(f"mean {METRIC_NAMES[task]}", fontsize=8)
+    legend(figure, labels)
+    titled(
+        figure, f"{where(summary)}: {METRIC_NAMES[task]} over all languages by sentences seen (dotted: ends of hops)"
+    )
+    return figure
+
+
+def selections(summary: Summary, found: Mapping[str, Selected], task: str) -> Figure | None:
+    """Draw selected against oracle scores, and the directional agreement of the two dev scores, by strategy."""
+    if not found:
+        return None
+    figure = figure_of(max(6.5, 3.4 + 0.9 * len(found)), 3.9)
+    scores, agreement = figure.subplots(1, 2)
+    places = np.arange(len(found))
+    series = (
+        (scores, (("selected", "selected: dev of the hop's languages", 1, -0.1),
+                  ("oracle", "oracle: dev of the language itself", 2, 0.1))),
+        (agreement, (("source", "dev of the hop's languages", 1, -0.1), ("own", "dev of the language itself", 2, 0.1))),
+    )  # fmt: skip
+    for axes, pairs in series:
+        for name, told, k, shift in pairs:
+            values = [100 * _mean(getattr(of, name)) for of in found.values()]
+            spreads = [
+                100 * _mean(getattr(of, f"{name}_spread")) if axes is scores else math.nan for of in found.values()
+            ]
+            half = None if np.isnan(spreads).any() else np.array(spreads) / 2
+            axes.errorbar(places + shift, values, yerr=half, fmt="none", ecolor=colour(k), elinewidth=1, capsize=2)
+            (points,) = axes.plot(places + shift, values, marker(k), color=colour(k), markersize=6, label=told)
+            tip(points, f"{told}: " + ", ".join(f"{label} {v:.2f}" for label, v in zip(found, values, strict=True)))
+        axes.set_xticks(places, list(found), rotation=35, ha="right", rotation_mode="anchor")
+        axes.set_xlim(-0.6, len(found) - 0.4)
+        plain(axes)
+        axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.3))
+    agreement.axhline(50, color=GREY, linestyle=":", linewidth=0.8)
+    scores.set_ylabel(f"mean {METRIC_NAMES[task]}", fontsize=8)
+    agreement.set_ylabel("directional agreement (%)", fontsize=8)
+    bars = "bars: spread over seeds; " if any(not np.isnan(of.selected_spread).all() for of in found.values()) else ""
+    titled(figure, f"{where(summary)}: checkpoint selection, {METRIC_NAMES[task]}; {bars}dotted: chance")
+    return figure
+
+
+def _ends(run: RunRecord) -> np.ndarray:
+    lasts = {point["hop"]: point["own"] for point in run.points}
+    return np.cumsum([lasts[hop] for hop in sorted(lasts)])[:-1]
+
+
+def _mean(values: np.ndarray) -> float:
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if there.size else math.nan
+
+
+def _cell(value: float) -> Cell:
+    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value))
