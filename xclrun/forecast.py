@@ -45,7 +45,7 @@ class Costs:
 
     def __init__(self, store: StageStore) -> None:
         self.rates: dict[tuple[str, str], list[float]] = {}
-        self.sizes: dict[str, list[int]] = {}
+        self.sizes: dict[tuple[str, str], list[int]] = {}
         for key in store.all_keys():
             try:
                 facts = store.facts(key)
@@ -57,7 +57,7 @@ class Costs:
             except (OSError, ValueError, KeyError):
                 continue
             self.rates.setdefault((cost["model"], cost["strategy"]), []).append(rate)
-            self.sizes.setdefault(cost["model"], []).append(size)
+            self.sizes.setdefault((cost["model"], cost["strategy"]), []).append(size)
 
     def seconds(self, cost: dict[str, Any], epochs: int) -> float | None:
         """Return the estimated seconds of a training."""
@@ -68,7 +68,8 @@ class Costs:
 
     def bytes(self, cost: dict[str, Any]) -> int | None:
         """Return the estimated size of the weights of a training."""
-        sizes = self.sizes.get(cost["model"])
+        same = self.sizes.get((cost["model"], cost["strategy"]))
+        sizes = same or [s for (model, _), sizes in self.sizes.items() if model == cost["model"] for s in sizes]
         return round(statistics.median(sizes)) if sizes else None
 
 

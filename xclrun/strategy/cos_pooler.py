@@ -41,21 +41,22 @@ class CosPooler(HeadsOnly[CosineSettings]):
         return self.signature(hop)
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        self.model = model
+        self.model, self.adapting = model, False
         self.adapted = {language for hop in stream.hops if self.adapts(hop) for language in hop.train}
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
-        adapts = self.adapts(context.hop)
-        self._choose(adapts)
-        if adapts:
+        self.adapting = self.adapts(context.hop)
+        self._choose(self.adapting)
+        if self.adapting:
             classifier: Any = context.model.classifier
             start_anew(classifier, context, "classifier")
             # Cosines have none.
             classifier.bias.requires_grad_(False)
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        self._choose(not self.adapted.isdisjoint(seen))
+        # Inside a hop that adapts, its own language is not among those seen.
+        self._choose(self.adapting or not self.adapted.isdisjoint(seen))
 
     def _choose(self, cosine: bool) -> None:
         classifier: Any = self.model.classifier

@@ -333,7 +333,8 @@ class Maker:
         dev = {language: self._sentences(hop, language, "dev") for language in hop.select}
         points = None
         if (every := self.run.config.evaluate.every_examples) is not None:
-            splits = {name: self._sentences(hop, *name) for name in self.encodings.splits if name[1] != "train"}
+            named = [(language, split) for language in self.run.stream.languages for split in ("dev", "test")]
+            splits = {name: self._sentences(hop, *name) for name in named}
             points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder)
         training = HopTraining(
             context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop, points
