@@ -56,8 +56,7 @@ SWEEPS = [
 def test_every_sweep_composes(path: Path) -> None:
     params = yaml.safe_load(path.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
     jobs = compose_command([f"sweep={path.stem}", "-m"])
-    # At commas outside of brackets: those inside are a list's.
-    values = [re.split(r",(?![^\[]*\])", str(value)) for value in params.values()]
+    values = [_values(str(value)) for value in params.values()]
     expected = [
         {f"{key}={value}" for key, value in zip(params, combination, strict=True)}
         for combination in itertools.product(*values)
@@ -65,6 +64,14 @@ def test_every_sweep_composes(path: Path) -> None:
     assert len(jobs) == len(expected) > 1
     for job in jobs:
         assert set(job.overrides) - {f"sweep={path.stem}"} in expected
+
+
+def _values(text: str) -> list[str]:
+    """Return what a sweep's value stands for: ``a,b``, ``range(0,3)``, or ``[en,de]``, which is one."""
+    if text.startswith("range("):
+        return list(map(str, range(*map(int, text[6:-1].split(",")))))
+    # At commas outside of brackets: those inside are a list's.
+    return re.split(r",(?![^\[]*\])", text)
 
 
 MIXED = [

@@ -1,4 +1,4 @@
-"""The sweeps of the CCL paper hold the runs that its tables and figures need; `test_compose` composes them."""
+"""The sweeps of papers hold the runs that their tables and figures need; `test_compose` composes them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import pytest
 import yaml
 
 from xclrun.config import choices, packaged
+from xclrun.report.fewshot.tables import method_name
 from xclrun.report.published import ccl_tables, table_of
+from xclrun.report.published.fsxlt import fsxlt_tables, sweep_table
 
 SWEEPS = sorted(path.stem for path in packaged("sweeps").glob("*.yaml"))
+FEW_SHOT = [name for name in SWEEPS if name.startswith("fs_")]
 # What the paper calls a choice.
 CALLED = {"er": {"er", "er_6000"}}
 
@@ -25,9 +28,8 @@ def values(name: str, key: str) -> list[str]:
 
 
 def test_there_is_one_for_each_table_with_results_and_each_figure() -> None:
-    assert set(SWEEPS) == {"demo", "fs_pud"} | {f"ccl_table{k}" for k in ccl_tables()} | {
-        f"ccl_fig{k}" for k in range(3, 14)
-    }
+    ccl = {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14)}
+    assert set(SWEEPS) - set(FEW_SHOT) == {"demo"} | ccl
     assert set(ccl_tables()) == {str(k) for k in range(2, 21)} - {"6"}
     assert table_of("ccl_table8") == "8"
     assert table_of("ccl_fig3") is None
@@ -67,3 +69,30 @@ def test_figures_have_six_orders_and_references(name: str) -> None:
 def test_seeds_are_those_of_the_paper() -> None:
     assert values("ccl_table8", "seed") == ["42"]
     assert values("ccl_table20", "seed") == ["42", "40", "35"]
+
+
+@pytest.mark.parametrize("table", sorted(fsxlt_tables(), key=int))
+def test_few_shot_sweeps_run_all_that_their_table_holds(table: str) -> None:
+    names = [name for name in FEW_SHOT if sweep_table(name) == table]
+    rows = [row for row in fsxlt_tables()[table] if row.shots > 0 and row.language]
+    scores = table not in ("3", "14")
+    wanted = {(r.task, r.language, r.shots, r.method if scores else "full") for r in rows}
+    made = {
+        (params(name)["dataset"], language, int(k), method_name(strategy))
+        for name in names
+        for language in values(name, "language")
+        for k in values(name, "shots")
+        for strategy in values(name, "strategy")
+    }
+    assert names
+    assert wanted <= made
+    # Tables 3 and 14 need all languages of the tables of scores.
+    assert made == wanted or not scores
+
+
+@pytest.mark.parametrize("name", [name for name in FEW_SHOT if name != "fs_pud"])
+def test_few_shot_sweeps_are_those_of_the_paper(name: str) -> None:
+    given = params(name)
+    assert (given["experiment"], given["model"], given["model.label_on"]) == ("fewshot", "mbert", "last")
+    if sweep_table(name) in ("2", "6", "12", "13"):
+        assert given["bucket"] == "range(0,40)"

@@ -11,12 +11,13 @@ import yaml
 from xclrun.plan import strategy_name
 from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
-from xclrun.task import task_of
+from xclrun.task import Metric, Scored, task_of
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from xclrun.analysis.fewshot import Outcome
     from xclrun.analysis.record import RunRecord
     from xclrun.analysis.study import Predictions
 
@@ -37,12 +38,10 @@ def record(directory: RunDirectory) -> RunRecord:
     from xclrun.analysis.record import RunRecord
 
     manifest = directory.read_manifest()
-    config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    config = _config(directory)
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
     hops = 1 if stream == "joint" else len(languages)
-    task = task_of(config["dataset"]["task"], config["dataset"].get("tags_are", "spans"))
-    metrics = task.metrics(tagged=bool(manifest["tags"]))
-    scores = {metric.name: np.full((hops + 1, len(languages)), np.nan) for metric in metrics}
+    scores = {m.name: np.full((hops + 1, len(languages)), np.nan) for m in metrics_of(config, manifest)}
     for stage in manifest["stages"]:
         for language, values in stage["scores"].items():
             for metric, value in values.items():
@@ -81,6 +80,17 @@ def record(directory: RunDirectory) -> RunRecord:
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )
+
+
+def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric, ...]:
+    """Return the base scores that a run has."""
+    task = task_of(config["dataset"]["task"], config["dataset"].get("tags_are", "spans"))
+    return tuple(task.metrics(tagged=bool(manifest["tags"])))
+
+
+def _config(directory: RunDirectory) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return config
 
 
 def _costs(manifest: dict[str, Any]) -> dict[str, float]:
@@ -181,6 +191,45 @@ def read_predictions(outputs: Path, run_ids: Iterable[str], tell: Callable[[str]
                 found[run_id] = predictions(directory, sort)
             except (OSError, ValueError, KeyError) as error:
                 tell(f"predictions of {run_id} cannot be read ({error})")
+    return found
+
+
+def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
+    """Read what a finished few-shot run said of its target's test split before and after adapting, by task.
+
+    Raises:
+        OSError, ValueError, KeyError: a file cannot be read, or the two hops were tested on different sentences.
+    """
+    import numpy as np
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from xclrun.analysis.fewshot import Outcome
+
+    manifest = directory.read_manifest()
+    language, last = manifest["stream"]["languages"][-1], manifest["stages"][-1]["hop"]
+    columns = ["split", "language", "example_id", "gold", "predicted", "gold_tags", "predicted_tags"]
+    hops = []
+    for hop in (last - 1, last):
+        table = pq.read_table(directory.predictions(hop), columns=columns)
+        wanted = pc.and_(
+            pc.equal(table["split"].cast("string"), "test"), pc.equal(table["language"].cast("string"), language)
+        )
+        hops.append(table.filter(wanted).sort_by("example_id").combine_chunks())
+    before, after = hops
+    ids = tuple(before["example_id"].to_pylist())
+    if not len(ids) or ids != tuple(after["example_id"].to_pylist()):
+        raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
+    found = {}
+    for metric in metrics_of(_config(directory), manifest):
+        tags = metric.of is not Scored.labels
+        gold, predicted = ("gold_tags", "predicted_tags") if tags else ("gold", "predicted")
+        if before[gold].null_count:
+            continue
+        lengths = pc.list_value_length(before[gold]).to_numpy() if tags else np.ones(len(ids), dtype=int)
+        given = (before[gold], before[predicted], after[predicted])
+        values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in given]
+        found[metric.short] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
     return found
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from xclrun.analysis.correlation import correlate, lexical_overlap, shared_features
+from xclrun.analysis.correlation import correlate, shared_features
 
 
 def test_pairs_that_lack_a_value_do_not_count() -> None:
@@ -27,7 +27,5 @@ def test_undefined_is_nan(x: list, y: list) -> None:
 
 
 def test_what_languages_have_in_common() -> None:
-    assert lexical_overlap(["a", "b", "b"], ["b", "c", "b", "d"]) == pytest.approx(1 / 3)
-    assert math.isnan(lexical_overlap(["a"], []))
     english = {"81A": "SVO", "85A": "Prepositions", "86A": ""}
     assert shared_features(english, {"81A": "SVO", "85A": "", "86A": ""}) == 1

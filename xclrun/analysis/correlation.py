@@ -6,7 +6,7 @@ FS = "A Closer Look at Few-Shot Crosslingual Transfer" §5. METRICS.md, "Signifi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +35,6 @@ def correlate(x: ArrayLike, y: ArrayLike) -> Correlation:
 
     rank, linear = spearmanr(a, b), pearsonr(a, b)
     return Correlation(float(rank.statistic), float(rank.pvalue), float(linear.statistic), float(linear.pvalue), len(a))
-
-
-def lexical_overlap(source: Iterable[str], target: Iterable[str]) -> float:
-    """Share of the target's distinct word pieces that the source has too (FS §5); NaN for an empty target."""
-    known, asked = set(source), set(target)
-    return len(known & asked) / len(asked) if asked else math.nan
 
 
 def shared_features(one: Mapping[str, str], other: Mapping[str, str]) -> int:

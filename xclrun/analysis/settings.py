@@ -22,12 +22,16 @@ NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "s
 LONGEST = 4
 
 
-def config_settings(record: RunRecord) -> tuple[tuple[str, str], ...]:
+# (dotted key, value), sorted by key.
+Settings = tuple[tuple[str, str], ...]
+
+
+def config_settings(record: RunRecord) -> Settings:
     """Return the settings of a run that may not differ inside an average: (dotted key, value), sorted by key."""
     return tuple(sorted((k, v) for k, v in _flat(identity(record.config)) if k not in NAMED))
 
 
-def content_settings(record: RunRecord) -> tuple[tuple[str, str], ...]:
+def content_settings(record: RunRecord) -> Settings:
     """Return what may not differ either, though no config key says it: languages, data, encoder, versions."""
     return (
         ("languages", "+".join(sorted(record.languages))),
@@ -39,22 +43,26 @@ def content_settings(record: RunRecord) -> tuple[tuple[str, str], ...]:
     )
 
 
-def strategy_labels(records: Iterable[RunRecord]) -> dict[str, str]:
+def strategy_labels(
+    records: Iterable[RunRecord],
+    config: Callable[[RunRecord], Settings] = config_settings,
+    content: Callable[[RunRecord], Settings] = content_settings,
+) -> dict[str, str]:
     """Return run id → label of its strategy: the name alone where all runs of that name have the same settings.
 
     Settings of the strategy itself are named without ``strategy.``. Languages, data and encoder (first six digits of
     their fingerprints), and versions are named only where the config does not tell the runs apart.
     """
     records = list(records)
-    config = {r.run_id: config_settings(r) for r in records}
-    content = {r.run_id: content_settings(r) for r in records}
+    settings = {r.run_id: config(r) for r in records}
+    contents = {r.run_id: content(r) for r in records}
     labels: dict[str, str] = {}
     for (_, _, name), runs in grouped(records, lambda r: (r.dataset, r.model, r.strategy)).items():
-        configs = {config[r.run_id] for r in runs}
-        for own_config, same_config in grouped(runs, lambda r: config[r.run_id]).items():
-            contents = {content[r.run_id] for r in same_config}
-            for own_content, same in grouped(same_config, lambda r: content[r.run_id]).items():
-                shown = ", ".join([*_differing(own_config, configs), *_differing(own_content, contents)])
+        configs = {settings[r.run_id] for r in runs}
+        for own_config, same_config in grouped(runs, lambda r: settings[r.run_id]).items():
+            found = {contents[r.run_id] for r in same_config}
+            for own_content, same in grouped(same_config, lambda r: contents[r.run_id]).items():
+                shown = ", ".join([*_differing(own_config, configs), *_differing(own_content, found)])
                 labels |= {r.run_id: f"{name}({shown})" if shown else name for r in same}
     return labels
 

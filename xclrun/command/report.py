@@ -48,11 +48,14 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
 
+    from xclrun.analysis.fewshot import is_few_shot
     from xclrun.analysis.reference import REFERENCE
+    from xclrun.command.behind import read_behind
     from xclrun.launch import command
     from xclrun.records import read_predictions
     from xclrun.report import write_report
     from xclrun.report.published import table_of
+    from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.sections import Options
 
     sweep = _sweep(outputs, given.sweep) if given.sweep else None
@@ -65,11 +68,14 @@ def main(arguments: Sequence[str]) -> int:
     name = given.name or given.sweep or "all"
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
-    how = Options(given.unpaired, given.interval, given.full, table_of(given.sweep or ""))
+    tables = table_of(given.sweep or ""), sweep_table(given.sweep or "")
+    how = Options(given.unpaired, given.interval, given.full, *tables)
     folder = outputs / "reports" / name
-    finished = [record.run_id for record in records if record.status == "finished"]
+    behind = read_behind(outputs, records)
+    # Of few-shot runs see `read_behind`.
+    finished = [r.run_id for r in records if r.status == "finished" and not is_few_shot(r)]
     predicted = read_predictions(outputs, finished, lambda told: print(f"note: {told}", file=sys.stderr))
-    made = write_report(records, folder, name, commands, predicted, pool, how)
+    made = write_report(records, folder, name, commands, predicted, pool, how, behind)
     if mirror is not None:
         mirror.send_report(name, folder, made.to_json())
     if given.json:

@@ -11,8 +11,8 @@ from importlib import resources
 
 import xclrun
 from xclrun.analysis.record import RunRecord
-from xclrun.report.sections import Part, Section
-from xclrun.report.tables import DEFINITIONS, SHOWN, Cell, Table
+from xclrun.report.sections import Part, Shown
+from xclrun.report.tables import Cell, Table
 
 CAPTIONS = {
     "trade_offs": "Final performance, transfer and zero-shot transfer against negative forgetting",
@@ -27,6 +27,12 @@ CAPTIONS = {
     "confusions": "Confusion matrices",
     "example_curves": "Learning curves over sentences seen",
     "selection": "Checkpoint selection",
+    "few_shot_histograms": "Scores over buckets and over seeds",
+    "few_shot_jaccard": "Words that buckets have in common",
+    "few_shot_improved": "Improved predictions by presence in the bucket",
+    "few_shot_confusions": "Confusion matrices, zero-shot and few-shot",
+    "few_shot_gains": "Gains against what languages share with the source",
+    "few_shot_curves": "Learning curves of target adapting",
 }
 
 
@@ -34,7 +40,7 @@ def page(
     name: str,
     made: str,
     commands: Sequence[str],
-    sections: Sequence[Section],
+    sections: Sequence[Shown],
     figures: Mapping[str, str],
     records: Sequence[RunRecord],
     notes: Sequence[str],
@@ -54,9 +60,8 @@ def page(
     tables = [table for section in sections for part in section.parts for table in part.tables] + [runs]
     behind = _numbered(tables)
     finished = [record for record in records if record.status == "finished"]
-    definitions = "".join(
-        f"<dt>{measure} {arrow}</dt><dd>{_inline(DEFINITIONS[measure])}</dd>" for measure, arrow in SHOWN.items()
-    )
+    defined = {name: text for section in sections for name, text in section.definitions.items()}
+    definitions = "".join(f"<dt>{name}</dt><dd>{_inline(text)}</dd>" for name, text in defined.items())
     body = [
         f"<header><h1>{html.escape(name)}</h1>",
         f"<p class=meta>{len(finished)} finished runs · made {html.escape(made)} by xclrun {xclrun.__version__}</p>",
@@ -122,7 +127,7 @@ def _numbered(tables: Iterable[Table]) -> dict[tuple[str, ...], int]:
     return found
 
 
-def _navigation(sections: Sequence[Section]) -> str:
+def _navigation(sections: Sequence[Shown]) -> str:
     links = []
     for k, section in enumerate(sections):
         links.append(f'<a href="#s{k}"><b>{html.escape(section.title)}</b></a>')
@@ -130,7 +135,7 @@ def _navigation(sections: Sequence[Section]) -> str:
     return f'<nav aria-label="parts">{"".join(links)}<a href="#runs">Runs</a></nav>'
 
 
-def _section(k: int, section: Section, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
+def _section(k: int, section: Shown, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
     parts = [_part(f"s{k}-{i}", part, figures, behind) for i, part in enumerate(section.parts)]
     return "\n".join([f'<h2 id="s{k}">{html.escape(section.title)}</h2>', _notes(section.notes), *parts])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from xclrun.report.curves import learning_curves, training_curves
 from xclrun.report.figures import heatmaps
 from xclrun.report.inference import Inference
 from xclrun.report.published import beside_ours
-from xclrun.report.tables import SHOWN, Summary, Table
+from xclrun.report.tables import DEFINITIONS, SHOWN, Summary, Table
 from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
@@ -50,6 +50,27 @@ class Part:
     folded: bool = False
 
 
+class Shown(Protocol):
+    """What a report needs of a section; see `Section`."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def where(self) -> str: ...
+    @property
+    def parts(self) -> list[Part]: ...
+    @property
+    def notes(self) -> list[str]: ...
+    @property
+    def terminal(self) -> list[Table]: ...
+    @property
+    def lead(self) -> list[Table]: ...
+    @property
+    def definitions(self) -> dict[str, str]: ...
+    @property
+    def legend(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Section:
     """What a report says about one dataset and model."""
@@ -66,6 +87,34 @@ class Section:
     def title(self) -> str:
         return f"{self.comparison.dataset} · {self.comparison.model}"
 
+    @property
+    def where(self) -> str:
+        """How the names of its tables' files begin."""
+        return f"{self.comparison.dataset}_{self.comparison.model}"
+
+    @property
+    def terminal(self) -> list[Table]:
+        """What a terminal shows."""
+        tasks = self.comparison.tasks
+        mean = [self.summary.main([task], title=f"{task.capitalize()}, mean over orders and seeds") for task in tasks]
+        return mean + [self.summary.orders(task) for task in tasks]
+
+    @property
+    def lead(self) -> list[Table]:
+        """What stands first in Markdown, before the tables of the parts."""
+        return [self.summary.main(self.comparison.tasks)]
+
+    @property
+    def definitions(self) -> dict[str, str]:
+        """What its tables show, name with arrow → meaning."""
+        return {f"{measure} {arrow}": DEFINITIONS[measure] for measure, arrow in SHOWN.items()}
+
+    @property
+    def legend(self) -> str:
+        """What stands under its tables on a terminal."""
+        arrows = " ".join(f"{measure} {arrow}" for measure, arrow in SHOWN.items())
+        return f"{arrows} (the arrow: what is better) · percent, mean ± standard deviation over runs"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -76,12 +125,14 @@ class Options:
         interval: of the bootstrap: ``percentile``, ``bca`` or ``paper``.
         full: resamples have as many sentences as the test set, instead of 600 at most.
         table: number of the published table to set beside ours.
+        few_shot_table: number of the table of the few-shot paper that the sweep makes.
     """
 
     unpaired: bool = False
     interval: str = "percentile"
     full: bool = False
     table: str | None = None
+    few_shot_table: str | None = None
 
 
 def make_section(

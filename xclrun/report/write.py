@@ -2,6 +2,7 @@
 
 <out>/index.html              everything on one page             summary.csv   all numbers in long form
 <out>/summary.md              the same as Markdown               runs.csv      the runs behind them
+<out>/few_shot.csv            few-shot scores, a row for each run and task, where there are such runs
 <out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.{png,pdf,svg}
 """
 
@@ -16,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import xclrun
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.fewshot import few_shot_scores, is_few_shot
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.errors import UsageError
 from xclrun.report.costs import trials
+from xclrun.report.fewshot import Behind, few_shot_sections
 from xclrun.report.notes import comparison_notes, report_notes, unfinished
 from xclrun.report.page import page, runs_table
-from xclrun.report.sections import Options, Section, make_section
+from xclrun.report.sections import Options, Shown, make_section
 from xclrun.report.style import FORMATS, save, slug
-from xclrun.report.tables import DEFINITIONS, SHOWN, Summary, Table
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
@@ -34,9 +36,25 @@ if TYPE_CHECKING:
 
 PRECISION = "`summary.csv` has fractions in full precision, 95 % intervals, and further measures; `index.html` has all."
 
+FEW_SHOT = "few_shot.csv"
+
 # How the names of figures begin; what an earlier report left under such a name is removed.
-FIGURES = ("learning_curves_", "training_curves_", "heatmap_", "matrices_", "trade_offs_", "distances_", "one_hop_",
-           "memory_", "p_values_", "critical_", "confusions_", "example_curves_", "selection_")  # fmt: skip
+FIGURES = (
+    "learning_curves_",
+    "training_curves_",
+    "heatmap_",
+    "matrices_",
+    "trade_offs_",
+    "distances_",
+    "one_hop_",
+    "memory_",
+    "p_values_",
+    "critical_",
+    "confusions_",
+    "example_curves_",
+    "selection_",
+    "few_shot_",
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +65,8 @@ class Report:
         name: of the report.
         directory: where it lies.
         frame: the long form, as `xclrun.analysis.aggregate.summarise` gives it.
-        sections: one for each dataset and model.
+        few_shot: the few-shot runs, as `xclrun.analysis.fewshot.few_shot_scores` gives them.
+        sections: one for each dataset and model; few-shot runs have their own.
         records: all runs that were given, each once; only finished ones were used.
         notes: about the report as a whole.
         figures: paths of the figures, in the order of the report.
@@ -56,7 +75,8 @@ class Report:
     name: str
     directory: Path
     frame: pd.DataFrame
-    sections: list[Section]
+    few_shot: pd.DataFrame
+    sections: list[Shown]
     records: list[RunRecord]
     notes: list[str]
     figures: list[Path]
@@ -78,11 +98,10 @@ class Report:
         blocks = []
         for section in self.sections:
             blocks.append(f"{section.title}\n{'=' * len(section.title)}\n")
-            blocks += [table.text(width) for table in _terminal_tables(section.summary)]
+            blocks += [table.text(width) for table in section.terminal]
             blocks += [_wrapped(section.notes, width)] if section.notes else []
         blocks += [_wrapped(self.notes, width)] if self.notes else []
-        legend = " ".join(f"{measure} {arrow}" for measure, arrow in SHOWN.items())
-        blocks.append(f"{legend} (the arrow: what is better) · percent, mean ± standard deviation over runs")
+        blocks += dict.fromkeys(section.legend for section in self.sections)
         return "\n".join(blocks)
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +115,8 @@ class Report:
             "summary_md": str(self.summary_md),
             "figures": [str(path) for path in self.figures],
             "runs": dict(Counter(record.status for record in self.records)),
-            "rows": rows.astype(object).where(rows.notna(), None).to_dict(orient="records"),
+            "rows": _plain(rows),
+            **({} if self.few_shot.empty else {"few_shot": _plain(self.few_shot)}),
             "notes": [*(note for section in self.sections for note in section.notes), *self.notes],
         }
 
@@ -109,6 +129,7 @@ def write_report(
     predictions: Mapping[str, Predictions] | None = None,
     pool: Sequence[RunRecord] | None = None,
     options: Options | None = None,
+    behind: Behind | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
 
@@ -122,6 +143,7 @@ def write_report(
         predictions: run id → its predictions, for the bootstrap and the confusions; without them there are none.
         pool: all runs that are known, to count tuning trials; None: ``records``.
         options: how it is made.
+        behind: predictions and words of few-shot runs.
 
     Raises:
         UsageError: no run has finished, or ``out`` cannot be written.
@@ -134,24 +156,31 @@ def write_report(
             f"no finished runs{unfinished(unique)}; make some first, for example: xclrun strategy=naive,er -m"
         )
     options = options or Options()
-    frame, references = summarise(unique, options.unpaired), References(unique)
+    # Few-shot runs have no order and no measures of forgetting: they have sections of their own.
+    others = [record for record in unique if not is_few_shot(record)]
+    frame, references, few_shot = summarise(others, options.unpaired), References(others), few_shot_scores(unique)
     tried = trials(records if pool is None else pool)
-    sections = [
+    sections: list[Shown] = [
         make_section(c, frame, references, predictions or {}, tried, options, comparison_notes(c))
-        for c in comparisons(unique)
+        for c in comparisons(others)
     ]
+    sections += few_shot_sections(unique, behind, options.few_shot_table)
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     figures, drawings = _draw(sections, out / "figures")
-    report = Report(name, out, frame, sections, unique, report_notes(unique), figures)
+    report = Report(name, out, frame, few_shot, sections, unique, report_notes(unique), figures)
     _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, frame.to_csv(index=False, lineterminator="\n"))
+    if few_shot.empty:
+        (out / FEW_SHOT).unlink(missing_ok=True)
+    else:
+        atomic_write(out / FEW_SHOT, few_shot.to_csv(index=False, lineterminator="\n"))
     atomic_write(out / "runs.csv", runs_table(unique).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made))
     atomic_write(report.index, page(name, made, commands, sections, drawings, unique, report.notes))
     return report
 
 
-def _draw(sections: Sequence[Section], folder: Path) -> tuple[list[Path], dict[str, str]]:
+def _draw(sections: Sequence[Shown], folder: Path) -> tuple[list[Path], dict[str, str]]:
     """Draw and save all figures; return their paths, and name → SVG for the page."""
     paths: list[Path] = []
     drawings = {}
@@ -167,11 +196,11 @@ def _draw(sections: Sequence[Section], folder: Path) -> tuple[list[Path], dict[s
     return paths, drawings
 
 
-def _write_tables(sections: Sequence[Section], folder: Path) -> None:
+def _write_tables(sections: Sequence[Shown], folder: Path) -> None:
     """Write each table as Markdown, CSV and LaTeX, and remove those of an earlier report."""
     kept = set()
     for section in sections:
-        where = slug(f"{section.comparison.dataset}_{section.comparison.model}")
+        where = slug(section.where)
         for table in (table for part in section.parts for table in part.tables):
             for suffix, content in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
                 path = folder / f"{where}_{table.slug}.{suffix}"
@@ -182,10 +211,9 @@ def _write_tables(sections: Sequence[Section], folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _terminal_tables(summary: Summary) -> list[Table]:
-    tasks = summary.comparison.tasks
-    mean = [summary.main([task], title=f"{task.capitalize()}, mean over orders and seeds") for task in tasks]
-    return mean + [summary.orders(task) for task in tasks]
+def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return rows as JSON can hold them; NaN becomes None."""
+    return rows.astype(object).where(rows.notna(), None).to_dict(orient="records")
 
 
 def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
@@ -193,10 +221,11 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
     lines = [f"# {report.name}", "", f"{len(finished)} finished runs · made {made} by xclrun {xclrun.__version__}"]
     lines += [line for command in commands for line in ("", f"Command: `{command}`")]
     lines += ["", "Values are percent, mean ± sample standard deviation over runs.", PRECISION, ""]
-    lines += [f"- **{measure} {arrow}** {DEFINITIONS[measure]}" for measure, arrow in SHOWN.items()]
+    defined = {name: text for section in report.sections for name, text in section.definitions.items()}
+    lines += [f"- **{name}** {text}" for name, text in defined.items()]
     lines += ["", "↑ higher is better, ↓ lower is better.", ""]
     for section in report.sections:
-        lines += [f"## {section.title}", "", section.summary.main(section.comparison.tasks).markdown()]
+        lines += [f"## {section.title}", "", *(table.markdown() for table in section.lead)]
         lines += [table.markdown() for part in section.parts for table in part.tables]
         if section.notes:
             lines += ["### What is missing, what differs", "", *(f"- {note}" for note in section.notes), ""]

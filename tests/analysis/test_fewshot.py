@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.report.few_shot import run
+from xclrun.analysis.fewshot import (
+    KEYS,
+    Outcome,
+    best_so_far,
+    few_shot_scores,
+    over_buckets,
+    seeds_against_buckets,
+)
+from xclrun.analysis.gains import ALL, associations, with_mean
+from xclrun.analysis.record import RunRecord
+
+
+def scored(bucket: int, seed: int, zero: float, score: float, shots: int | None = 1, **fields: object) -> RunRecord:
+    """A German run with the scores that a test is about."""
+    made = run("de", shots or 1, bucket, seed, **fields)  # type: ignore[arg-type]
+    matrix = np.array([[0.1, 0.1], [0.9, zero], [0.8, score]])
+    config = {**made.config, "shots": shots}
+    data = made.to_json() | {"scores": {"token_accuracy": matrix.tolist()}, "config": config}
+    return RunRecord.from_json(data | {"run_id": f"{made.run_id}-{shots}"})
+
+
+def test_a_run_gives_its_zero_shot_and_its_few_shot_score() -> None:
+    table = few_shot_scores([scored(3, 2, 0.5, 0.7), scored(3, 2, 0.5, 0.7), run("hi", 4, 0, source=None)])
+    alone, row = table.itertuples(index=False)
+    assert (row.language, row.source, row.shots, row.bucket, row.seed) == ("de", "en", 1, 3, 2)
+    assert (row.zero_shot, row.score) == (0.5, 0.7)
+    assert (alone.language, alone.source) == ("hi", "none")
+    assert few_shot_scores([]).empty
+
+
+def test_seeds_are_averaged_before_buckets() -> None:
+    runs = [scored(0, 1, 0.5, 0.6), scored(0, 2, 0.4, 0.8), scored(1, 1, 0.5, 0.9)]
+    zero, one = over_buckets(few_shot_scores(runs)).itertuples(index=False)
+    # Buckets: (0.6 + 0.8) / 2 = 0.7 and 0.9. The seeds' zero-shot scores: 0.5 and 0.4.
+    assert one.mean == pytest.approx(0.8)
+    assert one.std == pytest.approx(0.2 / math.sqrt(2))
+    assert (one.buckets, one.seeds, one.n, len(one.runs)) == (2, 2, 3, 3)
+    assert (zero.shots, zero.buckets) == (0, 0)
+    assert zero.mean == pytest.approx(0.45)
+    assert zero.std == pytest.approx(0.1 / math.sqrt(2))
+
+
+def test_one_bucket_has_no_spread_and_what_was_not_measured_is_no_mean() -> None:
+    _, one = over_buckets(few_shot_scores([scored(0, 1, 0.5, 0.6)])).itertuples(index=False)
+    assert math.isnan(one.std)
+    hole = scored(1, 1, 0.5, 0.6).to_json()
+    hole["scores"]["token_accuracy"][2][1] = None
+    _, one = over_buckets(few_shot_scores([scored(0, 1, 0.5, 0.6), RunRecord.from_json(hole)])).itertuples(index=False)
+    assert math.isnan(one.mean)
+
+
+def test_settings_make_rows_of_their_own_but_bucket_language_and_k_do_not() -> None:
+    one, other = scored(0, 1, 0.5, 0.6), scored(1, 1, 0.5, 0.7)
+    changed = RunRecord.from_json(other.to_json() | {"config": {**other.config, "trainer": {"lr": 7e-5}}})
+    assert few_shot_scores([one, other, run("hi", 4, 2)])["strategy"].unique().tolist() == ["full"]
+    assert sorted(few_shot_scores([one, changed])["strategy"]) == ["full(trainer.lr=1e-05)", "full(trainer.lr=7e-05)"]
+
+
+def test_buckets_against_seeds() -> None:
+    runs = [scored(0, 1, 0.5, 0.6), scored(1, 1, 0.5, 0.9), scored(0, 2, 0.5, 0.8), scored(2, 1, 0.5, 0.7)]
+    found = seeds_against_buckets(few_shot_scores(runs))
+    assert found is not None
+    assert (found.seed, found.bucket) == (1, 0)
+    np.testing.assert_allclose(found.buckets, [0.6, 0.9, 0.7])
+    np.testing.assert_allclose(found.seeds, [0.6, 0.8])
+    assert seeds_against_buckets(few_shot_scores([scored(0, 1, 0.5, 0.6), scored(0, 2, 0.5, 0.8)])) is None
+
+
+def test_the_whole_training_split_is_no_k() -> None:
+    table = over_buckets(few_shot_scores([scored(0, 1, 0.5, 0.6, None), scored(0, 1, 0.5, 0.6)]))
+    assert sorted(table["shots"]) == [-1, 0, 1]
+    assert set(KEYS) <= set(table.columns)
+
+
+def test_confusions_leave_out_what_training_never_had() -> None:
+    gold, after = np.array([0, 1, -1, 1]), np.array([0, 0, 1, 1])
+    outcome = Outcome(("a", "b"), ("x", "y"), np.array([2, 2]), gold, after, after)
+    np.testing.assert_array_equal(outcome.confusion(after), [[1, 0], [1, 1]])
+
+
+def test_the_best_score_stays_after_stopping() -> None:
+    points = [
+        {"hop": 1, "epoch": 1, "dev": {"de": {"token_accuracy": 0.99}}},
+        {"hop": 2, "epoch": 1, "dev": {"de": {"token_accuracy": 0.5}}},
+        {"hop": 2, "epoch": 2, "dev": {"de": {"token_accuracy": 0.7}}},
+        {"hop": 2, "epoch": 3, "dev": {"de": {"token_accuracy": 0.6}}},
+    ]
+    np.testing.assert_allclose(best_so_far(points, 2, "de", "token_accuracy", 5), [0.5, 0.7, 0.7, 0.7, 0.7])
+    assert np.isnan(best_so_far(points, 2, "hi", "token_accuracy", 2)).all()
+
+
+def test_gains_are_set_against_every_factor() -> None:
+    gains = with_mean({1: {"de": 0.1, "hi": 0.3, "th": 0.5}, 4: {"de": 0.3, "hi": 0.5}})
+    assert gains[ALL] == pytest.approx({"de": 0.2, "hi": 0.4})
+    assert with_mean({}) == {ALL: {}}
+    found = {(a.factor, a.gains, a.overlap): a.found for a in associations(gains, {1: {"de": 9, "hi": 5, "th": 1}}, {})}
+    assert found["lexical_overlap", 1, 1].spearman == pytest.approx(-1)
+    assert found["lexical_overlap", 4, 1].n == 2
+    assert found["wals_features", 1, None].n == 0

@@ -1,0 +1,217 @@
+"""Few-shot runs → one table of scores by (language, K, strategy, bucket, seed), and its averages over buckets.
+
+FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §4. A run trains on a source language, then
+adapts to a bucket of a target: stream ``transfer``. Its zero-shot score is the score on the target before adapting
+(K = 0); without a source, the score before any fine-tuning. All scores are fractions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.settings import config_settings, content_settings, strategy_labels
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STREAM = "transfer"
+NO_SOURCE = "none"
+FULL = "full"
+# K where the whole training split is used, in place of a bucket.
+WHOLE = -1
+
+# One row per run and task. ``shots`` is K or WHOLE; ``bucket`` is −1 where there are none.
+COLUMNS = ("run_id", "dataset", "model", "task", "source", "language", "shots", "strategy", "bucket", "seed",
+           "zero_shot", "score")  # fmt: skip
+# What a row of averages is about.
+KEYS = ["dataset", "model", "task", "source", "language", "shots", "strategy"]
+
+# Beside order, seed and bucket, what may differ between the runs of one strategy: rows have columns for these.
+_OWN = ("shots", "language", "source", "order.name", "order.languages", "dataset.languages")
+
+
+def is_few_shot(record: RunRecord) -> bool:
+    """Whether a run is few-shot transfer."""
+    return record.stream == STREAM
+
+
+def target(record: RunRecord) -> str:
+    """Return the language that a few-shot run adapts to."""
+    return record.languages[-1]
+
+
+def source(record: RunRecord) -> str:
+    """Return the language of source training, or ``none``."""
+    return record.languages[0] if len(record.languages) > 1 else NO_SOURCE
+
+
+def labels(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return run id → label of its strategy: the name, and settings where runs of that name differ in them.
+
+    Not told apart by K, language, bucket and source, nor by their data, which differ with them. ``naive`` is called
+    ``full``, as the paper and the choice of conf call it.
+    """
+    found = strategy_labels(
+        records,
+        config=lambda r: tuple(item for item in config_settings(r) if item[0] not in _OWN),
+        content=lambda r: tuple(item for item in content_settings(r) if item[0] not in ("languages", "data")),
+    )
+    return {run_id: re.sub(r"^naive\b", FULL, label) for run_id, label in found.items()}
+
+
+def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
+    """Return the finished few-shot runs, each run id once, as a table with `COLUMNS`, a row for each task."""
+    import pandas as pd
+
+    runs = sorted(
+        {r.run_id: r for r in records if is_few_shot(r) and r.status == "finished"}.values(), key=lambda r: r.run_id
+    )
+    named = labels(runs)
+    found = []
+    for run in runs:
+        shots = run.config.get("shots")
+        for task in run.tasks:
+            column = run.scores[TASKS[task]][:, -1]
+            bucket = -1 if run.bucket is None else run.bucket
+            what = (run.run_id, run.dataset, run.model, task, source(run), target(run))
+            how = (WHOLE if shots is None else int(shots), named[run.run_id], bucket, run.seed)
+            found.append((*what, *how, float(column[-2]), float(column[-1])))
+    return pd.DataFrame(found, columns=list(COLUMNS)).astype({"zero_shot": float, "score": float})
+
+
+def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
+    """Average over buckets: for each of `KEYS` the mean over buckets of the means over seeds.
+
+    Returns:
+        Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1; NaN for one bucket),
+        ``zero_shot`` (mean over the same runs), ``buckets``, ``seeds``, ``n`` (runs), ``runs`` (their ids). K = 0 is a
+        row of its own under every strategy: mean and standard deviation of zero-shot scores over seeds, 0 buckets. A
+        score that was not measured makes the mean NaN.
+    """
+    import pandas as pd
+
+    found: list[tuple[Any, ...]] = []
+    for key, own in groups(scores, KEYS):
+        values = own.groupby("bucket")["score"].apply(lambda s: s.mean(skipna=False)).to_numpy()
+        found.append((*key, *_mean_std(values), own["zero_shot"].mean(skipna=False), len(values), own["seed"].nunique(),
+                     len(own), tuple(own["run_id"])))  # fmt: skip
+    without = [key for key in KEYS if key != "shots"]
+    for key, own in groups(scores, without):
+        values = own.groupby("seed")["zero_shot"].first().to_numpy()
+        dataset, model, task, of, language, strategy = key
+        mean, std = _mean_std(values)
+        what = (dataset, model, task, of, language, 0, strategy)
+        found.append((*what, mean, std, mean, 0, len(values), len(own), tuple(own["run_id"])))
+    columns = [*KEYS, "mean", "std", "zero_shot", "buckets", "seeds", "n", "runs"]
+    return pd.DataFrame(found, columns=columns).sort_values(KEYS, ignore_index=True)
+
+
+def groups(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """Yield (values of ``names``, rows), sorted."""
+    yield from frame.groupby(list(names), sort=True)
+
+
+def rows(frame: pd.DataFrame) -> Iterator[Any]:
+    """Yield the rows as named tuples."""
+    yield from frame.itertuples(index=False)
+
+
+def _mean_std(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """Scores of one language, K and strategy by what differs (FS Fig. 1).
+
+    Attributes:
+        buckets: scores of all buckets with one seed, and that seed.
+        seeds: scores of all seeds with one bucket, and that bucket.
+    """
+
+    buckets: np.ndarray
+    seed: int
+    seeds: np.ndarray
+    bucket: int
+
+
+def seeds_against_buckets(own: pd.DataFrame) -> Spreads | None:
+    """Return the scores over buckets with the seed that has most of them, and over seeds likewise.
+
+    Args:
+        own: rows of one of `KEYS`. Of equals the smallest seed or bucket counts.
+
+    Returns:
+        None where there are not two buckets with a seed in common.
+    """
+    pairs = own[["seed", "bucket"]].drop_duplicates()
+    buckets, seeds = Counter(sorted(pairs["seed"].tolist())), Counter(sorted(pairs["bucket"].tolist()))
+    if not buckets or max(buckets.values()) < 2:
+        return None
+    (seed, _), (bucket, _) = buckets.most_common(1)[0], seeds.most_common(1)[0]
+    of_seed = own[own["seed"] == seed].sort_values("bucket")["score"].to_numpy()
+    return Spreads(of_seed, seed, own[own["bucket"] == bucket].sort_values("seed")["score"].to_numpy(), bucket)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run said of the target's test split, before and after adapting.
+
+    Attributes:
+        names: of the labels, by id.
+        ids: of the sentences.
+        lengths: labels of each sentence, shape (sentences,): 1 for classes, its words for tags.
+        gold, before, after: label ids, sentence after sentence, shape (sum of lengths,); gold −1: never in training.
+    """
+
+    names: tuple[str, ...]
+    ids: tuple[str, ...]
+    lengths: np.ndarray
+    gold: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+
+    def confusion(self, predicted: np.ndarray) -> np.ndarray:
+        """Return how often each gold label (rows) was taken for each label (columns); unknown gold is left out."""
+        matrix = np.zeros((len(self.names), len(self.names)), dtype=int)
+        known = self.gold >= 0
+        np.add.at(matrix, (self.gold[known], predicted[known]), 1)
+        return matrix
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words behind one few-shot run.
+
+    Attributes:
+        source: distinct words of the source's training split; empty without a source.
+        bucket: distinct words of the bucket.
+        pairs: distinct (word, tag) of the bucket; empty without tags.
+        test: sentence id → the words of the target's test split.
+    """
+
+    source: frozenset[str]
+    bucket: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+    test: dict[str, tuple[str, ...]]
+
+
+def best_so_far(points: Iterable[dict[str, Any]], hop: int, language: str, metric: str, epochs: int) -> np.ndarray:
+    """Return the dev score of the best epoch up to each of ``epochs`` of a hop, shape (epochs,); NaN before the first.
+
+    After training has stopped the best stays what it was: that is the model which is kept (FS Fig. 6).
+    """
+    best = np.full(epochs, np.nan)
+    for point in points:
+        score = (point.get("dev") or {}).get(language, {}).get(metric)
+        if point["hop"] == hop and score is not None:
+            best[point["epoch"] - 1 :] = np.fmax(best[point["epoch"] - 1 :], score)
+    return best

@@ -1,0 +1,134 @@
+"""The figures of the few-shot paper, as data, and the languages' features behind its Table 3.
+
+``fsxlt_tables.csv`` and ``wals_features.csv`` hold facts from "A Closer Look at Few-Shot Crosslingual Transfer" (FS;
+Zhao et al. 2021): Tables 2, 3, 6, 12, 13, 14, and Table 9. Where English is the source, K = 0 is zero-shot.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from xclrun.analysis.correlation import shared_features
+from xclrun.analysis.gains import Association, ByLanguage, associations, with_mean
+
+SOURCE = "en"
+# Tasks of Table 3 → tables of their scores.
+TABLES = {"panx": "13", "udpos": "12"}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """One published number: scores and their standard deviation over 40 buckets as fractions (NaN: none was printed);
+    Table 14 as a fraction too; of Table 3 the coefficient."""
+
+    table: str
+    task: str
+    language: str
+    shots: int
+    method: str
+    mean: float
+    std: float
+
+
+@cache
+def fsxlt_tables() -> dict[str, tuple[Reported, ...]]:
+    """Return table number → its numbers, in the order of the paper."""
+    scale = {"3": 1.0, "14": 1000.0}
+    found: dict[str, list[Reported]] = {}
+    for row in _rows("fsxlt_tables.csv"):
+        table, unit = row["table"], scale.get(row["table"], 100.0)
+        mean, std = (float(row[key]) / unit if row[key] else math.nan for key in ("mean", "std"))
+        found.setdefault(table, []).append(
+            Reported(table, row["task"], row["language"], int(row["shots"]), row["method"], mean, std)
+        )
+    return {table: tuple(rows) for table, rows in found.items()}
+
+
+@cache
+def wals() -> dict[str, dict[str, str]]:
+    """Return language → WALS feature → value; languages without any feature are left out, as is a value not known."""
+    rows = {row["iso"]: {k: v for k, v in row.items() if k[0].isdigit() and v} for row in _rows("wals_features.csv")}
+    return {language: features for language, features in rows.items() if features}
+
+
+@cache
+def shared_with_english() -> dict[str, float]:
+    """Return language → number of WALS features that it shares with English; a language without any is left out.
+
+    Of the others, a feature that is not known is not shared.
+    """
+    known = wals()
+    return {
+        language: float(shared_features(known[SOURCE], features))
+        for language, features in known.items()
+        if language != SOURCE
+    }
+
+
+def sweep_table(sweep: str) -> str | None:
+    """Return the number of the published table that a sweep makes (``fs_table2_marc`` → ``2``), or None."""
+    number = sweep.removeprefix("fs_table").partition("_")[0]
+    return number if sweep.startswith("fs_table") and number in fsxlt_tables() else None
+
+
+def scores(task: str) -> dict[tuple[str, int, str], Reported]:
+    """Return the published scores of a task: (language, K, method) → number; K = 0 under every method of its table.
+
+    A number that several tables have is the same in all.
+    """
+    rows = [r for table, them in fsxlt_tables().items() if table not in ("3", "14") for r in them if r.task == task]
+    methods = {r.method for r in rows}
+    found = {(r.language, r.shots, r.method): r for r in rows}
+    zero = {(r.language, 0, method): r for r in rows if r.shots == 0 for method in methods}
+    return zero | found
+
+
+def published_overlap(task: str) -> dict[int, ByLanguage]:
+    """Return K → language → lexical overlap as a fraction (Table 14); under ALL over all K."""
+    found: dict[int, dict[str, float]] = {}
+    for r in fsxlt_tables()["14"]:
+        if r.task == task:
+            found.setdefault(r.shots, {})[r.language] = r.mean
+    return with_mean(found)
+
+
+def published_gains(task: str) -> dict[int, ByLanguage]:
+    """Return K → language → few-shot score minus zero-shot score (Tables 12, 13); under ALL over all K."""
+    rows = [r for r in fsxlt_tables()[TABLES[task]] if r.task == task and r.language != SOURCE]
+    zero = {r.language: r.mean for r in rows if r.shots == 0}
+    found: dict[int, dict[str, float]] = {}
+    for r in rows:
+        if r.shots > 0:
+            found.setdefault(r.shots, {})[r.language] = r.mean - zero[r.language]
+    return with_mean(found)
+
+
+def published_associations(task: str) -> list[Association]:
+    """Return the correlations behind Table 3, from the printed Tables 9 and 12 to 14."""
+    return associations(published_gains(task), published_overlap(task), shared_with_english())
+
+
+def printed(task: str, factor: str) -> tuple[float, float]:
+    """Return Table 3's Spearman's and Pearson's coefficient."""
+    told = {r.method: r.mean for r in fsxlt_tables()["3"] if r.task == task}
+    return told[f"{factor}:spearman"], told[f"{factor}:pearson"]
+
+
+def distance(task: str, one: Association) -> float:
+    """Return by how much the coefficients of an association are off Table 3's at most."""
+    spearman, pearson = printed(task, one.factor)
+    return max(abs(one.found.spearman - spearman), abs(one.found.pearson - pearson))
+
+
+def closest(task: str, factor: str) -> Association:
+    """Return the association that comes closest to Table 3."""
+    return min((a for a in published_associations(task) if a.factor == factor), key=lambda a: distance(task, a))
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    text = resources.files("xclrun.report.published").joinpath(name).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
