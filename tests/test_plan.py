@@ -614,7 +614,8 @@ def test_no_two_hops_share_a_key_that_they_should_not(everything: list[tuple[str
     assert len({stage.evaluation for stage in stages}) == 3 * (1 + 2 + parts) + ordered * (6 + 6) + 1
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+# Those that tune BERT's pooler are not for the joint task, which reads no class through it.
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if "pooler" not in name])
 def test_only_strategies_that_keep_something_have_a_state(
     strategy: str, planned: Callable[..., tuple[Stage, ...]]
 ) -> None:

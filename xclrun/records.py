@@ -181,6 +181,19 @@ def predictions(directory: RunDirectory, sort: _Sorted | None = None) -> Predict
     return Predictions(tuple(manifest["labels"]), sentences)
 
 
+def read_predictions(outputs: Path, run_ids: Iterable[str], tell: Callable[[str], None]) -> dict[str, Predictions]:
+    """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
+    found, sort = {}, _Sorted()
+    for run_id in run_ids:
+        directory = RunDirectory(outputs / "runs" / run_id)
+        if directory.finished:
+            try:
+                found[run_id] = predictions(directory, sort)
+            except (OSError, ValueError, KeyError) as error:
+                tell(f"predictions of {run_id} cannot be read ({error})")
+    return found
+
+
 def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     """Read what a finished few-shot run said of its target's test split before and after adapting, by task.
 
@@ -217,19 +230,6 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
         given = (before[gold], before[predicted], after[predicted])
         values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in given]
         found[metric.short] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
-    return found
-
-
-def read_predictions(outputs: Path, run_ids: Iterable[str], tell: Callable[[str], None]) -> dict[str, Predictions]:
-    """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
-    found, sort = {}, _Sorted()
-    for run_id in run_ids:
-        directory = RunDirectory(outputs / "runs" / run_id)
-        if directory.finished:
-            try:
-                found[run_id] = predictions(directory, sort)
-            except (OSError, ValueError, KeyError) as error:
-                tell(f"predictions of {run_id} cannot be read ({error})")
     return found
 
 

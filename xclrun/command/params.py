@@ -212,6 +212,8 @@ class _Nowhere:
 def _task(config: Config, given: Mapping[str, int]) -> Task:
     """Return what the count depends on: as given, else from the data."""
     listed = config.order.languages
+    if config.protocol is not None:
+        listed = [language for language in (config.from_source, config.language) if language is not None]
     if "task.languages" in given:
         number = given["task.languages"]
         if listed is not None and len(listed) != number:

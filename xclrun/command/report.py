@@ -71,10 +71,10 @@ def main(arguments: Sequence[str]) -> int:
     tables = table_of(given.sweep or ""), sweep_table(given.sweep or "")
     how = Options(given.unpaired, given.interval, given.full, *tables)
     folder = outputs / "reports" / name
-    # Of few-shot runs see `read_behind`.
-    finished = [record.run_id for record in records if record.status == "finished" and not is_few_shot(record)]
-    predicted = read_predictions(outputs, finished, lambda told: print(f"note: {told}", file=sys.stderr))
     behind = read_behind(outputs, records)
+    # Of few-shot runs see `read_behind`.
+    finished = [r.run_id for r in records if r.status == "finished" and not is_few_shot(r)]
+    predicted = read_predictions(outputs, finished, lambda told: print(f"note: {told}", file=sys.stderr))
     made = write_report(records, folder, name, commands, predicted, pool, how, behind)
     if mirror is not None:
         mirror.send_report(name, folder, made.to_json())

@@ -25,14 +25,14 @@ CAPTIONS = {
     "matrices": "Score matrices",
     "training_curves": "Training curves",
     "confusions": "Confusion matrices",
+    "example_curves": "Learning curves over sentences seen",
+    "selection": "Checkpoint selection",
     "few_shot_histograms": "Scores over buckets and over seeds",
     "few_shot_jaccard": "Words that buckets have in common",
     "few_shot_improved": "Improved predictions by presence in the bucket",
     "few_shot_confusions": "Confusion matrices, zero-shot and few-shot",
     "few_shot_gains": "Gains against what languages share with the source",
     "few_shot_curves": "Learning curves of target adapting",
-    "example_curves": "Learning curves over sentences seen",
-    "selection": "Checkpoint selection",
 }
 
 

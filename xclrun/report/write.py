@@ -39,9 +39,22 @@ PRECISION = "`summary.csv` has fractions in full precision, 95 % intervals, and 
 FEW_SHOT = "few_shot.csv"
 
 # How the names of figures begin; what an earlier report left under such a name is removed.
-FIGURES = ("learning_curves_", "training_curves_", "heatmap_", "matrices_", "trade_offs_", "distances_", "one_hop_",
-           "memory_", "p_values_", "critical_", "confusions_", "example_curves_", "selection_",
-           "few_shot_")  # fmt: skip
+FIGURES = (
+    "learning_curves_",
+    "training_curves_",
+    "heatmap_",
+    "matrices_",
+    "trade_offs_",
+    "distances_",
+    "one_hop_",
+    "memory_",
+    "p_values_",
+    "critical_",
+    "confusions_",
+    "example_curves_",
+    "selection_",
+    "few_shot_",
+)
 
 
 @dataclass(frozen=True)
