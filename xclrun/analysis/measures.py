@@ -66,7 +66,7 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
         return _measure_final(record, final, area, Absent(NOT_A_SEQUENCE[record.stream]))
     forgot, gained = metrics.forgetting_per_language(R), metrics.transfer_per_language(R, reference)
     zero_shot = metrics.zero_shot_transfer_per_language(R)
-    values = {
+    values: dict[str, tuple[float | np.ndarray, np.ndarray | None]] = {
         "F": (metrics.forgetting(R), forgot),
         "T": (metrics.transfer(R, reference), gained),
         "T0": (metrics.zero_shot_transfer(R), zero_shot),

@@ -40,23 +40,16 @@ def chosen(summary: Summary, task: str) -> dict[str, Selected]:
 
 def efficiency(summary: Summary) -> Table | None:
     """Return AULTC of each strategy, and the online codelength; None where no run was evaluated inside hops."""
-    tasks, notes, rows = summary.comparison.tasks, Notes(), []
+    tasks, notes = summary.comparison.tasks, Notes()
     if not any(run.points for run in summary.comparison.runs):
         return None
-    for label in summary.comparison.strategies:
-        cells = []
-        for task in tasks:
-            value, spread = summary.value(label, task, "AULTC"), summary.std(label, task, "AULTC")
-            if math.isnan(value):
-                cells.append(Cell(f"n/a {notes.mark(summary.status(label, task, 'AULTC'))}"))
-            else:
-                text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
-                cells.append(Cell(text, value, summary.behind(label)))
-        rows.append((label, *cells, f"n/a {notes.mark(NO_CODE)}"))
-    for k in range(1, 1 + len(tasks)):
-        values = [row[k].value for row in rows if not math.isnan(row[k].value)]
-        for row in rows if len(values) > 1 else []:
-            row[k].best = percent(row[k].value) == percent(max(values))
+    code, labels = f"n/a {notes.mark(NO_CODE)}", list(summary.comparison.strategies)
+    columns = [[_area(summary, label, task, notes) for label in labels] for task in tasks]
+    for column in columns:
+        values = [cell.value for cell in column if not math.isnan(cell.value)]
+        for cell in column if len(values) > 1 else []:
+            cell.best = percent(cell.value) == percent(max(values))
+    rows = [(label, *(column[k] for column in columns), code) for k, label in enumerate(labels)]
     several = len(tasks) > 1
     header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks), "codelength (kbit) ↓")
     told = (
@@ -65,6 +58,14 @@ def efficiency(summary: Summary) -> Table | None:
         "codelength: online (prequential) codelength of all labels (GLI)",
     )
     return Table("Learning efficiency", header, tuple(rows), (*notes.lines(), *told))
+
+
+def _area(summary: Summary, label: str, task: str, notes: Notes) -> Cell:
+    value, spread = summary.value(label, task, "AULTC"), summary.std(label, task, "AULTC")
+    if math.isnan(value):
+        return Cell(f"n/a {notes.mark(summary.status(label, task, 'AULTC'))}")
+    text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
+    return Cell(text, value, summary.behind(label))
 
 
 def checkpoints(found: Mapping[str, Selected], task: str) -> Table | None:

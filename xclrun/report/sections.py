@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -256,11 +256,7 @@ def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part
     return part
 
 
-def _pages(name: str, pages: list[Figure]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def _pages(name: str, pages: Sequence[Callable[[], Figure]]) -> Iterator[tuple[str, Callable[[], Figure]]]:
     """Yield (name, first page), (name_2, second page), …"""
     for k, page in enumerate(pages, start=1):
-        yield name if k == 1 else f"{name}_{k}", partial(_same, page)
-
-
-def _same(page: Figure) -> Figure:
-    return page
+        yield name if k == 1 else f"{name}_{k}", page
