@@ -66,7 +66,7 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
         return _measure_final(record, final, area, Absent(NOT_A_SEQUENCE[record.stream]))
     forgot, gained = metrics.forgetting_per_language(R), metrics.transfer_per_language(R, reference)
     zero_shot = metrics.zero_shot_transfer_per_language(R)
-    values: dict[str, tuple[float | np.ndarray, np.ndarray | None]] = {
+    values = {
         "F": (metrics.forgetting(R), forgot),
         "T": (metrics.transfer(R, reference), gained),
         "T0": (metrics.zero_shot_transfer(R), zero_shot),
@@ -75,7 +75,7 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
         "I": (metrics.intransigence(R, reference), None),
         "FP_std": (metrics.final_std(R), None),
         "FP_min": (metrics.final_min(R), None),
-        "AULTC": (aultc(record, metric), None),
+        "AULTC": (np.asarray(aultc(record, metric)), None),
     }
     found: Measured = {}
     for name in MEASURES:
