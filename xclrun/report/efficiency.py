@@ -68,7 +68,7 @@ def _area(summary: Summary, label: str, task: str, notes: Notes) -> Cell:
     return Cell(text, value, summary.behind(label))
 
 
-def checkpoints(found: Mapping[str, Selected], task: str) -> Table | None:
+def checkpoints(summary: Summary, found: Mapping[str, Selected], task: str) -> Table | None:
     """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
     rows = []
     for label, of in found.items():
@@ -77,7 +77,8 @@ def checkpoints(found: Mapping[str, Selected], task: str) -> Table | None:
         lines = [(k, [array[j] for array in arrays]) for j, k in enumerate(of.languages)]
         lines.append(("mean", [_mean(array) for array in arrays]))
         for language, (picked, best, *others) in lines:
-            cells = [_cell(value) for value in (picked, best, best - picked, *others)]
+            runs = summary.behind(label)
+            cells = [_cell(value, runs) for value in (picked, best, best - picked, *others)]
             rows.append((label, language, *cells))
     if not rows:
         return None
@@ -185,5 +186,5 @@ def _mean(values: np.ndarray) -> float:
     return float(there.mean()) if there.size else math.nan
 
 
-def _cell(value: float) -> Cell:
-    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value))
+def _cell(value: float, runs: tuple[str, ...]) -> Cell:
+    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), runs)

@@ -234,7 +234,7 @@ def _inside_hops(summary: Summary) -> Part:
             (f"example_curves_{name}", partial(efficiency.example_curves, summary, task)),
             (f"selection_{name}", partial(efficiency.selections, summary, found, task)),
         ]
-        table = efficiency.checkpoints(found, task)
+        table = efficiency.checkpoints(summary, found, task)
         part.tables += [table] if table is not None else []
     return part
 
