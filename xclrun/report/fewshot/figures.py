@@ -47,6 +47,7 @@ def histograms(spreads: Mapping[Cell, Spreads], task: str, title: str) -> Figure
             axes.hist(values, bins=bins.tolist(), weights=share, label=f"{name}, std {values.std(ddof=1):.2f}", **look)
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
         axes.set_ylim(0, 1.45 * axes.get_ylim()[1])
+        axes.locator_params(axis="x", nbins=5)
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         _plain(axes)
     figure.supxlabel(METRIC_NAMES[task], fontsize=8)
