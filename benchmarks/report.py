@@ -137,7 +137,8 @@ def make_study(outputs: Path) -> int:
 def command(*arguments: str) -> tuple[float, float, float]:
     """Run xclrun; return wall seconds, CPU seconds, and the most memory it took in GB."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "xclrun.cli", *arguments], check=False, stdout=subprocess.DEVNULL)
+    code = "import sys; from xclrun.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, *arguments], check=False, stdout=subprocess.DEVNULL)
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(f"xclrun {' '.join(arguments)} failed")

@@ -74,6 +74,7 @@ class Mirror:
 
         self.outputs, self.tracking = outputs, tracking
         self.uri = tracking_uri(outputs, tracking.uri)
+        self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():
             self.client: MlflowClient = MlflowClient(self.uri)
@@ -150,13 +151,23 @@ class Mirror:
             return found.info.run_id
 
     def send_run(
-        self, directory: RunDirectory, references: References, parent: str | None = None, rebuild: bool = False
+        self,
+        directory: RunDirectory,
+        references: References,
+        parent: str | None = None,
+        rebuild: bool = False,
+        there: Mapping[str, str] | None = None,
     ) -> bool:
-        """Send one run; return whether anything was sent. A run that is there as it is here is left alone."""
-        manifest = directory.read_manifest()
+        """Send one run; return whether anything was sent. A run that is there as it is here is left alone.
+
+        ``there``, run id → version of what was sent, spares asking for it; a run that is not in it is asked for.
+        """
         mine = record(directory)
         metrics = _metrics(mine, references)
         version = _version(directory, metrics)
+        if there is not None and there.get(mine.run_id) == version and not rebuild:
+            return False
+        manifest = directory.read_manifest()
         with self._talking():
             found = self._find("run_id", mine.run_id)
             if found is not None and found.data.tags.get(f"{TAG}.version") == version and not rebuild:
@@ -207,6 +218,7 @@ class Mirror:
 
     def _log_artifacts(self, run: str, directory: RunDirectory, mine: RunRecord) -> None:
         from xclrun.report.figures import heatmap
+        from xclrun.report.style import settle
 
         self.client.log_dict(run, mine.to_json(), RECORD)
         for path in (directory.config, directory.manifest, directory.events, directory.scores):
@@ -228,7 +240,9 @@ class Mirror:
                 {"columns": list(rows), "data": list(map(list, zip(*rows.values(), strict=True)))},
                 f"{task}_scores.json",
             )
-            self.client.log_figure(run, heatmap(mine, task), f"{task}_scores.png")
+            figure = heatmap(mine, task)
+            settle(figure)
+            self.client.log_figure(run, figure, f"{task}_scores.png")
 
     def send_all(
         self, only: Sequence[str] | None = None, references: References | None = None, rebuild: bool = False
@@ -237,6 +251,7 @@ class Mirror:
 
         ``rebuild`` also sends again what seems to be there.
         """
+        self._runs = None
         references = references or References(read_records(self.outputs))
         parents: dict[str, str] = {}
         for sweep in sweeps(self.outputs):
@@ -245,14 +260,38 @@ class Mirror:
                 parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
                 if all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"]):
                     self._end_sweep(parent)
+        # Asking for all at once takes as long as asking for a few hundred one by one.
+        there = self._versions() if only is None and not rebuild else None
         sent = 0
         for directory in run_directories(self.outputs):
             if only is None or directory.run_id in only:
                 try:
-                    sent += self.send_run(directory, references, parents.get(directory.run_id), rebuild)
+                    sent += self.send_run(directory, references, parents.get(directory.run_id), rebuild, there)
                 except (OSError, ValueError, KeyError) as error:
                     print(f"note: {directory.path} cannot be read ({error!r}): not sent", file=sys.stderr)
+        if sent:
+            self._runs = None
         return sent
+
+    def _versions(self) -> dict[str, str]:
+        """Return run id → version of what MLflow has of it."""
+        with self._talking():
+            tags = [run.data.tags for run in self._search()]
+        return {of[f"{TAG}.run_id"]: of.get(f"{TAG}.version", "") for of in tags}
+
+    def _search(self) -> list[MlflowRun]:
+        """Return all runs that MLflow has, as they were when they were last asked for, before anything was sent."""
+        if self._runs is None:
+            self._runs, token = [], None
+            while True:
+                page = self.client.search_runs(
+                    [self.experiment], f"tags.`{TAG}.kind` = 'run'", max_results=1000, page_token=token
+                )
+                self._runs += page
+                token = page.token
+                if not token:
+                    break
+        return self._runs
 
     def _end_sweep(self, parent: str) -> None:
         with self._talking():
@@ -278,23 +317,18 @@ class Mirror:
         """Return the records of all runs in MLflow."""
         from urllib.parse import unquote, urlparse
 
-        found, token = [], None
+        found = []
         with self._talking():
-            while True:
-                page = self.client.search_runs(
-                    [self.experiment], f"tags.`{TAG}.kind` = 'run'", max_results=1000, page_token=token
-                )
-                for run in page:
-                    place = urlparse(run.info.artifact_uri)
-                    if place.scheme in ("", "file"):
-                        path = Path(unquote(place.path)) / RECORD
-                    else:
-                        path = Path(self.client.download_artifacts(run.info.run_id, RECORD))
-                    if path.is_file():
-                        found.append(RunRecord.from_json(path.read_bytes()))
-                token = page.token
-                if not token:
-                    return found
+            for run in self._search():
+                place = urlparse(run.info.artifact_uri)
+                if place.scheme in ("", "file"):
+                    path = Path(unquote(place.path)) / RECORD
+                else:
+                    path = Path(self.client.download_artifacts(run.info.run_id, RECORD))
+                if path.is_file():
+                    found.append(RunRecord.from_json(path.read_bytes()))
+        self._runs = None
+        return found
 
 
 def _tags(mine: RunRecord, parent: str | None) -> dict[str, str]:

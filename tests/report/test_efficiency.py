@@ -103,11 +103,15 @@ def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
 
 def test_the_figure_of_selection_shows_what_its_table_says() -> None:
     found = efficiency.chosen(summary(), "intent")
-    table, figure = efficiency.checkpoints(found, "intent"), efficiency.selections(summary(), found, "intent")
+    table, figure = (
+        efficiency.checkpoints(summary(), found, "intent"),
+        efficiency.selections(summary(), found, "intent"),
+    )
     assert table is not None
     assert figure is not None
     assert not is_cut_off(figure)
     assert len(table.rows) == 3 * (len(LANGUAGES) + 1)
+    assert table.rows[0][2].runs == tuple(r.run_id for r in summary().comparison.strategies["naive"])
     scores, agreement = figure.axes
     drawn = {
         "selected": scores.lines, "oracle": scores.lines,
@@ -126,7 +130,7 @@ def test_one_seed_has_no_spread() -> None:
     records = with_points([run("naive", "h2l", 1, LANGUAGES)])
     (comparison,) = comparisons(records)
     one = Summary(summarise(records), comparison)
-    table = efficiency.checkpoints(efficiency.chosen(one, "intent"), "intent")
+    table = efficiency.checkpoints(one, efficiency.chosen(one, "intent"), "intent")
     assert table is not None
     assert set(column(table, "spread of selected").values()) == {"–"}
     assert float(column(table, "oracle − selected")["naive", "mean"]) == pytest.approx(

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,21 @@ from matplotlib.text import Text
 
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
-from xclrun.report.curves import learning_curves, training_curves
+from xclrun.report import curves
 from xclrun.report.figures import heatmap
 from xclrun.report.style import colour, marker, save
 
 from .study import LANGUAGES, ORDERS, run, study
 
 TASKS = ("boolq", "udpos", "wic", "fewrel", "yelp", "agnews", "sst2", "dbpedia")
+
+
+def learning_curves(*given: Any) -> list[Figure]:
+    return [draw() for draw in curves.learning_curves(*given)]
+
+
+def training_curves(*given: Any) -> list[Figure]:
+    return [draw() for draw in curves.training_curves(*given)]
 
 
 def texts(figure: Figure) -> list[str]:

@@ -76,7 +76,7 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
         "I": (metrics.intransigence(R, reference), None),
         "FP_std": (metrics.final_std(R), None),
         "FP_min": (metrics.final_min(R), None),
-        "AULTC": (np.float64(aultc(record, metric)), None),
+        "AULTC": (np.asarray(aultc(record, metric)), None),
     }
     found: Measured = {}
     for name in MEASURES:

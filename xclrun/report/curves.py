@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +20,15 @@ if TYPE_CHECKING:
 # Strategies on one page; the rest goes on further pages.
 ROWS = 6
 
+# Runs in a panel, up to which each line has markers.
+MARKED = 6
+
+Page = Callable[[], "Figure"]
 Cells = dict[tuple[str, str], list[RunRecord]]
 
 
-def learning_curves(comparison: Comparison, task: str) -> list[Figure]:
-    """Draw the score on each language after each hop, mean over seeds and buckets; one figure per page.
+def learning_curves(comparison: Comparison, task: str) -> list[Page]:
+    """Draw the score on each language after each hop, mean over seeds and buckets; what draws each page.
 
     Dashed before the language's own hop, solid after it; a marker at the hop itself. Strategies that are no sequence
     of hops have no curve. Where a run lacks a value, the mean over runs has a gap.
@@ -46,7 +51,8 @@ def learning_curves(comparison: Comparison, task: str) -> list[Figure]:
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
     title = f"{_where(comparison)}: {METRIC_NAMES[task]} on each language after each hop (dashed: not yet learnt)"
     return [
-        _page(
+        partial(
+            _page,
             page,
             title,
             panel,
@@ -58,9 +64,9 @@ def learning_curves(comparison: Comparison, task: str) -> list[Figure]:
     ]
 
 
-def training_curves(comparison: Comparison, what: str) -> list[Figure]:
+def training_curves(comparison: Comparison, what: str) -> list[Page]:
     """Draw the training loss (``what="loss"``) or a task's dev score after each epoch, over main steps, a line per
-    run.
+    run; what draws each page.
 
     The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
     curve are left out; no figure where none has one.
@@ -77,7 +83,11 @@ def training_curves(comparison: Comparison, what: str) -> list[Figure]:
             x, y, hops = (np.array(column, dtype=float) for column in zip(*points, strict=True))
             breaks = np.flatnonzero(np.diff(hops)) + 1  # no line from one hop's last epoch to the next one's first
             x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
-            axes.plot(x, y, color=colour(k), marker=marker(k), markersize=2.5, linewidth=1)
+            # Of many lines the markers would hide one another.
+            few = len(runs) <= MARKED
+            axes.plot(
+                x, y, color=colour(k), marker=marker(k) if few else "", markersize=2.5, linewidth=1 if few else 0.6
+            )
         names = runs[0].languages if runs[0].stream != "joint" else ("all",)
         rotated = not short(names)
         for start, length, name in zip(starts[:-1], lengths, names, strict=True):
@@ -96,7 +106,9 @@ def training_curves(comparison: Comparison, what: str) -> list[Figure]:
         f"{_where(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
     )
     return [
-        _page(page, title, panel, handles, xlabel="main steps (above: the language being learnt)", ylabel=ylabel)
+        partial(
+            _page, page, title, panel, handles, xlabel="main steps (above: the language being learnt)", ylabel=ylabel
+        )
         for page in _pages(cells)
     ]
 

@@ -41,27 +41,15 @@ def chosen(summary: Summary, task: str) -> dict[str, Selected]:
 def efficiency(summary: Summary) -> Table | None:
     """Return AULTC of each strategy, and the online codelength; None where no run was evaluated inside hops."""
     tasks, notes = summary.comparison.tasks, Notes()
-    areas: list[list[Cell]] = []
     if not any(run.points for run in summary.comparison.runs):
         return None
-    for label in summary.comparison.strategies:
-        cells = []
-        for task in tasks:
-            value, spread = summary.value(label, task, "AULTC"), summary.std(label, task, "AULTC")
-            if math.isnan(value):
-                cells.append(Cell(f"n/a {notes.mark(summary.status(label, task, 'AULTC'))}"))
-            else:
-                text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
-                cells.append(Cell(text, value, summary.behind(label)))
-        areas.append(cells)
-    for column in zip(*areas, strict=True):
+    code, labels = f"n/a {notes.mark(NO_CODE)}", list(summary.comparison.strategies)
+    columns = [[_area(summary, label, task, notes) for label in labels] for task in tasks]
+    for column in columns:
         values = [cell.value for cell in column if not math.isnan(cell.value)]
         for cell in column if len(values) > 1 else []:
             cell.best = percent(cell.value) == percent(max(values))
-    rows = [
-        (label, *cells, f"n/a {notes.mark(NO_CODE)}")
-        for label, cells in zip(summary.comparison.strategies, areas, strict=True)
-    ]
+    rows = [(label, *(column[k] for column in columns), code) for k, label in enumerate(labels)]
     several = len(tasks) > 1
     header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks), "codelength (kbit) ↓")
     told = (
@@ -72,7 +60,15 @@ def efficiency(summary: Summary) -> Table | None:
     return Table("Learning efficiency", header, tuple(rows), (*notes.lines(), *told))
 
 
-def checkpoints(found: Mapping[str, Selected], task: str) -> Table | None:
+def _area(summary: Summary, label: str, task: str, notes: Notes) -> Cell:
+    value, spread = summary.value(label, task, "AULTC"), summary.std(label, task, "AULTC")
+    if math.isnan(value):
+        return Cell(f"n/a {notes.mark(summary.status(label, task, 'AULTC'))}")
+    text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
+    return Cell(text, value, summary.behind(label))
+
+
+def checkpoints(summary: Summary, found: Mapping[str, Selected], task: str) -> Table | None:
     """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
     rows = []
     for label, of in found.items():
@@ -81,7 +77,8 @@ def checkpoints(found: Mapping[str, Selected], task: str) -> Table | None:
         lines = [(k, [array[j] for array in arrays]) for j, k in enumerate(of.languages)]
         lines.append(("mean", [_mean(array) for array in arrays]))
         for language, (picked, best, *others) in lines:
-            cells = [_cell(value) for value in (picked, best, best - picked, *others)]
+            runs = summary.behind(label)
+            cells = [_cell(value, runs) for value in (picked, best, best - picked, *others)]
             rows.append((label, language, *cells))
     if not rows:
         return None
@@ -189,5 +186,5 @@ def _mean(values: np.ndarray) -> float:
     return float(there.mean()) if there.size else math.nan
 
 
-def _cell(value: float) -> Cell:
-    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value))
+def _cell(value: float, runs: tuple[str, ...]) -> Cell:
+    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), runs)

@@ -265,7 +265,7 @@ def _p_panel(axes: Axes, tests: Tests, name: str, labelled: bool) -> None:
     axes.imshow(np.ma.masked_invalid(matrix), cmap=ListedColormap(_COLOURS), norm=BoundaryNorm(_STEPS, len(_COLOURS)))
     for (i, j), p in np.ndenumerate(matrix):
         text = "" if i == j else "–" if p != p else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
-        axes.text(j, i, text, ha="center", va="center", fontsize=6.5)
+        axes.text(j, i, text, ha="center", va="center", fontsize=6.5, in_layout=False)
     axes.set_xticks(range(len(strategies)), strategies, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_yticks(range(len(strategies)), strategies if labelled else [""] * len(strategies), fontsize=7)
     axes.tick_params(length=0)
@@ -285,7 +285,10 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
     """Draw a critical-difference diagram (Demšar 2006): best left, names below, bars for groups."""
     k = len(found.strategies)
     below = (k + 1) // 2
-    axes.set(xlim=(0.6 - 0.12 * k, k + 0.4 + 0.12 * k), ylim=(-1.1 - 0.62 * below, 2.0))
+    # Beside the axis there is room for the longest name: a share of the width of about 0.007 for each character.
+    share = min(0.3, 0.007 * (8 + max(map(len, found.strategies))))
+    margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
+    axes.set(xlim=(1 - margin, k + margin), ylim=(-1.1 - 0.62 * below, 2.0))
     axes.axis("off")
     axes.plot([1, k], [0, 0], color="black", linewidth=1)
     for rank in range(1, k + 1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -286,7 +286,7 @@ def _inside_hops(summary: Summary) -> Part:
             (f"example_curves_{name}", partial(efficiency.example_curves, summary, task)),
             (f"selection_{name}", partial(efficiency.selections, summary, found, task)),
         ]
-        table = efficiency.checkpoints(found, task)
+        table = efficiency.checkpoints(summary, found, task)
         part.tables += [table] if table is not None else []
     return part
 
@@ -315,11 +315,7 @@ def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part
     return part
 
 
-def _pages(name: str, pages: list[Figure]) -> Iterator[tuple[str, Callable[[], Figure]]]:
+def _pages(name: str, pages: Sequence[Callable[[], Figure]]) -> Iterator[tuple[str, Callable[[], Figure]]]:
     """Yield (name, first page), (name_2, second page), …"""
     for k, page in enumerate(pages, start=1):
-        yield name if k == 1 else f"{name}_{k}", partial(_same, page)
-
-
-def _same(page: Figure) -> Figure:
-    return page
+        yield name if k == 1 else f"{name}_{k}", page

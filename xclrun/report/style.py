@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,11 +48,18 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         UsageError, RunError: the place cannot be written.
     """
     from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    # Laid out once, not once for each format: that is half of the time of a large figure.
-    if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
-    figure.set_layout_engine("none")
+    settle(figure)
+    figure.dpi = DPI
+    # Not by `savefig`, which draws everything a second time for a layout that is settled.
+    write: dict[str, Callable[..., None]] = {
+        "png": FigureCanvasAgg(figure).print_png,
+        "pdf": FigureCanvasPdf(figure).print_pdf,
+        "svg": FigureCanvasSVG(figure).print_svg,
+    }
     paths = []
     for suffix in FORMATS:
         path = folder / f"{slug(name)}.{suffix}"
@@ -60,11 +67,18 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
         # Text stays text in both, to be searched and edited.
         with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
-            figure.savefig(buffer, format=suffix, dpi=DPI, metadata=metadata)
+            write[suffix](buffer, metadata=metadata)
         content = buffer.getvalue()
         atomic_write(path, _with_tips(content.decode()).encode() if suffix == "svg" else content)
         paths.append(path)
     return paths
+
+
+def settle(figure: Figure) -> None:
+    """Lay a figure out once, not once for each time it is drawn: that is half of the time of a large one."""
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+    figure.set_layout_engine("none")
 
 
 def tip(artist: Artist, text: str) -> None:

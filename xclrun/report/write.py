@@ -22,11 +22,12 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.errors import UsageError
 from xclrun.report.costs import trials
+from xclrun.report.drawing import draw_all
 from xclrun.report.fewshot import Behind, few_shot_sections
 from xclrun.report.notes import comparison_notes, report_notes, unfinished
 from xclrun.report.page import page, runs_table
 from xclrun.report.sections import Options, Shown, make_section
-from xclrun.report.style import FORMATS, save, slug
+from xclrun.report.style import FORMATS, slug
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
@@ -182,12 +183,11 @@ def write_report(
 
 def _draw(sections: Sequence[Shown], folder: Path) -> tuple[list[Path], dict[str, str]]:
     """Draw and save all figures; return their paths, and name → SVG for the page."""
+    figures = [figure for section in sections for part in section.parts for figure in part.figures]
     paths: list[Path] = []
     drawings = {}
-    for name, draw in [figure for section in sections for part in section.parts for figure in part.figures]:
-        figure = draw()
-        if figure is not None:
-            saved = save(figure, folder, name)
+    for (name, _), saved in zip(figures, draw_all(figures, folder), strict=True):
+        if saved:
             paths += saved
             drawings[name] = saved[-1].read_text(encoding="utf-8")
     for path in folder.glob("*"):

@@ -1,0 +1,59 @@
+"""What a report reads again of real few-shot runs: it must be what the runs were scored on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.strategy.few import planned
+from xclrun.analysis.fewshot import few_shot_scores
+from xclrun.command.behind import read_behind
+from xclrun.records import outcomes, record
+from xclrun.run import Run
+
+
+@pytest.fixture
+def few(make_run: Callable[..., Run], do: Callable[..., Run]) -> Run:
+    """One few-shot run: sentences that hold every tag, from English to German."""
+    return do(planned(make_run, "shots=1", "bucket=1", "dataset.buckets.sampler=minimum", "dataset.max_train=null"))
+
+
+def test_outcomes_and_words_are_those_of_the_run(few: Run) -> None:
+    scored = record(few.directory)
+    found = read_behind(few.outputs, [scored])
+    assert found.reasons == ()
+    outcome = found.outcomes["intent"][few.id]
+    matrix = scored.scores["intent_accuracy"]
+    assert np.mean(outcome.before == outcome.gold) == matrix[1, 1]
+    assert np.mean(outcome.after == outcome.gold) == matrix[2, 1]
+    tags, words = found.outcomes["slots"][few.id], found.words[few.id]
+    test = {e.id: e for e in few.dataset.split("de", "test")}
+    assert tags.lengths.tolist() == [len(words.test[i]) for i in tags.ids] == [len(test[i].tokens) for i in tags.ids]
+    gold = [tag for i in tags.ids for tag in test[i].tags or ()]
+    assert [tags.names[k] for k in tags.gold] == gold
+    bucket = few.dataset.split("de", "train")
+    assert words.bucket == {word for e in bucket for word in e.tokens}
+    assert words.pairs == {pair for e in bucket for pair in zip(e.tokens, e.tags or (), strict=True)}
+    assert words.source == {word for e in few.dataset.split("en", "train") for word in e.tokens}
+    (row, _) = few_shot_scores([scored]).itertuples(index=False)
+    assert (row.shots, row.bucket, row.score) == (1, 1, matrix[2, 1])
+
+
+def test_what_is_gone_is_a_reason(few: Run, tmp_path: Path) -> None:
+    config = few.directory.config
+    config.write_text(config.read_text(encoding="utf-8").replace(str(few.config.dataset.root), str(tmp_path / "gone")))
+    found = read_behind(few.outputs, [record(few.directory)])
+    assert few.id not in found.words
+    assert few.id in found.outcomes["slots"]
+    (reason,) = found.reasons
+    assert reason.startswith("words: n/a: needs the data of the runs: ")
+    shutil.rmtree(few.directory.path / "predictions")
+    found = read_behind(few.outputs, [record(few.directory)])
+    assert not found.outcomes
+    assert found.reasons[0].startswith("predictions: n/a: ")
+    with pytest.raises(OSError, match="hop-1"):
+        outcomes(few.directory)
