@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from xclrun.compose import compose_command
 from xclrun.errors import UsageError
 from xclrun.run import Run, thaw
 from xclrun.run import freeze as freeze_run
@@ -166,6 +167,15 @@ def test_what_cannot_be_planned(overrides: list[str], message: str, make: Make) 
 def test_without_the_protocol(overrides: list[str], message: str, make_run: Make) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
         make_run(*overrides)
+
+
+def test_keys_of_the_protocol_may_be_set_beside_a_sweep_that_chooses_it() -> None:
+    asked = ["sweep=fs_pud", "protocol.source_trainer.epochs=3", "language=hi", "shots=1", "bucket=0", "strategy=fc"]
+    [job] = compose_command(asked)
+    assert job.config.protocol is not None
+    assert job.config.protocol.source_trainer.epochs == 3
+    with pytest.raises(UsageError, match=r"^protocol\.name=a: needs experiment=fewshot$"):
+        compose_command(["sweep=ccl_table8", "protocol.name=a"])
 
 
 def test_a_list_of_languages_is_no_sweep(xclrun: Callable[..., tuple[int, str]]) -> None:

@@ -100,6 +100,23 @@ def expansions(overrides: Sequence[str]) -> list[str]:
     return [rewritten(text) for text in overrides]
 
 
+def protocols(overrides: Sequence[str]) -> list[str]:
+    """Choose the experiment of a sweep's YAML at once where keys of its protocol are set: without it there are none.
+
+    Raises:
+        UsageError: nothing that is chosen has a protocol.
+    """
+    given = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
+    below = [key for key in given if key.startswith("protocol.")]
+    if not below or {"experiment", "protocol"} & given.keys():
+        return list(overrides)
+    path = packaged("sweeps") / f"{given.get('sweep')}.yaml"
+    params = yaml.safe_load(path.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"] if path.is_file() else {}
+    if "experiment" not in params:
+        raise UsageError(f"{below[0]}={given[below[0]]}: needs experiment=fewshot")
+    return [f"experiment={params['experiment']}", *overrides]
+
+
 def checked(arguments: Sequence[str]) -> list[str]:
     """Return a command's overrides as Hydra takes them; refuse those that would not do there what they seem to.
 
@@ -108,7 +125,7 @@ def checked(arguments: Sequence[str]) -> list[str]:
             or sweeper is chosen.
         hydra.errors.HydraException: an override that cannot be parsed.
     """
-    overrides = expansions(lists_of_languages([_at_home(argument) for argument in arguments]))
+    overrides = protocols(expansions(lists_of_languages([_at_home(argument) for argument in arguments])))
     groups = {**choices(), "hydra/sweeper": {}}
     for override in parse(overrides):
         key, text = override.key_or_group, override.input_line
