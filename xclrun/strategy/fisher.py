@@ -26,6 +26,7 @@ from torch.nn import functional
 from torchcrf import CRF
 
 from xclrun.data.encode import length_sorted_batches
+from xclrun.model.heads import ClassHead
 from xclrun.strategy.passes import evaluating
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def by_batches(model: Model, sentences: Encoded, device: torch.device) -> Sums:
         Unknown: a module with parameters is not one of `_SQUARES`, is used twice in a forward pass, or shares a weight.
     """
     owned = [p for module in _trained(model) for p in module.parameters(recurse=False)]
-    if len(set(owned)) < len(owned) or any(type(module) not in _SQUARES for module in _trained(model)):
+    if len(set(owned)) < len(owned) or any(_kind(module) not in _SQUARES for module in _trained(model)):
         raise Unknown
     sums: Sums = {}
     for indices in length_sorted_batches(sentences.lengths, BATCH):
@@ -87,7 +88,7 @@ def by_batches(model: Model, sentences: Encoded, device: torch.device) -> Sums:
             # Of the mean over sentences, their sum: so that a sentence's gradient is its own.
             total = model.loss(batch) * batch.size
         for module, inputs, gradient in calls.gradients(total):
-            for parameter, squares in _SQUARES[type(module)](module, inputs, gradient):
+            for parameter, squares in _SQUARES[_kind(module)](module, inputs, gradient):
                 if parameter.requires_grad:
                     _add(sums, parameter, squares)
     return sums
@@ -95,6 +96,11 @@ def by_batches(model: Model, sentences: Encoded, device: torch.device) -> Sums:
 
 def _add(sums: Sums, parameter: Tensor, squares: Tensor) -> None:
     sums[parameter] = sums[parameter].add_(squares) if parameter in sums else squares.clone()
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    """Return as what a module counts: a class head without cosines is a linear layer."""
+    return nn.Linear if isinstance(module, ClassHead) and module.scale is None else type(module)
 
 
 def _trained(model: nn.Module) -> Iterator[nn.Module]:
