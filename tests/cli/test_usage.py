@@ -10,7 +10,7 @@ import pytest
 from .conftest import SMALL, Told
 
 UNKNOWN = [
-    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: agem, er, "),
+    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: agem, cos_pooler, er, "),
     ("order=h2", "did you mean 'h2l'? Known: h2l, l2h, "),
     ("order=en", "or a list of languages, as in order=[en,de]"),
     ("sweep=dema", "sweep=dema: unknown; did you mean 'demo'?"),
@@ -56,7 +56,7 @@ WRONG_VALUES = [
         "model.hidden_size=null",
         "model.hidden_size=null: must be given where none of model.path, model.hub and model.package is",
     ),
-    ("dataset.reader=mtpo", "dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: jsonl, mini, mtop"),
+    ("dataset.reader=mtpo", "dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: conllu, jsonl, marc, mini, "),
     ("dataset.task=pos", "dataset.task=pos: unknown; Known: intent_slots"),
     ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
     ("strategy.name=none", "no strategy is called 'none'; "),
@@ -70,7 +70,7 @@ GRAMMAR = [
     ("seed=range(1,x)", "'seed=range(1,x)' cannot be read ("),
     ("seed=interval(1,3)", "seed=interval(1,3): a sweep needs values to choose from"),
     ("=3", "'=3' has no key"),
-    ("strategy=null", "strategy=null: needs a name; Known: agem, er, "),
+    ("strategy=null", "strategy=null: needs a name; Known: agem, cos_pooler, er, "),
     ("strategy=[er,naive]", "strategy=[er,naive]: needs a name; "),
     ("order=1", "order=1: needs a name; Known: h2l, "),
     ("order={a:1}", "order={a:1}: needs a name; "),
@@ -133,7 +133,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: cancel, data, logs, params, plan, "),
+        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: buckets, cancel, data, logs, params, plan, "),
         (["reprot", "seed=1"], "values are set as key=value"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
         (["report"], "--outputs outputs: there is no such folder"),
