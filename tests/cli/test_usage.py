@@ -133,7 +133,10 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["reprot"], "no command is called 'reprot'; did you mean 'report'? Known: buckets, cancel, data, logs, params, plan, "),
+        (
+            ["reprot"],
+            "no command is called 'reprot'; did you mean 'report'? Known: buckets, cancel, data, logs, params, plan, ",
+        ),
         (["reprot", "seed=1"], "values are set as key=value"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
         (["report"], "--outputs outputs: there is no such folder"),
