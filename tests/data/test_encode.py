@@ -253,7 +253,9 @@ def test_select_and_concat(encoded: Encoded) -> None:
     assert again.ids.tolist() == ["6", "2", "0", "2"]
     assert again.languages.tolist() == ["en", "fr", "en", "fr"]
     expected, got = encoded.batch([6, 2, 0, 2]), again.batch(range(4))
-    for name in vars(expected).keys() - {"indices"}:
+    there = {name for name, value in vars(expected).items() if value is not None}
+    assert there == {name for name, value in vars(got).items() if value is not None}
+    for name in there - {"indices"}:
         assert torch.equal(getattr(expected, name), getattr(got, name))
     assert (again.words == encoded.words[[6, 2, 0, 2]]).all()
     with pytest.raises(ValueError, match="one tokenizer"):
