@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -19,6 +20,15 @@ def test_pairs_that_lack_a_value_do_not_count() -> None:
     assert found.n == 11
     assert found.spearman == pytest.approx(stats.spearmanr(x[keep], y[keep]).statistic)
     assert found.pearson_p == pytest.approx(stats.pearsonr(x[keep], y[keep]).pvalue)
+
+
+def test_few_pairs_have_exact_p_values() -> None:
+    """By enumeration: of the orders of three pairs one in six is perfect, on either side."""
+    assert correlate([1, 2, 3], [5, 4, 1]).spearman_p == pytest.approx(2 / 6)
+    x, y = [1, 2, 3, 4, 5], [2, 1, 4, 3, 5]
+    rho = stats.spearmanr(x, y).statistic
+    at_least = [stats.spearmanr(x, z).statistic >= rho - 1e-9 for z in itertools.permutations(y)]
+    assert correlate(x, y).spearman_p == pytest.approx(2 * sum(at_least) / 120)
 
 
 @pytest.mark.parametrize(("x", "y"), [([1, 2], [3, 4]), ([1, 1, 1], [1, 2, 3]), ([np.nan] * 4, [1, 2, 3, 4])])
