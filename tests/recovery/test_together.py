@@ -39,6 +39,7 @@ def test_started_at_once(
     assert whole(tmp_path)
 
 
+@pytest.mark.full
 def test_one_dies_in_a_training(
     faults: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
 ) -> None:
