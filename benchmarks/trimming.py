@@ -14,7 +14,7 @@ from benchmarks.timing import ratio
 from xclrun.command.plan import plan_runs
 from xclrun.data.encode import Batch
 from xclrun.model.network import build
-from xclrun.train.making import encodings
+from xclrun.train.encodings import encodings
 from xclrun.train.optimize import make_optimizer
 
 # Word pieces in mBERT's vocabulary.

@@ -23,7 +23,7 @@ from xclrun.model import e5
 from xclrun.model.source import encoder_identity
 from xclrun.run import Run
 from xclrun.store.files import sha256
-from xclrun.train.making import encodings
+from xclrun.train.encodings import encodings
 
 from .test_vocabulary import corpus
 

@@ -11,7 +11,7 @@ from xclrun.model.network import Model, build
 from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context, State
-from xclrun.train.making import encodings
+from xclrun.train.encodings import encodings
 
 
 def untrained(run: Run, seed: int = 1) -> Model:

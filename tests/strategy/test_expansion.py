@@ -27,10 +27,11 @@ from xclrun.strategy.fisher import diagonal_fisher
 from xclrun.strategy.kd_logit import KDLogit
 from xclrun.strategy.parameters import count, sizes
 from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker, encodings
+from xclrun.train.making import Maker
 from xclrun.train.stop import StopFlag, Stopped
 
 from .real import context_of, perturbed, state, weights

@@ -21,10 +21,11 @@ from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context
 from xclrun.strategy.naive import Naive
 from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker, encodings
+from xclrun.train.making import Maker
 from xclrun.train.stop import StopFlag, Stopped
 
 Make = Callable[..., Run]

@@ -16,10 +16,10 @@ from xclrun.run import Run
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Context
 from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import encodings
 from xclrun.train.stop import StopFlag
 
 

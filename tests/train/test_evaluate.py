@@ -15,9 +15,9 @@ import torch
 from xclrun.config import SlotF1
 from xclrun.model.network import Model
 from xclrun.run import Run
+from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import encodings
 
 Make = Callable[..., Run]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.tensors import load_tensors
-from xclrun.train.making import encodings
+from xclrun.train.encodings import encodings
 
 from .conftest import stored
 

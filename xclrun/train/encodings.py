@@ -1,0 +1,116 @@
+"""The encoded splits of a run's dataset: what is encoded once serves all runs of a process that agree on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xclrun.data.encode import Encoded, encode
+from xclrun.data.example import Example
+from xclrun.errors import UsageError
+from xclrun.model.vocabulary import load_tokenizer, used_pieces
+from xclrun.plan import digest
+from xclrun.run import Run
+from xclrun.store.files import write_json
+from xclrun.task import Task
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """Tokenizer and encoded splits, kept between runs of one process that agree on data and encoder.
+
+    Attributes:
+        kept: where the vocabulary is trimmed, the tokenizer's ids (m,) of its pieces: piece i of the splits is
+            ``kept[i]``.
+    """
+
+    tokenizer: Any
+    splits: Mapping[tuple[str, str], Encoded]
+    kept: np.ndarray | None = None
+
+    def cut(self, task: Task) -> dict[str, dict[str, int]]:
+        """Return what the length limit cuts, as a manifest tells it: what → ``language/split`` → count, if any.
+
+        ``truncated``: sentences; and ``unscored_words``, where the task leaves out the words beyond: their number.
+        """
+        named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
+        found = {"truncated": {name: e.truncated for name, e in named.items() if e.truncated}}
+        if task.words and task.outside is None:
+            beyond = {name: int((e.words - e.word_pieces.lengths).sum()) for name, e in named.items()}
+            found["unscored_words"] = {name: count for name, count in beyond.items() if count}
+        return found
+
+
+@dataclass(frozen=True)
+class _Common:
+    """What runs have in common that agree on encoder and label sets; kept between the runs of one process.
+
+    Attributes:
+        key: what they agree on.
+        tokenizer, kept: see `Encodings`.
+        splits: fingerprint of a split's examples → the split, encoded.
+    """
+
+    key: tuple[str, ...]
+    tokenizer: Any
+    kept: np.ndarray | None
+    splits: dict[str, Encoded]
+
+
+_common: _Common | None = None
+
+
+def encodings(run: Run) -> Encodings:
+    """Return tokenizer and encoded splits of a run's dataset.
+
+    What is encoded is kept: runs with other buckets encode these alone. A trimmed vocabulary is the same for all
+    buckets: it keeps the pieces of what they were drawn from.
+
+    Raises:
+        UsageError: a bucket has other pieces, since it was not drawn from this data.
+    """
+    global _common
+    dataset, config = run.dataset, run.config.model
+    sets = digest([dataset.kind.identified, dataset.labels, dataset.tags])
+    key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
+    if _common is None or _common.key != key:
+        tokenizer, whole = load_tokenizer(config, dataset, run.cache), dataset.origin
+        kept = None
+        if config.trim_vocabulary:
+            pieces = (_encode(run, whole.splits[name], tokenizer) for name in whole.splits)
+            kept = used_pieces(pieces, tokenizer)
+        _common = _Common(key, tokenizer, kept, {})
+    splits = {}
+    for name, examples in dataset.splits.items():
+        content = dataset.fingerprints[name]
+        if content not in _common.splits:
+            encoded = _encode(run, examples, _common.tokenizer)
+            _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
+        splits[name] = _common.splits[content]
+    found = Encodings(_common.tokenizer, splits, _common.kept)
+    write_json(cut_file(run), found.cut(dataset.kind))
+    return found
+
+
+def _encode(run: Run, examples: Sequence[Example], tokenizer: Any) -> Encoded:
+    dataset, config = run.dataset, run.config.model
+    words = dataset.kind.words
+    return encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value, words)
+
+
+def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
+    if not np.isin(encoded.pieces.values, kept).all():
+        raise UsageError(
+            "model.trim_vocabulary=true: the buckets have word pieces that the dataset has not; set it to false"
+        )
+    return encoded.renumbered(kept)
+
+
+def cut_file(run: Run) -> Path:
+    """Return where the counts of what is cut are kept, for runs that need encode nothing."""
+    return run.cache / f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
