@@ -61,10 +61,16 @@ class Outcome:
 def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     """Return the small run of a strategy: ``er``, or ``er+lang_spec_task``, over language-specific parts."""
     from xclrun.compose import compose_command
+    from xclrun.strategy import make
+    from xclrun.task import INTENT_SLOTS, SEQUENCE_CLASS
 
     name, _, expansion = strategy.partition("+")
     chosen = [f"strategy={name}"] + ([f"strategy.expansion={expansion}"] if expansion else [])
-    [composed] = compose_command([*JOB, *chosen, f"paths.outputs={outputs}", *extra])
+    given = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
+    [composed] = compose_command(given)
+    if make(composed.config.strategy).unfit(INTENT_SLOTS) is not None:
+        # The same sentences, of which the intents alone are learnt.
+        [composed] = compose_command([*given, f"dataset.task={SEQUENCE_CLASS.name}"])
     return plan_run(composed.config, composed.resolved)
 
 

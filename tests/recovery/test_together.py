@@ -149,7 +149,7 @@ def test_a_run_that_fails_is_tried_by_one_worker(tmp_path: Path) -> None:
         pytest.param(
             ["dataset.languages=null", "model.vocab_size=1000"],
             "order1,order2,order3,order4,order5,order6",
-            list(STRATEGIES),
+            [name for name in STRATEGIES if "pooler" not in name],  # those need another task
             marks=pytest.mark.full,
         ),
     ],
