@@ -254,6 +254,16 @@ def parse_utf8(line: bytes) -> str:
         raise BadRow(f"not UTF-8 (byte {error.start + 1} of the line)") from None
 
 
+def strings_of(row: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    """Return the strings under a key of a row, or None where there are none; anything else is a `BadRow`."""
+    value = row.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BadRow(f"'{key}' must be a list of strings")
+    return tuple(value)
+
+
 def _check_text(example: Example) -> None:
     """Refuse halves of surrogate pairs (JSON can write them): they can be neither hashed, written nor tokenised."""
     texts = (

@@ -39,6 +39,7 @@ from xclrun.data.files import (
     find_files,
     parse_json,
     parse_utf8,
+    strings_of,
 )
 from xclrun.errors import UsageError, did_you_mean
 from xclrun.task import INTENT_SLOTS, Task, task_of
@@ -85,7 +86,7 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
     if row.get("split") not in (None, *SPLIT_NAMES[split]):
         raise BadRow(f"split {row['split']!r} in the file of {split}")
     text, text_b = _text(row, "text"), _text(row, "text_b")
-    tokens = _strings(row, "tokens")
+    tokens = strings_of(row, "tokens")
     if tokens is None:
         if text is None:
             raise BadRow("neither 'tokens' nor 'text' is given")
@@ -94,7 +95,7 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
         raise BadRow("empty sentence: no tokens")
     if not all(token.strip() for token in tokens):
         raise BadRow("a token is blank")
-    tags = None if task.tag is None else _strings(row, "tags")
+    tags = None if task.tag is None else strings_of(row, "tags")
     if tags is not None:
         check_tags(tags, tokens, task)
     elif task.tags_needed:
@@ -119,15 +120,6 @@ def _text(row: dict[str, Any], key: str) -> str | None:
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise BadRow(f"'{key}' must be a string that is not blank, not {value!r}")
     return value
-
-
-def _strings(row: dict[str, Any], key: str) -> tuple[str, ...] | None:
-    value = row.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BadRow(f"'{key}' must be a list of strings")
-    return tuple(value)
 
 
 def _parse_line(line: bytes, language: str, split: str, number: int, task: Task) -> Example:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.data.example import Example, fingerprint
-from xclrun.data.files import BadRow, parse_json, parse_utf8
+from xclrun.data.files import BadRow, parse_json, parse_utf8, strings_of
 from xclrun.errors import UsageError, did_you_mean
 from xclrun.store.files import atomic_write, write_json
 
@@ -214,20 +214,11 @@ def _example(row: Any, label: str, language: str) -> Example:
         raise BadRow(f"'text_a' must be a string that is not blank, not {text!r}")
     if second is not None and not isinstance(second, str):
         raise BadRow(f"'text_b' must be a string, not {second!r}")
-    tokens, tags = _strings(row, "tokens"), _strings(row, "tags")
+    tokens, tags = strings_of(row, "tokens"), strings_of(row, "tags")
     words = tuple(text.split()) if tokens is None else tokens
     if not words or (tags is not None and len(tags) != len(words)):
         raise BadRow(f"{len(tags or ())} tags for {len(words)} words")
     return Example(uid, language, words, label, tags, None if text == " ".join(words) else text, second or None)
-
-
-def _strings(row: dict[str, Any], key: str) -> tuple[str, ...] | None:
-    value = row.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BadRow(f"'{key}' must be a list of strings")
-    return tuple(value)
 
 
 def _tsv(examples: Sequence[Example]) -> str:

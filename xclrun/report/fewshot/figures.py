@@ -12,6 +12,7 @@ import numpy as np
 from xclrun.analysis.fewshot import Spreads
 from xclrun.analysis.lexical import PRESENCE
 from xclrun.report.fewshot.tables import shots_name
+from xclrun.report.plots import figure_of, plain
 from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
 from xclrun.task import BY_SHORT
 
@@ -49,7 +50,7 @@ def histograms(spreads: Mapping[Cell, Spreads], task: str, title: str) -> Figure
         axes.set_ylim(0, 1.45 * axes.get_ylim()[1])
         axes.locator_params(axis="x", nbins=5)
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
-        _plain(axes)
+        plain(axes)
     figure.supxlabel(METRIC_NAMES[task], fontsize=8)
     figure.supylabel("share of scores (%)", fontsize=8)
     _title(figure, f"{title}: scores over buckets (one seed) and over seeds (one bucket)")
@@ -86,7 +87,7 @@ def similarities(matrices: Mapping[Cell, np.ndarray], title: str) -> Figure:
 def improvements(counts: Mapping[Cell, np.ndarray], title: str) -> Figure:
     """Draw the share of wrong zero-shot predictions that adapting puts right, by presence in the bucket (FS Fig. 4)."""
     cells = list(counts)
-    figure = _figure(max(5.0, 1.6 + 0.62 * len(cells)), 3.3)
+    figure = figure_of(max(5.0, 1.6 + 0.62 * len(cells)), 3.3)
     axes = figure.subplots()
     hatches = ("", "///", "...")
     for j, name in enumerate(PRESENCE):
@@ -102,7 +103,7 @@ def improvements(counts: Mapping[Cell, np.ndarray], title: str) -> Figure:
     axes.set_ylabel("improved, of those wrong zero-shot (%)", fontsize=8)
     axes.set_ylim(0, max(5.0, 1.2 * axes.get_ylim()[1]))
     axes.legend(fontsize=7, frameon=False, ncols=3, loc="upper left")
-    _plain(axes)
+    plain(axes)
     _title(figure, f"{title}: improved word-label predictions by what the bucket holds of the test word")
     return figure
 
@@ -119,7 +120,7 @@ def confusions(pairs: Mapping[Cell, tuple[np.ndarray, np.ndarray]], names: Seque
     chosen = np.sort(np.argsort(-frequency, kind="stable")[: min(LABELS, occur)])
     short = [textwrap.shorten(names[k].replace("_", " "), 16, placeholder="…") for k in chosen]
     side = max(1.5, 0.19 * len(chosen) + 0.3)
-    figure = _figure(2.0 + 1.15 * 2 * side, 1.3 + 1.12 * side * len(pairs))
+    figure = figure_of(2.0 + 1.15 * 2 * side, 1.3 + 1.12 * side * len(pairs))
     grid = figure.subplots(len(pairs), 2, squeeze=False, sharex=True, sharey=True)
     for row, ((language, k), matrices) in zip(grid, pairs.items(), strict=True):
         for axes, matrix, what in zip(row, matrices, ("zero-shot", shots_name(k)), strict=True):
@@ -159,7 +160,7 @@ def curves(lines: Mapping[str, Mapping[int, np.ndarray]], task: str, title: str)
             (line,) = axes.plot(epochs, mean, color=colour(j + 1), marker=marker(j), markersize=3, markevery=5)
             tip(line, f"{language}, {shots_name(k)}: {mean[-1]:.2f} at the end, {len(values)} runs")
         axes.set_title(language, fontsize=9)
-        _plain(axes)
+        plain(axes)
     _key(figure, [(shots_name(k), {"color": colour(j + 1), "marker": marker(j)}) for j, k in enumerate(shots)])
     figure.supxlabel("epochs of target adapting", fontsize=8)
     figure.supylabel(f"best dev {METRIC_NAMES[task]} so far", fontsize=8)
@@ -173,7 +174,7 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], task: str, 
     Args:
         points: name of the factor → language → (factor, gain as a fraction).
     """
-    figure = _figure(3.4 * len(points) + 0.5, 3.1)
+    figure = figure_of(3.4 * len(points) + 0.5, 3.1)
     for j, (axes, (factor, them)) in enumerate(
         zip(figure.subplots(1, len(points), squeeze=False)[0], points.items(), strict=True)
     ):
@@ -187,7 +188,7 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], task: str, 
         axes.set_xlabel(factor, fontsize=8)
         axes.set_ylabel("few-shot gain (points)", fontsize=8)
         axes.margins(0.12)
-        _plain(axes)
+        plain(axes)
     _title(figure, f"{title}: gain in {BY_SHORT[task].title}, mean over K, against what languages share with English")
     return figure
 
@@ -196,24 +197,11 @@ def _grid(panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]
     """Return a figure of equal panels, four to a row; those beyond ``panels`` are hidden."""
     columns = min(4, max(panels, 1))
     rows = math.ceil(panels / columns)
-    figure = _figure(max(4.2, width * columns + 0.6), height * rows + 0.9)
+    figure = figure_of(max(4.2, width * columns + 0.6), height * rows + 0.9)
     grid = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes in grid[panels:]:
         axes.set_visible(False)
     return figure, grid
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=7)
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
 
 
 def _key(figure: Figure, entries: Sequence[tuple[str, dict[str, str]]]) -> None:
