@@ -11,6 +11,7 @@ import pytest
 
 from xclrun.analysis.record import RunRecord
 from xclrun.report import write_report
+from xclrun.report.style import TIP
 
 from .study import run
 
@@ -105,6 +106,9 @@ def test_text_is_escaped_and_commands_are_told(page: str) -> None:
 
 def test_figures_tell_their_values_and_definitions_are_there(page: str) -> None:
     assert re.search(r"<title>er: −F -?[\d.]+, FP [\d.]+</title>", page)
+    assert re.search(r"<title>th: [\d.]+ before its hop, [\d.]+ after it, [\d.]+ at the end</title>", page)
+    assert "<title>er: mean of 2 runs</title>" in page
+    assert f'"{TIP}' not in page
     for part in ("forgetting: how far", "not counted: 1 failed", "Scores are percent", "@media print", "Budgets"):
         assert part in page
     assert page.count('<svg role="img" aria-label=') == 8

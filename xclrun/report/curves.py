@@ -11,7 +11,7 @@ import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, combinations, natural
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, short
+from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, short, tip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,14 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
         score = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
         for j, language in enumerate(order):
             k, own = languages.index(language), j + 1
-            axes.plot(range(own + 1), score[: own + 1, j], "--", color=colour(k), linewidth=0.9)
-            axes.plot(range(own, len(order) + 1), score[own:, j], "-", color=colour(k), linewidth=1.6)
-            axes.plot([own], [score[own, j]], marker(k), color=colour(k), markersize=4.5)
+            drawn = [
+                *axes.plot(range(own + 1), score[: own + 1, j], "--", color=colour(k), linewidth=0.9),
+                *axes.plot(range(own, len(order) + 1), score[own:, j], "-", color=colour(k), linewidth=1.6),
+                *axes.plot([own], [score[own, j]], marker(k), color=colour(k), markersize=4.5),
+            ]
+            for artist in drawn:
+                tip(artist, f"{language}: {score[own - 1, j]:.1f} before its hop, {score[own, j]:.1f} after it, "
+                    f"{score[-1, j]:.1f} at the end")  # fmt: skip
         axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
         axes.set_ylim(-3, 103)
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
@@ -85,9 +90,10 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
             x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
             # Of many lines the markers would hide one another.
             few = len(runs) <= MARKED
-            axes.plot(
+            (line,) = axes.plot(
                 x, y, color=colour(k), marker=marker(k) if few else "", markersize=2.5, linewidth=1 if few else 0.6
             )
+            tip(line, run.run_id)
         names = runs[0].languages if runs[0].stream != "joint" else ("all",)
         rotated = not short(names)
         for start, length, name in zip(starts[:-1], lengths, names, strict=True):

@@ -77,7 +77,8 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
         scores = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
         axes.set_facecolor("#dddddd")
         image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=0, vmax=100, aspect="auto")
-        tip(image, f"{label}, mean of {len(runs)} runs")
+        # Of the axes: a title of the image would be hidden by the numbers on it.
+        tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
         _numbers(axes, scores, 6.5)
         _outlines(axes, runs[0])
         axes.set_xticks(range(most), runs[0].languages, fontsize=7, rotation=0 if short(runs[0].languages) else 45)

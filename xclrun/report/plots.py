@@ -109,13 +109,16 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
         for side, look in ((0, "#0072B2"), (1, "#D55E00")):
             drawn = [[100 * v for v in pair[side]] for pair in them.values()]
             places = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)
-            axes.boxplot(
+            boxes = axes.boxplot(
                 drawn, positions=places, widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
                 boxprops={"facecolor": look, "alpha": 0.35, "edgecolor": look}, medianprops={"color": look},
                 whiskerprops={"color": look}, capprops={"color": look},
             )  # fmt: skip
-            for place, own in zip(places, drawn, strict=True):
-                axes.plot([place] * len(own), own, ".", color=look, markersize=3)
+            for place, own, label, box in zip(places, drawn, them, boxes["boxes"], strict=True):
+                (dots,) = axes.plot([place] * len(own), own, ".", color=look, markersize=3)
+                hops = "one-hop" if side == 0 else "multi-hop"
+                for artist in (box, dots):
+                    tip(artist, f"{label}, {hops}: median {np.median(own):.2f}, {min(own):.2f} to {max(own):.2f}")
         axes.set_xticks(range(len(them)), list(them), rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_ylabel(f"{name} (points)", fontsize=8)
         axes.set_title({"F": "forgetting (lower is better)", "T": "transfer (higher is better)"}[name], fontsize=9)
@@ -187,6 +190,7 @@ def confusions(
         total = matrix.sum(axis=1, keepdims=True)
         shares = 100 * np.divide(matrix, total, out=np.zeros(matrix.shape), where=total > 0)
         image = axes.imshow(shares[np.ix_(chosen, chosen)], cmap="viridis", vmin=0, vmax=100)
+        tip(axes, f"{label}: {int(matrix.sum())} {metric.nouns}")
         axes.set_title(label, fontsize=8)
         axes.set_xticks(range(len(names)), names, rotation=90, fontsize=5.5)
         axes.set_yticks(range(len(names)), names, fontsize=5.5)
