@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -145,6 +146,15 @@ def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) 
     told = xclrun("--config-dir=mine", *SMALL, "strategy=er_small,naive", "-m")
     assert told.code == 0
     assert told.err.startswith("xclrun: 2 runs (2 strategies ")
+    counted = xclrun("params", "strategy=er_small", "--config-dir", "mine", "task.intents=3", "model=mbert")
+    assert "er(memory=7, " in counted.out
+    missing = xclrun("plan", "--config-dir", "mine", *SMALL, "seed=9", "strategy=er_small", "--missing").out
+    again = xclrun("plan", *shlex.split(missing.splitlines()[1].strip())[1:])
+    assert again.code == 0
+    assert again.out.splitlines()[-1].startswith("er ")
+    told = xclrun("plan", "--config-dir", "yours", "strategy=er_small")
+    assert (told.code, told.err) == (2, "xclrun: plan: --config-dir yours: there is no such folder; "
+                                        "see `xclrun plan --help`\n")  # fmt: skip
 
 
 # Completion.

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         "       xclrun buckets check|show [KEY=VALUE …] --from DIR [--json]       (files; and against a dataset)",
     )
     parser.add_argument("what", choices=["make", "check", "show"], help="what to do")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun, such as dataset=mtop")
+    parser.add_overrides(", such as dataset=mtop")
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
     parser.add_argument("--to", type=Path, metavar="DIR", help="make: where to write")
     parser.add_argument("--from", type=Path, metavar="DIR", dest="folder", help="files in the published layout")

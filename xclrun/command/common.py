@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,27 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         raise UsageError(f"{self.prog.removeprefix('xclrun ')}: {message}; see `{self.prog} --help`")
 
+    def add_overrides(self, example: str = "") -> None:
+        """Take ``KEY=VALUE`` arguments as xclrun does, with the user's own YAML files where they are wanted."""
+        self.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"as given to xclrun{example}")
+        self.add_argument("--config-dir", type=Path, metavar="DIR", help="your own YAML files too, as for xclrun")
+
     def parse_with_overrides(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse options that stand among ``KEY=VALUE`` arguments.
+        """Parse options that stand among the arguments that `add_overrides` takes.
 
         Raises:
-            UsageError: there is no such option.
+            UsageError: there is no such option, or no such folder of YAML files.
         """
         given, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             self.error(f"no option is called '{unknown[0]}'")
+        if (folder := given.config_dir) is not None:
+            if not folder.is_dir():
+                self.error(f"--config-dir {folder}: there is no such folder")
+            place = f"file://{folder.resolve()}"
+            # Quotes only where Hydra's grammar wants them: commands are shown to be typed again.
+            quoted = place if re.fullmatch(r"[\w:/.+-]+", place, re.ASCII) else f"'{place}'"
+            given.overrides.insert(0, f"hydra.searchpath=[{quoted}]")
         return given
 
 

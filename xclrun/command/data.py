@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         usage="xclrun data audit KEY=VALUE … [--json]",
     )
     parser.add_argument("what", choices=["audit"], help="what to do")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun, such as dataset=mtop")
+    parser.add_overrides(", such as dataset=mtop")
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     given = parser.parse_with_overrides(arguments)
     _print(given)

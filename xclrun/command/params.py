@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         usage="xclrun params KEY=VALUE … [task.intents=N | task.classes=N] [task.tags=N] [task.languages=N] [--json] "
         "[--outputs DIR]",
     )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun")
+    parser.add_overrides()
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
     parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")

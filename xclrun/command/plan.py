@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
         "needed after sharing, estimated time and disk. Nothing is trained.",
         usage="xclrun plan KEY=VALUE … [-m] [--missing | --budget [--width N]] [--json] [--outputs DIR]",
     )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as given to xclrun")
+    parser.add_overrides()
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
     parser.add_argument("--missing", action="store_true", help="name the commands that would make what measures lack")
     parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time at a given width")
