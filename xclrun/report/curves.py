@@ -42,8 +42,8 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
         for j, language in enumerate(order):
             k, own = languages.index(language), j + 1
             axes.plot(range(own + 1), score[: own + 1, j], "--", color=colour(k), linewidth=0.9)
-            axes.plot(range(own, len(order) + 1), score[own:, j], "-", color=colour(k), linewidth=1.6)
-            axes.plot([own], [score[own, j]], marker(k), color=colour(k), markersize=4.5)
+            after, look = range(own, len(order) + 1), f"-{marker(k)}"
+            axes.plot(after, score[own:, j], look, color=colour(k), linewidth=1.6, markersize=4.5, markevery=[0])
         axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
         axes.set_ylim(-3, 103)
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
@@ -71,6 +71,8 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
     The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
     curve are left out; no figure where none has one.
     """
+    from matplotlib.collections import LineCollection
+
     cells = _cells(comparison, lambda run: any(np.isfinite(_value(run, point, what)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
 
@@ -89,12 +91,18 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
                 x, y, color=colour(k), marker=marker(k) if few else "", markersize=2.5, linewidth=1 if few else 0.6
             )
         names = runs[0].languages if runs[0].stream != "joint" else ("all",)
+        upright = axes.get_xaxis_transform()
+        begins = [[(start, 0), (start, 1)] for start in starts[:-1]]
+        axes.add_collection(
+            LineCollection(begins, colors="#bbbbbb", linewidths=0.7, zorder=0, transform=upright), autolim=False
+        )
         rotated = not short(names)
+        look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         for start, length, name in zip(starts[:-1], lengths, names, strict=True):
-            axes.axvline(start, color="#bbbbbb", linewidth=0.7, zorder=0)
-            look = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
-            middle, top = start + length / 2, axes.get_xaxis_transform()
-            axes.text(middle, 1.02, name, transform=top, va="bottom", fontsize=6, color=GREY, **look)
+            # Where all are as high as the first, the layout need not measure them all.
+            look["in_layout"] = rotated or name == names[0]
+            middle = start + length / 2
+            axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)
         axes.set_xlim(0, 1.02 * starts[-1] or 1)
         axes.tick_params(axis="x", labelsize=7)
         if what != "loss":
