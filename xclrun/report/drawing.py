@@ -146,5 +146,9 @@ def _prepare() -> None:
 
 
 def _drawn(name: str, draw: Callable[[], Figure | None], folder: Path) -> list[Path]:
-    figure = draw()
+    from matplotlib import rc_context
+
+    # Titles stand on their axes: the numbers along an axis need not be measured to find a place beyond them.
+    with rc_context({"axes.titley": 1.0}):
+        figure = draw()
     return [] if figure is None else save(figure, folder, name)
