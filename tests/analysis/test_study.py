@@ -132,8 +132,8 @@ def test_different_test_sentences_are_refused(made: tuple) -> None:
 
 def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
     comparison, references, _ = made
-    data = replicates(comparison, references, "intent", "FP")
-    assert data is not None
+    tested = replicates(comparison, references, "intent")
+    data = tested["FP"]
     assert data.strategies == ("naive", "er")
     assert [order for order, _, _ in data.blocks] == ["h2l", "l2h"]
     for label, values in zip(data.strategies, data.values, strict=True):
@@ -142,9 +142,9 @@ def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
     frame = summarise(comparison.runs).query(
         "order == 'mean' and measure == 'T' and task == 'intent' and language == ''"
     )
-    transfer = replicates(comparison, references, "intent", "T")
-    assert transfer is not None
-    np.testing.assert_allclose(transfer.values.mean(axis=1), frame.set_index("strategy").loc[["naive", "er"], "value"])
+    np.testing.assert_allclose(
+        tested["T"].values.mean(axis=1), frame.set_index("strategy").loc[["naive", "er"], "value"]
+    )
 
 
 def test_confusions_count_every_known_sentence(made: tuple) -> None:

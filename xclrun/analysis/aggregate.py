@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,18 +49,18 @@ class Comparison:
         """All runs, strategy after strategy."""
         return [run for runs in self.strategies.values() for run in runs]
 
-    @property
+    @cached_property
     def orders(self) -> list[str]:
         """Names of the orders that were run, sorted as a person would."""
         return sorted({run.order for run in self.runs}, key=natural)
 
-    @property
+    @cached_property
     def tasks(self) -> list[str]:
         """Names of the tasks that were scored, in the order of tables."""
         scored = {task for run in self.runs for task in run.tasks}
         return [task for task in TASKS if task in scored]
 
-    @property
+    @cached_property
     def languages(self) -> list[str]:
         """All languages, as the first order has them."""
         ordered = sorted(self.runs, key=lambda r: natural(r.order))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from xclrun.analysis.record import RunRecord
 from xclrun.plan import NOT_IDENTITY, identity
@@ -26,8 +27,18 @@ LONGEST = 4
 Settings = tuple[tuple[str, str], ...]
 
 
+# A report asks for those of each run a dozen times.
+_known: WeakKeyDictionary[RunRecord, Settings] = WeakKeyDictionary()
+
+
 def config_settings(record: RunRecord) -> Settings:
     """Return the settings of a run that may not differ inside an average: (dotted key, value), sorted by key."""
+    if record not in _known:
+        _known[record] = _config_settings(record)
+    return _known[record]
+
+
+def _config_settings(record: RunRecord) -> Settings:
     return tuple(sorted((k, v) for k, v in _flat(identity(record.config)) if k not in NAMED))
 
 

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -144,11 +145,19 @@ def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
         return [Pair(data.strategies[i], data.strategies[j], d, math.nan, math.nan, math.nan)
                 for (i, j), d in zip(pairs, differences, strict=True)]  # fmt: skip
     p = np.atleast_1d(studentized_range.sf(np.abs(differences) / scale, k, df))
-    half = float(studentized_range.ppf(1 - alpha, k, df)) * scale
+    half = _range_quantile(1 - alpha, k, df) * scale
     return [
         Pair(data.strategies[i], data.strategies[j], float(d), float(d - half), float(d + half), float(min(1, p_)))
         for (i, j), d, p_ in zip(pairs, differences, p, strict=True)
     ]
+
+
+@lru_cache(maxsize=64)
+def _range_quantile(confidence: float, groups: int, df: float) -> float:
+    """Quantile of the studentized range: a search over double integrals, the same for every measure."""
+    from scipy.stats import studentized_range
+
+    return float(studentized_range.ppf(confidence, groups, df))
 
 
 def mixed_model(data: Replicates) -> list[Pair]:
@@ -360,7 +369,7 @@ class CriticalDifference:
 
 def critical_difference(data: Replicates, higher_is_better: bool, alpha: float = ALPHA) -> CriticalDifference:
     """Rank the strategies within each block, test by Friedman, and compare mean ranks by Nemenyi's difference."""
-    from scipy.stats import chi2, rankdata, studentized_range
+    from scipy.stats import chi2, rankdata
 
     k, n = data.values.shape
     ranks = rankdata(-data.values if higher_is_better else data.values, axis=0)
@@ -368,7 +377,7 @@ def critical_difference(data: Replicates, higher_is_better: bool, alpha: float =
     spread = ((ranks - (k + 1) / 2) ** 2).sum()
     # With ties this is the corrected form, as scipy's.
     statistic = n * (k - 1) * n * ((means - (k + 1) / 2) ** 2).sum() / spread if spread else 0.0
-    critical = float(studentized_range.ppf(1 - alpha, k, np.inf)) / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
+    critical = _range_quantile(1 - alpha, k, math.inf) / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
     order = np.argsort(means, kind="stable")
     sorted_ranks = means[order]
     groups: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import Comparison, compared
 from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, Counts, Interval, bca, percentile, resample_languages
 from xclrun.analysis.bootstrap import standard_error_of_mean as paper
-from xclrun.analysis.measures import measure
+from xclrun.analysis.measures import Measured, measure
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.significance import Replicates
@@ -21,31 +21,34 @@ from xclrun.task import BY_SHORT, Scored
 TESTED = {"F": False, "T": True, "T0": True, "FP": True}
 
 
-def replicates(comparison: Comparison, references: References, task: str, name: str) -> Replicates | None:
-    """Return a measure of the strategies that learn in sequence, in the blocks that all of them have finished.
+def replicates(comparison: Comparison, references: References, task: str) -> dict[str, Replicates]:
+    """Return `TESTED` measures of the strategies that learn in sequence, in the blocks that all of them have finished.
 
-    A strategy for which the measure is not available is left out. None where fewer than two are left.
+    A strategy for which a measure is not available is left out of it; a measure of fewer than two strategies is left
+    out.
     """
-    found: dict[str, dict[tuple[str, int, int | None], float]] = {}
+    measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
-        if not runs or runs[0].stream != "sequence":
-            continue
-        values = {}
-        for run in runs:
-            if task in run.tasks:
-                value = measure(run, TASKS[task], references.scores(run, TASKS[task])).get((name, ""))
-                if isinstance(value, float):
-                    values[" → ".join(run.languages), run.seed, run.bucket] = value
-        if values and len(values) == len(runs):
-            found[label] = values
-    if len(found) < 2:
-        return None
-    blocks = list(next(iter(found.values())))
+        # Of a strategy that lacks the task in some runs no block is known to be complete.
+        if runs and runs[0].stream == "sequence" and all(task in run.tasks for run in runs):
+            measured[label] = {
+                (" → ".join(run.languages), run.seed, run.bucket): measure(
+                    run, TASKS[task], references.scores(run, TASKS[task])
+                )
+                for run in runs
+            }
     of = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     names = {" → ".join(run.languages): run.order for run in comparison.runs}
-    table = np.array([[values[block] for block in blocks] for values in found.values()])
-    labelled = tuple((names[o], seed, bucket) for o, seed, bucket in blocks)
-    return Replicates(tuple(found), labelled, table, tuple(of[o] for o, _, _ in blocks))
+    tested = {}
+    for name in TESTED:
+        found = {label: {block: values[name, ""] for block, values in them.items()} for label, them in measured.items()}
+        found = {k: values for k, values in found.items() if all(isinstance(v, float) for v in values.values())}
+        if len(found) > 1:
+            blocks = list(next(iter(found.values())))
+            table = np.array([[values[block] for block in blocks] for values in found.values()])
+            labelled = tuple((names[o], seed, bucket) for o, seed, bucket in blocks)
+            tested[name] = Replicates(tuple(found), labelled, table, tuple(of[o] for o, _, _ in blocks))
+    return tested
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,11 @@ class Resampled:
             raise ValueError(f"no predictions of {missing[0]}")
         self._counts = {k: self._language(k, predictions) for k in comparison.languages}
         self._matrices = self._split(dict(resample_languages(self._counts, seed, resamples, size)))
-        self._cache: dict[tuple[str, str], np.ndarray | None] = {}
+        self._compared = {
+            label: [run for run in runs if task in run.tasks] for label, (runs, _) in compared(comparison).items()
+        }
+        self._of_runs: dict[tuple[str, str], np.ndarray | None] = {}
+        self._of_strategies: dict[tuple[str, str], np.ndarray | None] = {}
 
     def _language(self, language: str, predictions: Mapping[str, Predictions]) -> Counts:
         """Put the cells of all runs on one language beside each other, run after run."""
@@ -150,9 +157,9 @@ class Resampled:
     def of_run(self, run: RunRecord, name: str) -> np.ndarray | None:
         """Return a measure of a run in every resample, shape (B,); None where the run does not have it."""
         key = (run.run_id, name)
-        if key not in self._cache:
-            self._cache[key] = self._measure(run, name, _from(self._matrices))
-        return self._cache[key]
+        if key not in self._of_runs:
+            self._of_runs[key] = self._measure(run, name, _from(self._matrices))
+        return self._of_runs[key]
 
     def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
         R = matrix(run)
@@ -173,11 +180,12 @@ class Resampled:
 
     def of_strategy(self, label: str, name: str) -> np.ndarray | None:
         """Return the mean over the runs that enter the table, in every resample, shape (B,)."""
-        runs = self._compared(label)
-        values = [self.of_run(run, name) for run in runs]
-        if not values or any(value is None for value in values):
-            return None
-        return np.mean(np.array(values, dtype=float), axis=0)
+        key = (label, name)
+        if key not in self._of_strategies:
+            values = [self.of_run(run, name) for run in self._compared.get(label, ())]
+            known = bool(values) and all(value is not None for value in values)
+            self._of_strategies[key] = np.mean(np.array(values, dtype=float), axis=0) if known else None
+        return self._of_strategies[key]
 
     def interval(self, label: str, name: str, kind: str = "percentile") -> Interval | None:
         """Return the 95 % interval of a strategy's mean: ``percentile``, ``bca`` or ``paper``."""
@@ -189,13 +197,9 @@ class Resampled:
             return bca(values, observed, left)
         return paper(values) if kind == "paper" else percentile(values)
 
-    def _compared(self, label: str) -> list[RunRecord]:
-        runs, _ = compared(self.comparison).get(label, ([], 0))
-        return [run for run in runs if self.task in run.tasks]
-
     def _jackknife(self, label: str, name: str) -> tuple[float, list[np.ndarray]]:
         """Return a strategy's mean on the whole test sets, and for each language with each sentence left out."""
-        runs, whole = self._compared(label), {k: counts.scores()[None] for k, counts in self._counts.items()}
+        runs, whole = self._compared.get(label, []), {k: counts.scores()[None] for k, counts in self._counts.items()}
         matrices = self._split(whole)
         observed = np.mean([self._measure(run, name, _from(matrices)) for run in runs])
         parts = []

@@ -41,14 +41,14 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
         score = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
         for j, language in enumerate(order):
             k, own = languages.index(language), j + 1
+            before, at, end = (f"{score[i, j]:.1f}" for i in (own - 1, own, -1))
+            after, look = range(own, len(order) + 1), f"-{marker(k)}"
             drawn = [
                 *axes.plot(range(own + 1), score[: own + 1, j], "--", color=colour(k), linewidth=0.9),
-                *axes.plot(range(own, len(order) + 1), score[own:, j], "-", color=colour(k), linewidth=1.6),
-                *axes.plot([own], [score[own, j]], marker(k), color=colour(k), markersize=4.5),
+                *axes.plot(after, score[own:, j], look, color=colour(k), linewidth=1.6, markersize=4.5, markevery=[0]),
             ]
-            for artist in drawn:
-                tip(artist, f"{language}: {score[own - 1, j]:.1f} before its hop, {score[own, j]:.1f} after it, "
-                    f"{score[-1, j]:.1f} at the end")  # fmt: skip
+            for line in drawn:
+                tip(line, f"{language}: {before} before its hop, {at} after it, {end} at the end")
         axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
         axes.set_ylim(-3, 103)
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
@@ -76,6 +76,8 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
     The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
     curve are left out; no figure where none has one.
     """
+    from matplotlib.collections import LineCollection
+
     cells = _cells(comparison, lambda run: any(np.isfinite(_value(run, point, what)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
 
@@ -95,12 +97,18 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
             )
             tip(line, run.run_id)
         names = runs[0].languages if runs[0].stream != "joint" else ("all",)
+        upright = axes.get_xaxis_transform()
+        begins = [[(start, 0), (start, 1)] for start in starts[:-1]]
+        axes.add_collection(
+            LineCollection(begins, colors="#bbbbbb", linewidths=0.7, zorder=0, transform=upright), autolim=False
+        )
         rotated = not short(names)
+        look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         for start, length, name in zip(starts[:-1], lengths, names, strict=True):
-            axes.axvline(start, color="#bbbbbb", linewidth=0.7, zorder=0)
-            look = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
-            middle, top = start + length / 2, axes.get_xaxis_transform()
-            axes.text(middle, 1.02, name, transform=top, va="bottom", fontsize=6, color=GREY, **look)
+            # Where all are as high as the first, the layout need not measure them all.
+            look["in_layout"] = rotated or name == names[0]
+            middle = start + length / 2
+            axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)
         axes.set_xlim(0, 1.02 * starts[-1] or 1)
         axes.tick_params(axis="x", labelsize=7)
         if what != "loss":

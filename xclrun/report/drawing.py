@@ -1,7 +1,9 @@
 """Drawing the figures of a report on all cores: most of the time of a large report is matplotlib's.
 
-Each figure is drawn and saved by a process of its own making: a fork of this one, which has everything that figures
-are drawn from. Where processes cannot fork, or there is one core or little to draw, they are drawn here.
+Figures are drawn and saved by forks of this process, which have everything that figures are drawn from. They start with
+the figures that need nothing but runs, while tables and tests are still computed here; when all is computed, this
+process draws the other figures and helps with what is left. Where processes cannot fork, or there is one core or little
+to draw, it draws all.
 """
 
 from __future__ import annotations
@@ -10,49 +12,124 @@ import multiprocessing
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from xclrun.errors import RunError
 from xclrun.report.style import save
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from matplotlib.figure import Figure
 
 Drawing = tuple[str, "Callable[[], Figure | None]"]
 
-# Figures for which it is worth to start processes.
-MANY = 24
-
-# What the processes draw; they take it over when they fork.
-_drawings: Sequence[Drawing] = ()
-_folder = Path()
+# Figures for which it is worth to start a process.
+EACH = 6
 
 
-def draw_all(drawings: Sequence[Drawing], folder: Path) -> list[list[Path]]:
-    """Draw and save figures; return the paths of each, none where there was nothing to draw.
+@dataclass(frozen=True)
+class _Batch:
+    """Drawings, and a number that all processes share: how many of them have been taken."""
 
-    Args:
-        drawings: (name, what draws it); the same bytes wherever it is drawn.
-        folder: where they are saved.
+    drawings: Sequence[Drawing]
+    taken: Any
 
-    Raises:
-        UsageError, RunError: the place cannot be written.
+    def __iter__(self) -> Iterator[Drawing]:
+        """Yield drawings that no other process has taken."""
+        while True:
+            with self.taken.get_lock():
+                k = self.taken.value
+                self.taken.value = k + 1
+            if k >= len(self.drawings):
+                return
+            yield self.drawings[k]
+
+    @property
+    def left(self) -> int:
+        return max(0, len(self.drawings) - self.taken.value)
+
+
+class Drawers:
+    """Draws figures, and saves them under ``folder``; as a context it leaves no process behind.
+
+    The bytes of a figure are the same wherever it is drawn.
     """
-    global _drawings, _folder
-    workers = min(cores(), len(drawings) // (MANY // 2))
-    if workers < 2 or sys.platform != "linux":
-        return [_drawn(name, draw, folder) for name, draw in drawings]
-    _prepare()
-    _drawings, _folder = drawings, folder
-    try:
-        with warnings.catch_warnings():
-            # Other threads of this process may hold locks; what is drawn with takes none of theirs.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            with multiprocessing.get_context("fork").Pool(workers) as pool:
-                return pool.map(_draw, range(len(drawings)), chunksize=1)
-    finally:
-        _drawings, _folder = (), Path()
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fork = multiprocessing.get_context("fork") if sys.platform == "linux" else None
+        self._batches: list[_Batch] = []
+        self._working: list[tuple[Any, Connection]] = []
+
+    def __enter__(self) -> Drawers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for process, answers in self._working:
+            process.terminate()
+            process.join()
+            answers.close()
+        self._working = []
+
+    def begin(self, drawings: Sequence[Drawing]) -> None:
+        """Begin to draw, on all cores but that of this process; where that is not worth it, leave it to `finish`."""
+        self._batches.append(_Batch(drawings, multiprocessing.Value("i", 0)))
+        self._start(cores() - 1)
+
+    def finish(self, drawings: Sequence[Drawing]) -> dict[str, list[Path]]:
+        """Draw those of these that have not begun, wait for all, and return name → paths; none where nothing was drawn.
+
+        Raises:
+            UsageError, RunError: the place cannot be written, or a process was killed.
+        """
+        begun = {name for batch in self._batches for name, _ in batch.drawings}
+        self.begin([(name, draw) for name, draw in drawings if name not in begun])
+        found = self._draw()
+        for process, answers in self._working:
+            try:
+                answer = answers.recv()
+            except EOFError:
+                raise RunError("a process that drew figures was killed: is there enough memory?") from None
+            if isinstance(answer, Exception):
+                raise answer
+            found |= answer
+            process.join()
+            answers.close()
+        self._working = []
+        return found
+
+    def _start(self, most: int) -> None:
+        """Start processes until ``most`` are at work, fewer where little is left."""
+        left, alive = sum(batch.left for batch in self._batches), sum(p.is_alive() for p, _ in self._working)
+        new = min(most, left // EACH) - alive
+        if self._fork is None or new < 1:
+            return
+        _prepare()
+        for _ in range(new):
+            answers, told = self._fork.Pipe(duplex=False)
+            process = self._fork.Process(target=self._work, args=(told,), daemon=True)
+            with warnings.catch_warnings():
+                # Other threads of this process may hold locks; what is drawn with takes none of theirs.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            told.close()
+            self._working.append((process, answers))
+
+    def _work(self, told: Connection) -> None:
+        """Draw what is left, in a process of its own, and tell what was saved or what went wrong."""
+        try:
+            told.send(self._draw())
+        except Exception as error:
+            told.send(error)
+
+    def _draw(self) -> dict[str, list[Path]]:
+        # The last batch first: processes that started before it cannot help with it.
+        return {name: _drawn(name, draw, self.folder) for batch in reversed(self._batches) for name, draw in batch}
 
 
 def cores() -> int:
@@ -68,10 +145,10 @@ def _prepare() -> None:
     import matplotlib.font_manager  # noqa: F401
 
 
-def _draw(k: int) -> list[Path]:
-    return _drawn(*_drawings[k], _folder)
-
-
 def _drawn(name: str, draw: Callable[[], Figure | None], folder: Path) -> list[Path]:
-    figure = draw()
+    from matplotlib import rc_context
+
+    # Titles stand on their axes: the numbers along an axis need not be measured to find a place beyond them.
+    with rc_context({"axes.titley": 1.0}):
+        figure = draw()
     return [] if figure is None else save(figure, folder, name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.report.style import METRIC_NAMES, short, tip
+from xclrun.report.style import METRIC_NAMES, short, tickless, tip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def heatmap(record: RunRecord, task: str) -> Figure:
     axes.set_xticks(range(columns), record.languages, rotation=0 if short(record.languages) else 45)
     axes.set_yticks(range(rows), hop_names(record))
     axes.set(xlabel="evaluated on", ylabel="after hop")
-    axes.tick_params(length=0)
+    tickless(axes)
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label=METRIC_NAMES[task], fraction=0.06, pad=0.02)
     shots = "" if record.shots is None else f" · K = {record.shots}"
@@ -83,7 +83,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
         _outlines(axes, runs[0])
         axes.set_xticks(range(most), runs[0].languages, fontsize=7, rotation=0 if short(runs[0].languages) else 45)
         axes.set_yticks(range(len(scores)), hop_names(runs[0]), fontsize=7)
-        axes.tick_params(length=0)
+        tickless(axes)
         axes.spines[:].set_visible(False)
         name = textwrap.shorten(label, int(9 * width), placeholder="…")
         axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)

@@ -31,7 +31,7 @@ from xclrun.analysis.significance import (
     wilcoxon,
 )
 from xclrun.analysis.study import TESTED, Resampled, replicates
-from xclrun.report.style import GREY, METRIC_NAMES
+from xclrun.report.style import GREY, METRIC_NAMES, tickless
 from xclrun.report.tables import Cell, Table, percent
 
 if TYPE_CHECKING:
@@ -91,10 +91,9 @@ class Inference:
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         self.tests: dict[tuple[str, str], Tests] = {}
         for task in comparison.tasks:
-            for name, higher in TESTED.items():
-                data = replicates(comparison, references, task, name)
-                if data is not None and len(data.blocks) > 1:
-                    self.tests[task, name] = Tests(data, higher)
+            for name, data in replicates(comparison, references, task).items():
+                if len(data.blocks) > 1:
+                    self.tests[task, name] = Tests(data, TESTED[name])
 
     def marks(self) -> dict[tuple[str, str, str], str]:
         """Return (strategy, task, measure) → mark of its difference from the first strategy, by blocked Tukey."""
@@ -268,7 +267,7 @@ def _p_panel(axes: Axes, tests: Tests, name: str, labelled: bool) -> None:
         axes.text(j, i, text, ha="center", va="center", fontsize=6.5, in_layout=False)
     axes.set_xticks(range(len(strategies)), strategies, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_yticks(range(len(strategies)), strategies if labelled else [""] * len(strategies), fontsize=7)
-    axes.tick_params(length=0)
+    tickless(axes)
     axes.set_title(name, fontsize=9)
     axes.spines[:].set_color("#cccccc")
 

@@ -13,7 +13,7 @@ from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared
 from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
-from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
+from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tickless, tip
 from xclrun.report.tables import Summary
 from xclrun.task import INTENT_ACCURACY, Metric
 
@@ -194,7 +194,7 @@ def confusions(
         axes.set_title(label, fontsize=8)
         axes.set_xticks(range(len(names)), names, rotation=90, fontsize=5.5)
         axes.set_yticks(range(len(names)), names, fontsize=5.5)
-        axes.tick_params(length=0)
+        tickless(axes)
     figure.colorbar(
         image, ax=grid.ravel().tolist(), label=f"share of the gold {metric.noun} (%)", fraction=0.03, pad=0.01
     )

@@ -143,8 +143,12 @@ def make_section(
     tried: dict[tuple[str, str, str], int],
     options: Options,
     notes: list[str],
+    curves: Sequence[Part],
 ) -> Section:
-    """Return the section of one comparison; ``predictions`` may be empty, then there is no bootstrap."""
+    """Return the section of one comparison; ``predictions`` may be empty, then there is no bootstrap.
+
+    ``curves`` is what `parts_of_runs` gave for it.
+    """
     resampled, told = _resampled(comparison, references, predictions, options)
     inference = Inference(comparison, references, resampled, options.interval)
     summary = Summary(frame, comparison, inference.marks(), options.unpaired)
@@ -155,13 +159,17 @@ def make_section(
         _significance(inference),
         _by_order(summary),
         _by_language(summary),
-        _matrices(summary),
-        _training(summary),
+        *curves,
         _inside_hops(summary),
         _confusion(summary, predictions),
         Part("Budgets", [fairness(comparison, tried)]),
     ]
     return Section(summary, [part for part in parts if part.tables or part.figures], [*notes, *told])
+
+
+def parts_of_runs(comparison: Comparison) -> list[Part]:
+    """Return the parts that need nothing but runs: score matrices, curves over hops, training curves."""
+    return [_matrices(comparison), _training(comparison)]
 
 
 def _resampled(
@@ -182,8 +190,8 @@ def _resampled(
     return found, told
 
 
-def _where(summary: Summary) -> str:
-    return f"{summary.comparison.dataset}_{summary.comparison.model}"
+def _where(comparison: Comparison) -> str:
+    return f"{comparison.dataset}_{comparison.model}"
 
 
 def _published(summary: Summary, table: str | None) -> list[Part]:
@@ -199,7 +207,7 @@ def _means(summary: Summary) -> Part:
 def _trade_offs(summary: Summary, references: References) -> Part:
     part = Part("What is traded for what", text="Right and up is better. Bars: standard deviation over runs.")
     for task in summary.comparison.tasks:
-        name = f"{_where(summary)}_{task}"
+        name = f"{_where(summary.comparison)}_{task}"
         part.figures += [
             (f"trade_offs_{name}", partial(plots.trade_offs, summary, task)),
             (f"distances_{name}", partial(plots.distances, summary, task)),
@@ -218,7 +226,7 @@ def _significance(inference: Inference) -> Part:
     part.tables = [table for table in (inference.intervals(), inference.anovas()) if table is not None]
     comparison = inference.comparison
     for task in comparison.tasks:
-        name = f"{comparison.dataset}_{comparison.model}_{task}"
+        name = f"{_where(comparison)}_{task}"
         if any(of == task for of, _ in inference.tests):
             part.figures += [
                 (f"p_values_{name}", partial(inference.p_values, task)),
@@ -246,12 +254,11 @@ def _by_language(summary: Summary) -> Part:
     return Part("By language", [table for table in tables if table.rows], folded=True)
 
 
-def _matrices(summary: Summary) -> Part:
-    comparison = summary.comparison
+def _matrices(comparison: Comparison) -> Part:
     text = "Score on each language (columns) after each hop (rows), in percent; framed: the language just learnt."
     part = Part("Score matrices and learning curves", text=text, folded=True)
     for task in comparison.tasks:
-        part.figures += _pages(f"learning_curves_{_where(summary)}_{task}", learning_curves(comparison, task))
+        part.figures += _pages(f"learning_curves_{_where(comparison)}_{task}", learning_curves(comparison, task))
     for order in comparison.orders[:MATRICES]:
         chosen = {label: runs for label, (runs, _) in compared(comparison, order).items() if runs}
         for task in comparison.tasks:
@@ -260,16 +267,16 @@ def _matrices(summary: Summary) -> Part:
             if having:
                 title = f"{comparison.dataset}, {comparison.model}: {order}, mean over seeds"
                 part.figures.append((
-                    f"matrices_{_where(summary)}_{order}_{task}",
+                    f"matrices_{_where(comparison)}_{order}_{task}",
                     partial(heatmaps, having, task, title),
                 ))  # fmt: skip
     return part
 
 
-def _training(summary: Summary) -> Part:
+def _training(comparison: Comparison) -> Part:
     part = Part("Training", folded=True)
-    for what in ("loss", *summary.comparison.tasks):
-        part.figures += _pages(f"training_curves_{_where(summary)}_{what}", training_curves(summary.comparison, what))
+    for what in ("loss", *comparison.tasks):
+        part.figures += _pages(f"training_curves_{_where(comparison)}_{what}", training_curves(comparison, what))
     return part
 
 
@@ -281,7 +288,7 @@ def _inside_hops(summary: Summary) -> Part:
         return part
     part.tables.append(table)
     for task in summary.comparison.tasks:
-        name, found = f"{_where(summary)}_{task}", efficiency.chosen(summary, task)
+        name, found = f"{_where(summary.comparison)}_{task}", efficiency.chosen(summary, task)
         part.figures += [
             (f"example_curves_{name}", partial(efficiency.example_curves, summary, task)),
             (f"selection_{name}", partial(efficiency.selections, summary, found, task)),
@@ -311,7 +318,7 @@ def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part
             matrices[label] = np.sum([predictions[run.run_id].confusion(run.hops) for run in having], axis=0)
     if labels is not None:
         draw = partial(plots.confusions, summary, matrices, labels, scored)
-        part.figures.append((f"confusions_{_where(summary)}", draw))
+        part.figures.append((f"confusions_{_where(summary.comparison)}", draw))
     return part
 
 

@@ -13,6 +13,8 @@ from xclrun.task import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe & Ito 2008, their yellow darkened to show on white; beyond the eighth they come again with another marker.
@@ -75,10 +77,40 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def settle(figure: Figure) -> None:
-    """Lay a figure out once, not once for each time it is drawn: that is half of the time of a large one."""
-    if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
+    """Lay a figure out once, not once for each time it is drawn: that is most of the time of a large one."""
+    if (engine := figure.get_layout_engine()) is None:
+        return
+    for axis in _axes_of(figure):
+        if not axis.get_label_text():
+            # Else all numbers along the axis are measured to find the place of a label that is not there.
+            axis.set_label_coords(0.5, 0)
+    engine.execute(figure)
     figure.set_layout_engine("none")
+    for axis in _axes_of(figure):
+        if axis.get_label_text():
+            _fix_label(axis)
+        if not axis.get_offset_text().get_text():
+            # Nothing is placed by where the numbers along the axis end any more.
+            for tick in axis.majorTicks:
+                tick.label1.set_in_layout(False)
+                tick.label2.set_in_layout(False)
+
+
+def _axes_of(figure: Figure) -> list[Axis]:
+    return [axis for axes in figure.axes if axes.get_visible() for axis in (axes.xaxis, axes.yaxis)]
+
+
+def _fix_label(axis: Axis) -> None:
+    """Let the label of an axis stay where the layout has put it, beside the numbers along the axis."""
+    # Has the axes, which the layout has moved, place their label once more.
+    axis.axes.get_tightbbox()
+    place = axis.label.get_transform().transform(axis.label.get_position())
+    axis.set_label_coords(*axis.axes.transAxes.inverted().transform(place))
+
+
+def tickless(axes: Axes) -> None:
+    """Take the marks along both axes away; names stay where they would be beside marks of no length."""
+    axes.tick_params(length=0, bottom=False, left=False)
 
 
 def tip(artist: Artist, text: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,11 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.errors import UsageError
 from xclrun.report.costs import trials
-from xclrun.report.drawing import draw_all
+from xclrun.report.drawing import Drawers, Drawing
 from xclrun.report.fewshot import Behind, few_shot_sections
 from xclrun.report.notes import comparison_notes, report_notes, unfinished
 from xclrun.report.page import page, runs_table
-from xclrun.report.sections import Options, Shown, make_section
+from xclrun.report.sections import Options, Part, Shown, make_section, parts_of_runs
 from xclrun.report.style import FORMATS, slug
 from xclrun.store.files import atomic_write
 
@@ -159,15 +159,19 @@ def write_report(
     options = options or Options()
     # Few-shot runs have no order and no measures of forgetting: they have sections of their own.
     others = [record for record in unique if not is_few_shot(record)]
-    frame, references, few_shot = summarise(others, options.unpaired), References(others), few_shot_scores(unique)
-    tried = trials(records if pool is None else pool)
-    sections: list[Shown] = [
-        make_section(c, frame, references, predictions or {}, tried, options, comparison_notes(c))
-        for c in comparisons(others)
-    ]
-    sections += few_shot_sections(unique, behind, options.few_shot_table)
-    made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    figures, drawings = _draw(sections, out / "figures")
+    found = comparisons(others)
+    curves = [parts_of_runs(comparison) for comparison in found]
+    with Drawers(out / "figures") as drawers:
+        drawers.begin(_figures(part for parts in curves for part in parts))
+        frame, references, few_shot = summarise(others, options.unpaired), References(others), few_shot_scores(unique)
+        tried = trials(records if pool is None else pool)
+        sections: list[Shown] = [
+            make_section(c, frame, references, predictions or {}, tried, options, comparison_notes(c), parts)
+            for c, parts in zip(found, curves, strict=True)
+        ]
+        sections += few_shot_sections(unique, behind, options.few_shot_table)
+        made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+        figures, drawings = _draw(sections, drawers)
     report = Report(name, out, frame, few_shot, sections, unique, report_notes(unique), figures)
     _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, frame.to_csv(index=False, lineterminator="\n"))
@@ -181,16 +185,17 @@ def write_report(
     return report
 
 
-def _draw(sections: Sequence[Shown], folder: Path) -> tuple[list[Path], dict[str, str]]:
-    """Draw and save all figures; return their paths, and name → SVG for the page."""
-    figures = [figure for section in sections for part in section.parts for figure in part.figures]
-    paths: list[Path] = []
-    drawings = {}
-    for (name, _), saved in zip(figures, draw_all(figures, folder), strict=True):
-        if saved:
-            paths += saved
-            drawings[name] = saved[-1].read_text(encoding="utf-8")
-    for path in folder.glob("*"):
+def _figures(parts: Iterable[Part]) -> list[Drawing]:
+    return [figure for part in parts for figure in part.figures]
+
+
+def _draw(sections: Sequence[Shown], drawers: Drawers) -> tuple[list[Path], dict[str, str]]:
+    """Draw all figures that are not being drawn yet; return all paths, and name → SVG for the page."""
+    every = _figures(part for section in sections for part in section.parts)
+    saved = drawers.finish(every)
+    paths = [path for name, _ in every for path in saved[name]]
+    drawings = {name: saved[name][-1].read_text(encoding="utf-8") for name, _ in every if saved[name]}
+    for path in drawers.folder.glob("*"):
         if path not in paths and path.name.startswith(FIGURES) and path.suffix[1:] in FORMATS:
             path.unlink(missing_ok=True)
     return paths, drawings

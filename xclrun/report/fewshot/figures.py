@@ -13,7 +13,7 @@ from xclrun.analysis.fewshot import Spreads
 from xclrun.analysis.lexical import PRESENCE
 from xclrun.report.fewshot.tables import shots_name
 from xclrun.report.plots import figure_of, plain
-from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
+from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tickless, tip
 from xclrun.task import BY_SHORT
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def similarities(matrices: Mapping[Cell, np.ndarray], title: str) -> Figure:
                 axes.text(j, i, f"{100 * value:.0f}", ha="center", va="center", fontsize=5, color=ink)
         axes.set_xticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
         axes.set_yticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
-        axes.tick_params(length=0)
+        tickless(axes)
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
     if image is not None:
         figure.colorbar(image, ax=grid[: len(shown)], label="Jaccard index", fraction=0.05, pad=0.01)
@@ -133,7 +133,7 @@ def confusions(pairs: Mapping[Cell, tuple[np.ndarray, np.ndarray]], names: Seque
                     axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=6, color=ink)
             axes.set_xticks(range(len(short)), short, rotation=90, fontsize=6)
             axes.set_yticks(range(len(short)), short, fontsize=6)
-            axes.tick_params(length=0)
+            tickless(axes)
             axes.set_title(f"{language}, {what}", fontsize=8)
     figure.colorbar(image, ax=grid.ravel().tolist(), label="share of the gold label (%)", fraction=0.04, pad=0.01)
     figure.supxlabel("predicted", fontsize=8)

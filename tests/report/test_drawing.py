@@ -1,0 +1,75 @@
+"""Figures drawn by other processes are the ones that are drawn here, each once, and what goes wrong there is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from xclrun.errors import RunError, UsageError
+from xclrun.report import drawing
+from xclrun.report.drawing import EACH, Drawers, Drawing
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+
+
+def of(k: int) -> Callable[[], Figure | None]:
+    def draw() -> Figure | None:
+        if k % 5 == 4:
+            return None
+        figure = Figure(figsize=(1, 1), layout="constrained")
+        figure.subplots().plot([0, k])
+        return figure
+
+    return draw
+
+
+def drawings(first: int, last: int) -> list[Drawing]:
+    return [(f"figure {k}", of(k)) for k in range(first, last)]
+
+
+def drawn(folder: Path, early: list[Drawing], every: list[Drawing]) -> dict[str, list[bytes]]:
+    with Drawers(folder) as drawers:
+        drawers.begin(early)
+        return {name: [path.read_bytes() for path in paths] for name, paths in drawers.finish(every).items()}
+
+
+def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    early, every = drawings(0, 2 * EACH), drawings(0, 2 * EACH + 3)
+    monkeypatch.setattr(drawing, "cores", lambda: 1)
+    alone = drawn(tmp_path / "alone", early, every)
+    monkeypatch.setattr(drawing, "cores", lambda: 3)
+    together = drawn(tmp_path / "together", early, every)
+    assert together == alone
+    assert together.keys() == {name for name, _ in every}
+    assert [len(together[f"figure {k}"]) for k in range(6)] == [3, 3, 3, 3, 0, 3]
+
+
+def test_an_error_of_another_process_is_raised_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "cores", lambda: 2)
+    (tmp_path / "file").write_text("no folder")
+    with Drawers(tmp_path / "file") as drawers:
+        drawers.begin(drawings(0, EACH))
+        with pytest.raises(UsageError, match="cannot write"):
+            drawers.finish([])
+
+
+def test_a_killed_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "cores", lambda: 2)
+    here = os.getpid()
+
+    def die() -> None:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Drawers(tmp_path) as drawers:
+        drawers.begin([("fatal", die)] * EACH)
+        ((process, _),) = drawers._working
+        process.join()
+        with pytest.raises(RunError, match="killed"):
+            drawers.finish([])
