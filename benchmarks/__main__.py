@@ -41,7 +41,8 @@ AIMS = {"naive": 1.05, "er": 1.10, "kd_logit": 1.15, "kd_rep": 1.15, "ewc_online
 EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.15, 1.6, round(1 / 1.3, 2), 1 / 50
 # Transformers of twelve layers and their widths, with the pieces that the data has: the body costs as mBERT's.
 TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
-# Tags of words alone, without a CRF, whose own cost would be measured.
+# Tags of words alone, without a CRF, whose own cost would be measured. As many sentences of dev and of test as the
+# smallest treebanks have: more would favour kept features.
 TAGS = ["dataset.task=token_tags", "dataset.buckets.sampler=minimum", "dataset.max_eval=200"]
 # As wide as e5_small.
 NARROW = ["model.hidden_size=384", "model.intermediate_size=1536", "trainer.lr=1e-3"]

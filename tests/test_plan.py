@@ -124,6 +124,8 @@ EXPECTED = {
     "evaluate.batch_size": "evaluated",
     "evaluate.slot_f1": "evaluated",
     "evaluate.every_examples": "evaluated",
+    # A key of its own in the store: neither training nor evaluation changes.
+    "evaluate.attention": "id",
     "tracking.enabled": "nothing",
     "tracking.uri": "nothing",
     "tracking.experiment": "nothing",

@@ -36,6 +36,11 @@ def test_there_is_one_for_each_table_with_results_and_each_figure() -> None:
     assert table_of("demo") is None
 
 
+def test_the_sweep_of_attention_keeps_it() -> None:
+    asked = [name for name in SWEEPS if params(name).get("evaluate.attention")]
+    assert asked == ["fs_table5"]
+
+
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_value_is_a_choice(name: str) -> None:
     for key in ("dataset", "model", "strategy", "order"):

@@ -232,6 +232,7 @@ class EvaluateConfig:
     batch_size: int = 64
     slot_f1: SlotF1 = SlotF1.span_micro
     every_examples: int | None = None
+    attention: bool = False
 
 
 @dataclass

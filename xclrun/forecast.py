@@ -190,7 +190,7 @@ def needed(run: Run, there: set[str]) -> set[int]:
             state(run.stages[index].hop.parent)
 
     for stage in run.stages:
-        if stage.evaluation not in there:
+        if not there.issuperset(stage.measured):
             weights(stage.hop.index)
     return found
 

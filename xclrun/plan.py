@@ -58,6 +58,7 @@ NOT_IDENTITY = frozenset(
 # run's identity, so that ids stay as they were.
 LATER: Mapping[str, Any] = {
     "evaluate.every_examples": None,
+    "evaluate.attention": False,
     "dataset.tags_are": "spans",
     "protocol": None,
     "source": None,
@@ -217,6 +218,8 @@ class Signed(Protocol):
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]: ...
 
+    def keeps_encoder(self, hop: Hop) -> bool: ...
+
 
 @dataclass(frozen=True)
 class DataIdentity:
@@ -245,12 +248,24 @@ class Stage:
         train: key of the trained weights; hop 0's names the untrained model.
         state: key of the strategy's state after the hop, or None where the strategy keeps none.
         evaluation: key of the predictions.
+        attention: key of the summary of attention, or None where none is asked for.
     """
 
     hop: Hop
     train: str
     state: str | None
     evaluation: str
+    attention: str | None = None
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Keys of what is measured after the hop."""
+        return (self.evaluation,) if self.attention is None else (self.evaluation, self.attention)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys."""
+        return tuple(key for key in (self.train, self.state, *self.measured) if key is not None)
 
 
 def stages(
@@ -271,6 +286,8 @@ def stages(
         "labels": data.labels,
         "seed": known["seed"],
     }
+    # What is measured beside predictions changes neither them nor the training.
+    evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
     result = []
@@ -286,7 +303,7 @@ def stages(
                     "train": [data.fingerprints[language, "train"] for language in hop.train],
                     "dev": [data.fingerprints[language, "dev"] for language in hop.select],
                     "trainer": trainer_of(known, hop),
-                    "evaluate": known["evaluate"],
+                    "evaluate": evaluate,
                     "strategy": strategy.signature(hop),
                     **_points(known, hop, stream, data, strategy),
                 }
@@ -296,19 +313,26 @@ def stages(
             states[hop.index] = (
                 None if state is None else digest({"kind": "state", "parents": parents, "strategy": state})
             )
-        evaluation = digest(
-            {
-                "kind": "evaluation",
-                "train": trained[hop.index],
-                "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
-                "evaluate": known["evaluate"],
-                # The untrained model's key holds no trainer, but its predictions depend on the precision too.
-                "precision": known["trainer"]["precision"],
-                "strategy": strategy.serving_signature(hop),
-            }
-        )
-        result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation))
+        served = {
+            "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
+            # The untrained model's key holds no trainer, but its predictions depend on the precision too.
+            "precision": known["trainer"]["precision"],
+            "strategy": strategy.serving_signature(hop),
+        }
+        evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
+        attention = None
+        if known["evaluate"].get("attention"):
+            encoder_of = trained[encoder_hop(hop, stream, strategy).index]
+            attention = digest({"kind": "attention", "train": encoder_of, **served})
+        result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation, attention))
     return tuple(result)
+
+
+def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
+    """Return the hop whose training gave the encoder as it is after ``hop``: an earlier one where that keeps it."""
+    while strategy.keeps_encoder(hop):
+        hop = stream.hops[hop.parent]
+    return hop
 
 
 def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Run:
     @property
     def keys(self) -> list[str]:
         """Keys of everything in the store that the run reads or makes, sorted."""
-        return sorted({key for s in self.stages for key in (s.train, s.state, s.evaluation) if key})
+        return sorted({key for stage in self.stages for key in stage.keys})
 
     @cached_property
     def label(self) -> str:
@@ -244,7 +244,7 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     strategy = make(config.strategy)
     if (reason := strategy.unfit(dataset.kind)) is not None:
         raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
-    stream = _stream(config, strategy, order)
+    stream = stream_of(config, strategy, order)
     for language in stream.languages:
         if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):
             raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
@@ -274,8 +274,12 @@ def _languages(config: Config, dataset: Dataset) -> list[str] | None:
     return [name for name in given.values() if name is not None]
 
 
-def _stream(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
-    """Return the hops of a run: the strategy's own, or those of few-shot transfer."""
+def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
+    """Return the hops of a run: the strategy's own, or those of few-shot transfer.
+
+    Raises:
+        UsageError: the strategy has hops of its own, which few-shot transfer cannot have.
+    """
     stream = strategy.stream(order)
     if config.protocol is None:
         return stream

@@ -121,10 +121,11 @@ def in_child(work: Callable[[], None], seconds: float | None = None) -> int:
 
 
 def predictions(run: Run) -> dict[str, str]:
-    """Return file → SHA-256 of the prediction rows of a finished run, and of its scores."""
+    """Return file → SHA-256 of the prediction rows of a finished run, of its scores, and of what else it measured."""
     if not run.directory.finished:
         raise RunError(f"{run.id} did not finish")
     files = [run.directory.predictions(stage.hop.index) for stage in run.stages] + [run.directory.scores]
+    files += [run.directory.attention] if run.directory.attention.is_file() else []
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 

@@ -228,6 +228,8 @@ class Mirror:
             return
         for path in directory.prediction_files():
             self.client.log_artifact(run, str(path), "predictions")
+        if directory.attention.is_file():
+            self.client.log_artifact(run, str(directory.attention))
         tables = [{"path": f"{task}_scores.json", "type": "table"} for task in mine.tasks]
         self.client.set_tag(run, "mlflow.loggedArtifacts", json.dumps(tables))
         for task in mine.tasks:

@@ -51,6 +51,7 @@ def test_only_what_differs_is_named() -> None:
         {"hydra": {"job": {"num": 3}}},
         {"dataset": {"root": "/data"}},
         {"trainer": {"checkpoint_minutes": 1.0}},
+        {"evaluate": {"attention": True}},
     ],
 )
 def test_what_cannot_change_a_result_gives_no_label(config: dict[str, Any]) -> None:

@@ -73,6 +73,34 @@ def test_mistakes_are_one_line(arguments: tuple[str, ...], told: str, xclrun: Ca
     assert told in found.line
 
 
+def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told], here: Path) -> None:
+    """Files as others wrote them, so without a fingerprint: a word of pieces that the data has not, and another label.
+
+    Pieces are known only when the data has been encoded: then the run fails, before anything is trained.
+    """
+    assert xclrun("buckets", "make", *MINI[:2], "shots=1", "bucket=0", "--to", "made").code == 0
+    labels = json.loads((here / "made/mini/1-shots/de/0-th/sampled.json").read_text(encoding="utf-8"))
+    name, [row, *rest] = next(iter(labels.items()))
+
+    def told(root: str, **content: object) -> Told:
+        folder = here / root / "mini/1-shots/de/0-th"
+        folder.mkdir(parents=True)
+        (folder / "sampled.json").write_text(json.dumps({**labels, **content}), encoding="utf-8")
+        given = ("experiment=fewshot", "language=de", "dataset.languages=[en,de]", "model.trim_vocabulary=true")
+        return xclrun(*SMALL, *given, "dataset.buckets.sampler=files", f"dataset.buckets.root={root}")
+
+    words = " ".join(["zxqzxqw", *row["text_a"].split()[1:]])
+    strange = told("strange", **{name: [{**row, "text_a": words}, *rest]})
+    assert strange.code == 1
+    line = "model.trim_vocabulary=true: the buckets have word pieces that the dataset has not; set it to false"
+    assert [shown.strip() for shown in strange.err.splitlines()].count(line) == 1
+    assert "Traceback" not in strange.err
+    assert not list(here.glob("outputs/store/*/*/weights.safetensors"))
+    new = told("new", new=[{**row, "uid": "n", "label": "new"}])
+    assert new.code == 2
+    assert "sampled.json: 'n' has the label 'new', which no training split of mini has" in new.line
+
+
 def test_runs_on_buckets_are_averaged_and_named(xclrun: Callable[..., Told], here: Path) -> None:
     assert xclrun(*SMALL, "shots=1", "bucket=0,1", "-m").code == 0
     [sweep] = json.loads(xclrun("status", "--json").out)

@@ -269,6 +269,24 @@ def test_drawn_and_read_are_the_same_training_data(small: Callable[..., DatasetC
         load_dataset(small("files", buckets={"root": str(tmp_path / "no")}), 1, 4)
 
 
+def test_files_of_buckets_from_dev_hold_what_dev_has(small: Callable[..., DatasetConfig], tmp_path: Path) -> None:
+    """Otherwise dev could keep, written differently, what is trained on; every bucket of this K is looked at."""
+    options = {"draw_from": BucketSource.dev, "number": 2}
+    config, files = small(buckets=options), small("files", buckets={**options, "root": str(tmp_path)})
+    whole = read_whole(config)
+    buckets = [bucket_of(config, whole, "en", 1, number) for number in range(2)]
+    for bucket in buckets:
+        layout.write(tmp_path, bucket)
+    assert load_dataset(files, 0, 1, ["en"]).fingerprints == load_dataset(config, 0, 1, ["en"]).fingerprints
+    layout.write(tmp_path / "other", buckets[0])
+    first, *rest = buckets[1].examples
+    changed = replace(first, tokens=(*first.tokens, "!"), tags=(*(first.tags or ()), "O"))
+    layout.write(tmp_path / "other", replace(buckets[1], examples=(changed, *rest)))
+    files = small("files", buckets={**options, "root": str(tmp_path / "other")})
+    with pytest.raises(UsageError, match=rf"1-th/sampled.json: '{first.id}' is not in en/dev, which .*another release"):
+        load_dataset(files, 0, 1, ["en"])
+
+
 def test_a_file_with_a_label_that_training_never_had(small: Callable[..., DatasetConfig], tmp_path: Path) -> None:
     new = replace(classed("n", "new"), language="es", tags=("O", "O"))
     layout.write(tmp_path, Bucket("es", 1, 0, (new,), {}))

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
 from xclrun.config import DatasetConfig, LabelOn
-from xclrun.data.encode import Encoded, Ragged, concat, encode, epoch_batches, length_sorted_batches
+from xclrun.data.encode import Encoded, Ragged, concat, encode, epoch_batches, length_sorted_batches, word_numbers
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
 from xclrun.errors import UsageError
@@ -115,6 +115,39 @@ def test_pairs_are_what_the_tokenizer_makes_of_them(tokenizer: PreTrainedTokeniz
         firsts = [w if s == 0 else None for w, s in zip(own.word_ids(), own.sequence_ids(), strict=True)]
         assert row(encoded.word_pieces, i) == labelled(firsts, len(a.split()), "first")
     assert row(encoded.pieces, len(PAIRS)) == tokenizer(["the", "plants"], is_split_into_words=True)["input_ids"]
+
+
+def test_pieces_know_their_words(tokenizer: PreTrainedTokenizerFast) -> None:
+    """As the tokenizer itself says; the words of a second text count on from those of the first."""
+    pairs = [Example(a, "xx", tuple(a.split()), "alarm", text_b=b) for a, b in PAIRS]
+    numbers = word_numbers([*pairs, *examples(*SENTENCES)], tokenizer, 128, whole_words=True)
+    for i, (a, b) in enumerate(PAIRS):
+        own = tokenizer(a.split(), b.split(), is_split_into_words=True)
+        texts = zip(own.word_ids(), own.sequence_ids(), strict=True)
+        wanted = [-1 if w is None else w + (len(a.split()) if text else 0) for w, text in texts]
+        assert row(numbers, i) == wanted
+    for i, sentence in enumerate(SENTENCES, start=len(PAIRS)):
+        own = tokenizer(sentence.split(), is_split_into_words=True)
+        assert row(numbers, i) == [-1 if w is None else w for w in own.word_ids()]
+
+
+@pytest.mark.parametrize("whole_words", [True, False])
+@pytest.mark.parametrize("max_length", [5, 6, 7, 8, 9])
+def test_pieces_that_are_left_know_their_words(
+    bert: PreTrainedTokenizerFast, max_length: int, whole_words: bool
+) -> None:
+    """A pair that is cut: the pieces of the words that are named are those that `encode` leaves."""
+    pair = [Example("a", "xx", ("unaffable", "the"), "alarm", text_b="the unaffable")]
+    pieces = row(encode(pair, bert, LABELS, (), max_length, whole_words=whole_words).pieces, 0)
+    numbers = row(word_numbers(pair, bert, max_length, whole_words), 0)
+    named: dict[int, list[str]] = {}
+    for piece, word in zip(bert.convert_ids_to_tokens(pieces), numbers, strict=True):
+        named.setdefault(word, []).append(piece)
+    assert set(named.pop(-1)) == {"[CLS]", "[SEP]"}
+    whole = [UNAFFABLE, ["the"], ["the"], UNAFFABLE]
+    for word, them in named.items():
+        assert them == whole[word][: len(them)]
+        assert not whole_words or word == 0 or them == whole[word]
 
 
 @pytest.mark.parametrize("template", ["$A </s>", "<s> <s> $A", "$A"])

@@ -51,6 +51,26 @@ def test_class_head_is_bert_s_pooler_and_a_linear_layer(bert: BertModel) -> None
     assert bert.pooler is None  # it is a part of the head, and counted once
 
 
+def test_a_still_encoder_stays_in_eval_mode(bert: BertModel) -> None:
+    """Every module of it, whatever it was in before; the heads follow, and all does where it is still no more."""
+    model = Model(bert, 3, 0, dropout=0.5, task=SEQUENCE_CLASS)
+
+    def modes() -> tuple[bool, set[bool], set[bool]]:
+        encoder = {module.training for module in model.encoder.modules()}
+        heads = {m.training for n, m in model.named_modules() if n and not n.startswith("encoder")}
+        return model.training, encoder, heads
+
+    assert model.train() is model
+    assert modes() == (True, {True}, {True})
+    model.still = True
+    for mode in (True, False, True):
+        assert model.train(mode) is model
+        assert modes() == (mode, {False}, {mode})
+    model.still = False
+    model.train()
+    assert modes() == (True, {True}, {True})
+
+
 def test_second_text_enters_by_its_token_type(bert: BertModel) -> None:
     model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS).eval()
     one = given()

@@ -29,6 +29,7 @@ TINY = (
     "model.vocab_size=200",
     "trainer.batch_size=4",
     "trainer.epochs=1",
+    "evaluate.attention=true",
 )
 
 

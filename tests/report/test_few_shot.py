@@ -11,6 +11,7 @@ from xclrun.analysis.attention import COLUMNS
 from xclrun.analysis.fewshot import few_shot_scores, over_buckets
 from xclrun.report import write_report
 from xclrun.report.fewshot import Behind, few_shot_sections
+from xclrun.report.fewshot.figures import PANELS
 from xclrun.report.fewshot.tables import by_language, by_strategy, table_3
 from xclrun.report.fewshot.words import improvement, jaccards, overlaps
 from xclrun.report.sections import Options
@@ -131,3 +132,18 @@ def test_attention_is_shown_where_it_was_kept() -> None:
     (section,) = few_shot_sections(records, Behind(attention={records[0].run_id: summary}))
     (table,) = next(part for part in section.parts if part.title == "Attention of [CLS]").tables
     assert table.rows[0] == ("gut", "?", "9", "20.00", "30.00", "10.00")
+    assert table.title == "[CLS] in de, K = 1, bucket 0, full, seed 1"
+
+
+def test_attention_that_no_word_gets_more_of_is_not_shown() -> None:
+    """Where heads alone adapt; and of the others no more than the page has room for."""
+    records = study(languages=("de",), shots=(1,), buckets=20, seeds=(1,))
+    summaries = {}
+    for record in records:
+        change = 0.1 * (record.bucket != 0)
+        rows = [(hop, "de", word, 9, 0.2 + change * hop) for hop in (1, 2) for word in ("gut", "ein")]
+        summaries[record.run_id] = pd.DataFrame(rows, columns=list(COLUMNS))
+    (section,) = few_shot_sections(records, Behind(attention=summaries))
+    tables = next(part for part in section.parts if part.title == "Attention of [CLS]").tables
+    assert len(tables) == PANELS
+    assert not any("bucket 0" in table.title for table in tables)

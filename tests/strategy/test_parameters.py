@@ -12,12 +12,17 @@ import torch
 from xclrun.cli import main
 from xclrun.compose import Composed
 from xclrun.model.network import skeleton
+from xclrun.plan import sequence, transfer
 from xclrun.run import Run
 from xclrun.strategy import make
 from xclrun.strategy.parameters import Count, count, sizes
+from xclrun.task import SEQUENCE_CLASS
 from xclrun.train.listen import Listener
 from xclrun.train.making import Maker
 from xclrun.train.stop import StopFlag
+
+from .few import CLASSES, planned
+from .few import stored as weights
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -113,6 +118,50 @@ def test_what_is_frozen_is_no_part_of_what_is_learnt(compose: Callable[..., Comp
     assert (found.total, found.trained, found.learnt) == (126, 23, 26)
 
 
+# mBERT with a head of three classes: all of it, its pooler, and the head without and with its bias.
+ALL, POOLER, WEIGHTS, HEAD = 177_853_440 + 3 * 769, 768 * 769, 3 * 768, 3 * 769
+
+
+@pytest.mark.parametrize(
+    ("name", "adapting"),
+    [
+        ("full", ALL),
+        ("fc", HEAD),
+        ("fc_pooler", POOLER + HEAD),
+        ("fc_reset_pooler", POOLER + HEAD),
+        ("cos_pooler", POOLER + WEIGHTS),
+    ],
+)
+def test_few_shot_adapting_trains_what_is_tuned(name: str, adapting: int, compose: Callable[..., Composed]) -> None:
+    strategy = make(compose(f"strategy={name}").config.strategy)
+    model = sizes(skeleton(compose("model=mbert").config.model, 3, 0, task=SEQUENCE_CLASS))
+    found = count(model, strategy, transfer("en", "de"))
+    assert found.by_hop == (ALL, adapting)
+    assert (found.total, found.learnt) == (ALL, ALL)
+    assert found.trained == round((ALL + adapting) / 2)
+    alone = count(model, strategy, transfer(None, "de"))
+    assert alone.by_hop == (adapting,)
+    assert (alone.total, alone.learnt) == (ALL, adapting)
+    # In a longer stream all hops but the first adapt.
+    assert count(model, strategy, sequence(("en", "de", "fr"))).by_hop == (ALL, adapting, adapting)
+
+
+@pytest.mark.parametrize("name", ["fc", "fc_pooler", "fc_reset_pooler", "cos_pooler", "full"])
+def test_what_is_counted_as_trained_is_what_changes(name: str, make_run: Make, do: Do) -> None:
+    run = do(planned(make_run, f"strategy={name}", *CLASSES, "trainer.epochs=1"))
+    counted = run.directory.read_manifest()["parameters"]
+    stored = {hop: weights(run, hop) for hop in (1, 2)}
+    moved = [n for n, t in stored[2].items() if not torch.equal(t, stored[1][n])]
+    # Few sentences do not touch every word, nor a class its own bias alone: what changes is named, not each number.
+    model = Maker(run, Listener(), StopFlag()).model
+    named = {n: p.numel() for n, p in model.named_parameters()}
+    assert sum(named[n] for n in moved) <= counted["trained_by_hop"][1]
+    strategy, hop = run.strategy(), run.stream.hops[2]
+    assert {n for n in named if strategy.trains(n, hop)} >= set(moved)
+    assert sum(size for n, size in named.items() if strategy.trains(n, hop)) == counted["trained_by_hop"][1]
+    assert counted["trained_by_hop"][0] == counted["total"] == sum(named.values())
+
+
 def test_xlmr(compose: Callable[..., Composed]) -> None:
     """278,043,648 parameters, pooler included, as its own library counts."""
     named = sizes(skeleton(compose("model=xlmr").config.model, 1, 0))
@@ -187,6 +236,22 @@ def test_the_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "trained at each hop  178,081,402",
         "trained in some hop  284,399,482",
     ]
+
+
+def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("experiment=fewshot", "language=de", "dataset.task=sequence_class", "task.classes=3", "model=mbert")
+    assert main(["params", *given, "strategy=cos_pooler"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines]
+    assert ["layers", "1-12", "85,054,464", "1", "85,054,464", "hop", "1"] in rows
+    assert ["pooler", "590,592", "1", "590,592", "yes"] in rows
+    assert ["class", "head", "2,304", "1", "2,304", "yes"] in rows
+    assert ["class", "head", "3", "1", "3", "hop", "1"] in rows
+    assert "trained at each hop  177,855,747 (hop 1), 592,896 (hop 2)" in lines
+    assert main(["params", *given, "strategy=fc", "source=none"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["layers", "1-12", "85,054,464", "1", "85,054,464", "no"] in [line.split() for line in lines]
+    assert "trained at each hop  2,307" in lines
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from xclrun.analysis.record import RunRecord
 from xclrun.plan import NOT_IDENTITY, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
-# Evaluation inside hops changes no score after them.
-FREE = {"order", "seed", "bucket", "hydra", "evaluate.every_examples"} | NOT_IDENTITY
+# Evaluation inside hops changes no score after them, and neither do summaries of attention.
+FREE = {"order", "seed", "bucket", "hydra", "evaluate.every_examples", "evaluate.attention"} | NOT_IDENTITY
 # These have columns of their own.
 NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 

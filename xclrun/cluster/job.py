@@ -99,8 +99,7 @@ def position(runs: Sequence[Run]) -> list[int]:
     for run in runs:
         store = run.store
         for stage in run.stages:
-            keys = [key for key in (stage.train, stage.state, stage.evaluation) if key]
-            made += sum(map(store.has, keys))
+            made += sum(map(store.has, stage.keys))
             if not store.has(stage.train):
                 found = store.checkpoints(stage.train).glob("*-*.safetensors")
                 steps += max((int(path.name.partition("-")[0]) for path in found), default=0)

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from xclrun.report.fewshot import Behind
     from xclrun.store.rundir import RunDirectory
 
-# Beside a run's predictions, where it was asked for them (see `xclrun.analysis.attention`).
-ATTENTION = "attention.parquet"
-
 
 def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
     """Return what lies behind the finished few-shot runs among the outputs; what cannot be read is told as a reason."""
@@ -41,7 +38,7 @@ def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
         try:
             for task, outcome in outcomes(directory).items():
                 by_task.setdefault(task, {})[record.run_id] = outcome
-            if (directory.path / ATTENTION).is_file():
+            if directory.attention.is_file():
                 attention[record.run_id] = _attention(directory)
         except (OSError, ValueError, KeyError) as error:
             reasons.append(f"predictions: n/a: {error}")
@@ -79,10 +76,10 @@ def _words(dataset: Dataset, languages: Sequence[str], vocabularies: dict[str, f
 
 def _vocabulary(examples: Iterable[Example]) -> frozenset[str]:
     """Return the distinct words of examples, as written; of both texts of a pair."""
-    return frozenset(word for e in examples for word in (*e.tokens, *(e.text_b or "").split()))
+    return frozenset(word for e in examples for word in (*e.tokens, *e.tokens_b))
 
 
 def _attention(directory: RunDirectory) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
-    return pq.read_table(directory.path / ATTENTION).to_pandas()
+    return pq.read_table(directory.attention).to_pandas()

@@ -122,7 +122,7 @@ class Counted:
         title = f"{self.config.model.name} · {self.strategy} · {_many(count.languages, 'language')}"
         header = ("part", "parameters", "copies", "in all", "trained")
         rows = [
-            (p.name, f"{p.parameters:,}", str(p.copies), f"{p.parameters * p.copies:,}", "yes" if p.trained else "no")
+            (p.name, f"{p.parameters:,}", str(p.copies), f"{p.parameters * p.copies:,}", _hops(p.trained, count.hops))
             for p in count.parts
         ]
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
@@ -133,7 +133,7 @@ class Counted:
         lines.insert(1, "─" * len(lines[0]))
         facts = {
             "total": f"{count.total:,} ({_size(count.stored)} in fp32)",
-            "trained at each hop": f"{count.trained:,}",
+            "trained at each hop": _by_hop(count.by_hop),
             "trained in some hop": f"{count.learnt:,}",
         }
         if task.kept is not None:
@@ -142,6 +142,21 @@ class Counted:
             facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
         told = [f"{name:<20} {value}" for name, value in facts.items()]
         return "\n".join([f"{title} · {task.told}", *lines, *told])
+
+
+def _by_hop(trained: Sequence[int]) -> str:
+    """Return how many parameters each hop trains: one number where all train as many."""
+    if len(set(trained)) == 1:
+        return f"{trained[0]:,}"
+    places = {n: [hop for hop, own in enumerate(trained, start=1) if own == n] for n in trained}
+    return ", ".join(f"{n:,} ({_hops(hops, len(trained))})" for n, hops in places.items())
+
+
+def _hops(hops: Sequence[int], of: int) -> str:
+    """Name hops among all, for a person."""
+    if len(hops) in (0, of):
+        return "yes" if hops else "no"
+    return f"{'hop' if len(hops) == 1 else 'hops'} {', '.join(map(str, hops))}"
 
 
 def _size(n: int) -> str:
@@ -175,12 +190,13 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     from xclrun.config import check
     from xclrun.model.network import skeleton
     from xclrun.plan import strategy_name
+    from xclrun.run import stream_of
     from xclrun.strategy import make
     from xclrun.strategy.parameters import count, sizes
 
     check(job.config)
     strategy, task = make(job.config.strategy), _task(job.config, given)
-    stream = strategy.stream(task.languages)
+    stream = stream_of(job.config, strategy, task.languages)
 
     def counted(vocabulary: int | None) -> Count:
         model = skeleton(job.config.model, task.labels, task.tags, vocabulary, task.kind)

@@ -239,7 +239,7 @@ def encode(
     """
     if tokenizer.pad_token_id is None:
         raise UsageError("the tokenizer has no padding piece")
-    seconds = [() if e.text_b is None else e.text_b.split() for e in examples]
+    seconds = [e.tokens_b for e in examples]
     frames = [_Frame.of(tokenizer, paired) for paired in (False, True)]
     special = frames[any(seconds)].special
     if max_length <= special:
@@ -281,6 +281,28 @@ def encode(
     )
 
 
+def word_numbers(
+    examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, max_length: int, whole_words: bool
+) -> Ragged:
+    """Return for each piece of `encode` the word that it is a part of: same rows as ``pieces``.
+
+    Words count from 0, those of the second text after those of the first; −1 for special pieces.
+    """
+    seconds = [e.tokens_b for e in examples]
+    frames = [_Frame.of(tokenizer, paired).unnamed() for paired in (False, True)]
+    pieces_of = _pieces_of(tokenizer, chain.from_iterable(chain((e.tokens for e in examples), seconds)))
+    rows = []
+    for example, second in zip(examples, seconds, strict=True):
+        frame = frames[bool(second)]
+        numbers = [[i] * len(pieces_of[word]) for i, word in enumerate((*example.tokens, *second))]
+        words, others = numbers[: len(example.tokens)], numbers[len(example.tokens) :]
+        if not whole_words:
+            words, others = _single(words), _single(others)
+        _fit(words, others, max_length - frame.special)
+        rows.append(frame.around(words, others)[0])
+    return Ragged.of(rows)
+
+
 def concat(parts: Sequence[Encoded]) -> Encoded:
     """Return the examples of all parts, one part after the other; the parts must share a tokenizer."""
     if len({part.pad for part in parts}) != 1:
@@ -319,6 +341,10 @@ class _Frame:
             _, ids, types = zip(*group, strict=True)
             runs.append((text, ids, types) if text is None else (text, (), types[:1]))
         return cls(tuple(runs))
+
+    def unnamed(self) -> _Frame:
+        """Return the frame with −1 for each special piece."""
+        return _Frame(tuple((text, (-1,) * len(ids), types) for text, ids, types in self.runs))
 
     @property
     def special(self) -> int:

@@ -40,6 +40,11 @@ class Example:
     text: str | None = None
     text_b: str | None = None
 
+    @property
+    def tokens_b(self) -> tuple[str, ...]:
+        """The words of the second sentence; none where there is one sentence."""
+        return () if self.text_b is None else tuple(self.text_b.split())
+
 
 def fingerprint(examples: Iterable[Example]) -> str:
     """Return the SHA-256 (hex) of the examples' content, in order: one changed character changes it."""
@@ -53,7 +58,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
 
 def same_sentence(example: Example) -> tuple[str, ...]:
     """Return what two examples have in common that are the same sentence: words alike but for case."""
-    second = () if example.text_b is None else ("\n", *example.text_b.split())
+    second = () if example.text_b is None else ("\n", *example.tokens_b)
     return tuple(token.casefold() for token in (*example.tokens, *second))
 
 

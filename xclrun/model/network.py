@@ -109,9 +109,15 @@ class Model(nn.Module):
 
     def train(self, mode: bool = True) -> Model:
         """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""
-        super().train(mode)
-        if self.still:
-            self.encoder.eval()
+        if not self.still:
+            return super().train(mode)
+        # Not through hundreds of modules that stay as they are: heads are trained in steps of milliseconds.
+        self.training = mode
+        for name, part in self.named_children():
+            if name != "encoder":
+                part.train(mode)
+            elif part.training:
+                part.eval()
         return self
 
     def forward(self, batch: Batch) -> Output:

@@ -31,8 +31,8 @@ class Entry:
 
     Attributes:
         path: where.
-        kind: ``train``, ``state``, ``features``, ``evaluation``; ``damaged`` where its facts cannot be read;
-            ``checkpoint``; ``leftover`` of a crash, such as the lease of an owner who has been silent for long.
+        kind: ``train``, ``state``, ``features``, ``evaluation``, ``attention``; ``damaged`` where its facts cannot be
+            read; ``checkpoint``; ``leftover`` of a crash, such as the lease of an owner who has been silent for long.
         bytes: on disk.
         hop: what was learnt.
         runs: unfinished and finished runs that refer to it.

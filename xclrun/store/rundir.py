@@ -2,6 +2,7 @@
 
 config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
                                               predictions/points-<i>.parquet  the same at points inside the hop
+                                              attention.parquet             of [CLS], by word, where asked for
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
 events.jsonl  what happened, one JSON a line  DONE                          name → SHA-256 of the files above
 """
@@ -50,6 +51,11 @@ class RunDirectory:
     @property
     def done(self) -> Path:
         return self.path / "DONE"
+
+    @property
+    def attention(self) -> Path:
+        """What [CLS] attends to after each hop (`xclrun.analysis.attention`), where that was asked for."""
+        return self.path / "attention.parquet"
 
     def predictions(self, hop: int) -> Path:
         """Return the path of one hop's prediction file."""
@@ -153,4 +159,5 @@ class RunDirectory:
     def finish(self) -> None:
         """Write DONE: from now on the run counts."""
         files = [self.config, self.manifest, self.scores, *self.prediction_files()]
+        files += [self.attention] if self.attention.is_file() else []
         write_json(self.done, {str(file.relative_to(self.path)): sha256(file) for file in files})

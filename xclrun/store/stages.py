@@ -1,9 +1,10 @@
 """The content-addressed store: one directory per key, put in place whole by a rename, with checksums inside.
 
 A directory holds the files of one training (``weights.safetensors``), one strategy state (``state.safetensors``,
-``facts.json``), one evaluation (``predictions.parquet``) or what a frozen encoder makes of a split
-(``features.safetensors``), and ``stage.json``: what it is, how it was made, and the SHA-256 of the other files and of
-itself. A directory that fails its checksums is put aside and counts as absent, so it is made again.
+``facts.json``), one evaluation (``predictions.parquet``), what a frozen encoder makes of a split
+(``features.safetensors``) or what [CLS] attends to (``attention.parquet``), and ``stage.json``: what it is, how it was
+made, and the SHA-256 of the other files and of itself. A directory that fails its checksums is put aside and counts as
+absent, so it is made again.
 """
 
 from __future__ import annotations

@@ -146,6 +146,10 @@ class Strategy(Generic[Settings]):
         """
         return False
 
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        """Whether the training of ``hop`` changes a parameter, given by its name, that `prepare` did not freeze."""
+        return True
+
     def language_specific(self, parameter: str) -> bool:
         """Whether every language has values of its own of a parameter, given by its name in the model."""
         return False

@@ -44,6 +44,10 @@ class CosPooler(HeadsOnly[CosineSettings]):
         self.model, self.adapting = model, False
         self.adapted = {language for hop in stream.hops if self.adapts(hop) for language in hop.train}
 
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        # Cosines have no bias.
+        return super().trains(parameter, hop) and not (self.adapts(hop) and parameter == "classifier.bias")
+
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
         self.adapting = self.adapts(context.hop)
@@ -51,8 +55,6 @@ class CosPooler(HeadsOnly[CosineSettings]):
         if self.adapting:
             classifier: Any = context.model.classifier
             start_anew(classifier, context, "classifier")
-            # Cosines have none.
-            classifier.bias.requires_grad_(False)
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
         # Inside a hop that adapts, its own language is not among those seen.

@@ -54,10 +54,13 @@ class HeadsOnly(Strategy[Settings]):
     def keeps_encoder(self, hop: Hop) -> bool:
         return self.adapts(hop)
 
+    def trains(self, parameter: str, hop: Hop) -> bool:
+        return not (self.adapts(hop) and parameter.startswith(self.kept))
+
     def begin_hop(self, context: Context) -> None:
-        adapts = context.model.still = self.adapts(context.hop)
+        context.model.still = self.adapts(context.hop)
         for name, parameter in context.model.named_parameters():
-            parameter.requires_grad_(not (adapts and name.startswith(self.kept)))
+            parameter.requires_grad_(self.trains(name, context.hop))
 
 
 def start_anew(layer: nn.Linear, context: Context, purpose: str, std: float | None = None) -> None:

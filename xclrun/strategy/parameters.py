@@ -18,7 +18,7 @@ from xclrun.strategy.base import Strategy
 if TYPE_CHECKING:
     from torch import nn
 
-# Name of a parameter → how many numbers it has, and whether it is trained.
+# Name of a parameter → how many numbers it has, and whether it may be trained.
 Sizes = Mapping[str, Sequence[int]]
 
 # Bytes of a number: weights are kept in fp32 whatever the precision of training.
@@ -47,7 +47,7 @@ class Part:
         name: for a person: ``embeddings``, ``layers 1-9``, ``tag head``.
         of: ``body``, ``heads`` or ``other``.
         specific: whether every language has its own.
-        trained: whether it is trained.
+        trained: the hops that train it, from 1.
         parameters: of one copy.
         copies: number of languages where it is specific, else 1.
     """
@@ -55,7 +55,7 @@ class Part:
     name: str
     of: str
     specific: bool
-    trained: bool
+    trained: tuple[int, ...]
     parameters: int
     copies: int
 
@@ -67,10 +67,12 @@ class Count:
     Attributes:
         parts: the parts of the model.
         languages: number of languages of the stream.
+        hops: number of its hops, without that before any fine-tuning.
     """
 
     parts: tuple[Part, ...]
     languages: int
+    hops: int
 
     @property
     def total(self) -> int:
@@ -78,9 +80,14 @@ class Count:
         return sum(part.parameters * part.copies for part in self.parts)
 
     @property
+    def by_hop(self) -> tuple[int, ...]:
+        """Parameters that each hop trains."""
+        return tuple(sum(p.parameters for p in self.parts if hop in p.trained) for hop in range(1, self.hops + 1))
+
+    @property
     def trained(self) -> int:
-        """Parameters that are trained at each hop."""
-        return sum(part.parameters for part in self.parts if part.trained)
+        """Parameters that a hop trains: the mean over hops, to the next whole number."""
+        return round(sum(self.by_hop) / self.hops)
 
     @property
     def learnt(self) -> int:
@@ -95,11 +102,12 @@ class Count:
     def to_json(self) -> dict[str, Any]:
         """Return the counts for ``--json`` and for the manifest."""
         counts = {"total": self.total, "trained": self.trained, "learnt": self.learnt, "stored_bytes": self.stored}
-        return {**counts, "languages": self.languages, "parts": [asdict(part) for part in self.parts]}
+        told = {**counts, "trained_by_hop": list(self.by_hop), "languages": self.languages}
+        return {**told, "parts": [{**asdict(part), "trained": list(part.trained)} for part in self.parts]}
 
 
 def sizes(model: nn.Module) -> dict[str, list[int]]:
-    """Return the sizes of a model's parameters, JSON-able: name → [numbers, 1 where it is trained]."""
+    """Return the sizes of a model's parameters, JSON-able: name → [numbers, 1 where it may be trained]."""
     return {name: [p.numel(), int(p.requires_grad)] for name, p in model.named_parameters()}
 
 
@@ -110,10 +118,11 @@ def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
         sizes: of the parameters of one active set, as the strategy prepared it (see `sizes`).
     """
     languages = len(stream.languages)
-    numbers: dict[tuple[str, str, int, bool, bool], int] = {}
-    for name, (n, trained) in sizes.items():
+    numbers: dict[tuple[str, str, int, bool, tuple[int, ...]], int] = {}
+    for name, (n, may_be) in sizes.items():
+        trained = tuple(hop.index for hop in stream.hops[1:] if may_be and strategy.trains(name, hop))
         # What is never trained needs no copies.
-        key = (*_place(name), strategy.language_specific(name) and bool(trained), bool(trained))
+        key = (*_place(name), strategy.language_specific(name) and bool(trained), trained)
         numbers[key] = numbers.get(key, 0) + n
     parts = []
     # Layers beside each other that agree are one part; adapters, which lie inside layers, come last.
@@ -124,7 +133,7 @@ def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
         first, last = them[0][0][2], them[-1][0][2]
         name = place if not first else f"layer {first}" if first == last else f"layers {first}-{last}"
         parts.append(Part(name, of, specific, trained, sum(n for _, n in them), languages if specific else 1))
-    return Count(tuple(parts), languages)
+    return Count(tuple(parts), languages, len(stream.hops) - 1)
 
 
 def _place(name: str) -> tuple[str, str, int]:

@@ -20,6 +20,7 @@ from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
 from xclrun.strategy.parameters import count
+from xclrun.train import attention
 from xclrun.train.listen import Listener
 from xclrun.train.making import Busy, Maker, made_here
 from xclrun.train.points import FILE as POINTS
@@ -77,6 +78,7 @@ def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFla
     maker = Maker(run, listener, stop)
     for hop in hops:
         maker.evaluation(run.stages[hop])
+        maker.attention(run.stages[hop])
     stop.check()
 
 
@@ -101,6 +103,7 @@ class _Execution:
         try:
             scores = [self._hop(stage) for stage in self.run.stages]
             self._write_scores(scores)
+            self._write_attention()
             seconds = round(time.monotonic() - started, 3)
             self.manifest |= {"status": "finished", "finished": _now(), "seconds": seconds}
             directory.write_manifest(self.manifest)
@@ -134,6 +137,7 @@ class _Execution:
         shared = hop.index > 0 and hop.index not in self.maker.trained_here
         rows = predictions.read(folder / "predictions.parquet")
         predictions.write(self.directory.predictions(hop.index), rows, run_id=self.run.id, hop=hop.index)
+        self.maker.attention(stage)
         if (folder / POINTS).is_file():
             rows = predictions.read(folder / POINTS)
             predictions.write(self.directory.points(hop.index), rows, run_id=self.run.id, hop=hop.index)
@@ -175,6 +179,15 @@ class _Execution:
         buffer = io.BytesIO()
         pd.DataFrame(rows, columns=["hop", "split", "language", "metric", "value", "n"]).to_parquet(buffer, index=False)
         atomic_write(self.directory.scores, buffer.getvalue())
+
+    def _write_attention(self) -> None:
+        """Put the summaries of attention after all hops into one file, where they are asked for."""
+        import pyarrow as pa
+
+        folders = [(stage.hop.index, self.maker.attention(stage)) for stage in self.run.stages]
+        tables = [attention.of_hop(predictions.read(folder / attention.FILE), hop) for hop, folder in folders if folder]
+        if tables:
+            predictions.write(self.directory.attention, pa.concat_tables(tables))
 
 
 def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -21,15 +21,16 @@ from torch import Tensor
 
 from xclrun.code import code_version
 from xclrun.config import Selection
-from xclrun.data.encode import Encoded
+from xclrun.data.encode import Encoded, word_numbers
 from xclrun.model.network import Model, build
-from xclrun.plan import Hop, Stage, derive
+from xclrun.plan import Hop, Stage, derive, encoder_hop
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
 from xclrun.strategy.parameters import sizes
+from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import Encodings, cut_file, encodings
 from xclrun.train.evaluate import Evaluator
@@ -138,9 +139,8 @@ class Maker:
         sentences = self.encodings.splits[language, split]
         if not self.strategy.keeps_encoder(hop):
             return sentences
-        encoder, precision = hop, self.run.config.trainer.precision.value
-        while self.strategy.keeps_encoder(encoder):
-            encoder = self.run.stream.hops[encoder.parent]
+        precision = self.run.config.trainer.precision.value
+        encoder = encoder_hop(hop, self.run.stream, self.strategy)
         trained = self.run.stages[encoder.index].train
         key = features_key(trained, self.run.dataset.fingerprints[language, split], precision)
 
@@ -330,34 +330,43 @@ class Maker:
         The facts hold its scores and the counters of its training, so that they outlive the weights.
         """
         if not self.store.has(stage.evaluation):
-            self._recall(self.strategy.recalled(stage.hop))
-            self.weights(stage.hop.index)
-            self.state(stage.hop.index)
+            self._bring(stage.hop)
             for language in self.run.stream.languages:
                 self._sentences(stage.hop, language, "test")
         folder = self._obtain(stage.evaluation, lambda: self._evaluate(stage))
         return folder, self.store.facts(stage.evaluation)
 
-    def _evaluate(self, stage: Stage) -> None:
-        # Sorted: the rows that runs share are the same whichever run's order made them.
-        hop, languages = stage.hop, sorted(self.run.stream.languages)
+    def _bring(self, hop: Hop) -> None:
+        """Bring model and strategy to where they are when a hop is evaluated."""
         self._recall(self.strategy.recalled(hop))
         self.weights(hop.index)
         self.state(hop.index)
-        training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
+
+    def _served(self, hop: Hop) -> Iterator[str]:
+        """Yield the languages that are evaluated after a hop, each with the model having the parts that serve it.
+
+        Sorted: what runs share is the same whichever run's order made it.
+        """
+        self._bring(hop)
         seen = [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
-        columns: dict[str, list[Any]] = {}
-        scores: dict[str, dict[str, float]] = {}
         if self.strategy.serving_signature(hop):
             # Choosing parts changes the model, so that what is needed next is read anew.
             self.weights_of = None
-        for language in languages:
+        for language in sorted(self.run.stream.languages):
             self.stop.check()
             self.strategy.for_language(language, seen)
+            yield language
+
+    def _evaluate(self, stage: Stage) -> None:
+        hop = stage.hop
+        columns: dict[str, list[Any]] = {}
+        scores: dict[str, dict[str, float]] = {}
+        for language in self._served(hop):
             rows = self.evaluator.predict(self.model, self._sentences(hop, language, "test"), language, "test")
             scores[language] = self.evaluator.scores(rows)
             for name, values in rows.items():
                 columns.setdefault(name, []).extend(values)
+        training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
         n = len(columns["split"])
         # The hop is the run's, not the stage's: it is set when a run takes the rows over.
         point = self._selected(hop, training)
@@ -378,6 +387,30 @@ class Maker:
                 shutil.copyfile(taken, folder / POINTS)
 
         self.store.put(stage.evaluation, facts, fill)
+
+    def attention(self, stage: Stage) -> Path | None:
+        """Return the folder of what [CLS] attends to after a hop, made where the store lacks it; None if not asked for.
+
+        Raises:
+            UsageError: the encoder is of another family than BERT's.
+        """
+        if (key := stage.attention) is None:
+            return None
+        if not self.store.has(key):
+            self._bring(stage.hop)
+        return self._obtain(key, lambda: self._attend(stage.hop, key))
+
+    def _attend(self, hop: Hop, key: str) -> None:
+        config, dataset, summaries = self.run.config, self.run.dataset, {}
+        for language in self._served(hop):
+            examples, encoded = dataset.split(language, "test"), self.encodings.splits[language, "test"]
+            whole = dataset.kind.words
+            numbers = word_numbers(examples, self.encodings.tokenizer, config.model.max_length, whole)
+            shares = attention.of_pieces(self.model, encoded, self.device, config.trainer.precision.value)
+            summaries[language] = attention.by_word(shares, numbers, examples)
+        facts = {"kind": "attention", "hop": hop.name, "run": self.run.id, **made_here()}
+        rows = attention.table(summaries)
+        self.store.put(key, facts, lambda folder: predictions.write(folder / attention.FILE, rows))
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of the epoch whose weights a hop's training gave."""

@@ -86,11 +86,22 @@ def pool_of(whole: Dataset, language: str, source: str) -> tuple[Example, ...]:
 
 
 def _left(cfg: DatasetConfig, whole: Dataset, language: str, shots: int) -> tuple[Example, ...]:
-    """Return the dev split without what any bucket of this K holds."""
-    held: set[tuple[str, ...]] = set()
+    """Return the dev split without what any bucket of this K holds.
+
+    Files of buckets that hold other sentences are refused: what would have to be left out of dev is not known then.
+    """
+    dev = whole.split(language, "dev")
+    there, held = {same_sentence(e) for e in dev}, set()
     for number in range(cfg.buckets.number):
-        held |= {same_sentence(e) for e in bucket_of(cfg, whole, language, shots, number).examples}
-    left = tuple(e for e in whole.split(language, "dev") if same_sentence(e) not in held)
+        bucket = bucket_of(cfg, whole, language, shots, number)
+        for e in bucket.examples:
+            if (sentence := same_sentence(e)) not in there:
+                raise UsageError(
+                    f"{bucket.shown}: '{e.id}' is not in {language}/dev, which dataset.buckets.draw_from=dev takes "
+                    "buckets out of; are they of another release?"
+                )
+            held.add(sentence)
+    left = tuple(e for e in dev if same_sentence(e) not in held)
     if not left:
         raise UsageError(
             f"{language}/dev: {cfg.buckets.number} buckets of shots={shots} leave no example to select a model by; "

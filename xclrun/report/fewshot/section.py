@@ -104,16 +104,22 @@ def make_few_shot_section(
 
 
 def _attention(scores: pd.DataFrame, runs: Mapping[str, RunRecord], behind: Behind) -> Part:
-    """Return the words whose attention changed most, for each run that kept a summary (FS Table 5)."""
-    text = "Words to which [CLS] attends more, and less, after adapting (FS Table 5)."
+    """Return the words whose attention changed most, for each run that kept a summary (FS Table 5).
+
+    Runs that adapt heads alone have none that changed.
+    """
+    text = "Words to which [CLS] attends more, and less, after adapting (FS Table 5); where heads alone adapt, to none."
     part = Part("Attention of [CLS]", text=text, folded=True)
-    having = [i for i in scores["run_id"].unique() if i in behind.attention]
-    for run in [runs[i] for i in having[: figures.PANELS]]:
+    named = dict(zip(scores["run_id"], scores["strategy"], strict=True))
+    for run in (runs[i] for i in named if i in behind.attention):
         own, language = behind.words.get(run.run_id), run.languages[-1]
         bucket = None if own is None else own.bucket
         found = attention_changes(behind.attention[run.run_id], language, run.hops - 1, run.hops, LEAST, bucket)
-        which = f"K = {run.config.get('shots')}, bucket {run.bucket}, {run.strategy}, seed {run.seed}"
-        part.tables.append(words.attention_table(f"[CLS] in {language}, {which}", found))
+        which = f"K = {run.config.get('shots')}, bucket {run.bucket}, {named[run.run_id]}, seed {run.seed}"
+        if any(word.change for word in found):
+            part.tables.append(words.attention_table(f"[CLS] in {language}, {which}", found))
+        if len(part.tables) == figures.PANELS:
+            break
     return part
 
 

@@ -1,0 +1,137 @@
+"""What [CLS] attends to: for every word of a test split, the share of attention that it gets (FS Table 5).
+
+Attention is that of the last layer, as a mean over its heads: softmax(q·k / √d) with the query of [CLS], the first
+piece, over all pieces of the sentence, special ones included. A word gets the sum over its pieces that the model sees;
+an occurrence of which the length limit leaves nothing does not count. Queries and keys are read from the layer in a
+pass of its own, in eval mode, so nothing else changes, and the attention that the encoder computes fast and does not
+give away need not be asked for. The source names neither layer nor heads: FS = Zhao et al. 2021, §5.
+
+A summary lies in the store like an evaluation, and is shared like one: by runs with the same trained encoder and the
+same test splits. Batches depend on the sentences alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xclrun.data.encode import Encoded, Ragged, length_sorted_batches
+from xclrun.data.example import Example
+from xclrun.errors import UsageError
+from xclrun.model.network import Model
+from xclrun.strategy.passes import BATCH, evaluating
+from xclrun.train.precision import autocast
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE = "attention.parquet"
+
+# Word → its occurrences, and the mean share of attention that they get.
+Summary = Mapping[str, tuple[int, float]]
+
+
+@torch.no_grad()
+def of_pieces(model: Model, sentences: Encoded, device: torch.device, precision: str) -> np.ndarray:
+    """Return what share of the attention of [CLS] goes to each piece: as ``sentences.pieces.values``, float64.
+
+    The shares of a sentence have the sum 1.
+
+    Raises:
+        UsageError: the encoder is of another family than BERT's.
+    """
+    offsets = sentences.pieces.offsets
+    shares = np.zeros(int(offsets[-1]))
+    with evaluating(model), _last_layer(model.encoder) as seen:
+        heads: int = model.encoder.config.num_attention_heads  # type: ignore[union-attr,assignment]
+        for indices in length_sorted_batches(sentences.lengths, BATCH):
+            batch = sentences.batch(indices).to(device)
+            with autocast(device, precision):
+                model.encode(batch)
+            found = _attention(seen["query"][:, 0], seen["key"], batch.attention_mask, heads).double().cpu().numpy()
+            for i, row in zip(indices, found, strict=True):
+                shares[offsets[i] : offsets[i + 1]] = row[: offsets[i + 1] - offsets[i]]
+    return shares
+
+
+def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) -> Summary:
+    """Return how often each word of the examples, as written, occurs, and what share it gets on average.
+
+    Args:
+        shares: of each piece (see `of_pieces`).
+        numbers: the word of each piece (see `xclrun.data.encode.word_numbers`).
+        examples: what the pieces are of; the words of both texts of a pair count.
+    """
+    texts = [(*e.tokens, *e.tokens_b) for e in examples]
+    words = [word for text in texts for word in text]
+    starts = np.cumsum([0, *map(len, texts)])[:-1]
+    inside = numbers.values >= 0
+    occurrences = (np.repeat(starts, numbers.lengths) + numbers.values)[inside]
+    seen = np.bincount(occurrences, minlength=len(words)) > 0
+    gets = np.bincount(occurrences, shares[inside], minlength=len(words))
+    kinds = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    kind = np.array([kinds[word] for word in words], np.int64)[seen]
+    counts = np.bincount(kind, minlength=len(kinds))
+    sums = np.bincount(kind, gets[seen], minlength=len(kinds))
+    # Rounding may carry a sum of shares over 1.
+    return {word: (int(counts[i]), min(1.0, float(sums[i] / counts[i]))) for word, i in kinds.items() if counts[i]}
+
+
+def table(summaries: Mapping[str, Summary]) -> pa.Table:
+    """Return the summaries of languages as rows of `xclrun.analysis.attention.COLUMNS`, without a hop."""
+    import pyarrow as pa
+
+    rows = [(language, word, *found) for language, words in summaries.items() for word, found in words.items()]
+    word_type = pa.dictionary(pa.int32(), pa.string())
+    types = {"language": word_type, "word": pa.string(), "count": pa.int32(), "attention": pa.float64()}
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    return pa.table({name: pa.array(c, type=t) for (name, t), c in zip(types.items(), columns, strict=True)})
+
+
+def of_hop(rows: pa.Table, hop: int) -> pa.Table:
+    """Return rows of `table` as those of a run's hop."""
+    import pyarrow as pa
+
+    return rows.add_column(0, "hop", pa.repeat(hop, len(rows)).cast(pa.int16()))
+
+
+def _attention(query: Tensor, keys: Tensor, mask: Tensor, heads: int) -> Tensor:
+    """Return the attention of one query, a mean over heads; (B, L), float32.
+
+    Args:
+        query: (B, H).
+        keys: (B, L, H).
+        mask: (B, L), 0 on padding.
+        heads: number of heads, which divides H.
+    """
+    q, k = query.float().unflatten(1, (heads, -1)), keys.float().unflatten(2, (heads, -1))
+    scores = torch.einsum("bhd,blhd->bhl", q, k) / q.shape[2] ** 0.5
+    return scores.masked_fill(mask[:, None] == 0, -torch.inf).softmax(dim=2).mean(dim=1)
+
+
+@contextmanager
+def _last_layer(encoder: Any) -> Iterator[dict[str, Tensor]]:
+    """Yield what holds the last layer's queries and keys, each (B, L, H), after every forward pass."""
+    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
+    layer = getattr(getattr(layers[-1], "attention", None), "self", None) if layers else None
+    relative = getattr(layer, "position_embedding_type", "absolute") != "absolute"
+    if relative or not (hasattr(layer, "query") and hasattr(layer, "key")):
+        raise UsageError(
+            f"evaluate.attention=true: how {type(encoder).__name__} attends is not known; "
+            "choose an encoder of BERT's or RoBERTa's family"
+        )
+    seen: dict[str, Tensor] = {}
+    hooks = [
+        getattr(layer, name).register_forward_hook(lambda _, given, output, name=name: seen.update({name: output}))
+        for name in ("query", "key")
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
