@@ -156,17 +156,11 @@ class Mirror:
         references: References,
         parent: str | None = None,
         rebuild: bool = False,
-        there: Mapping[str, str] | None = None,
     ) -> bool:
-        """Send one run; return whether anything was sent. A run that is there as it is here is left alone.
-
-        ``there``, run id → version of what was sent, spares asking for it; a run that is not in it is asked for.
-        """
+        """Send one run; return whether anything was sent. A run that is there as it is here is left alone."""
         mine = record(directory)
         metrics = _metrics(mine, references)
         version = _version(directory, metrics)
-        if there is not None and there.get(mine.run_id) == version and not rebuild:
-            return False
         manifest = directory.read_manifest()
         with self._talking():
             found = self._find("run_id", mine.run_id)
@@ -254,7 +248,8 @@ class Mirror:
         ``rebuild`` also sends again what seems to be there.
         """
         self._runs = None
-        references = references or References(read_records(self.outputs))
+        records = {mine.run_id: mine for mine in (read_records(self.outputs) if references is None else ())}
+        references = references or References(list(records.values()))
         parents: dict[str, str] = {}
         for sweep in sweeps(self.outputs):
             if len(sweep["runs"]) > 1 and (only is None or set(only) & set(sweep["runs"])):
@@ -268,7 +263,11 @@ class Mirror:
         for directory in run_directories(self.outputs):
             if only is None or directory.run_id in only:
                 try:
-                    sent += self.send_run(directory, references, parents.get(directory.run_id), rebuild, there)
+                    mine = records.get(directory.run_id)
+                    # A record that is older than the manifest by now gives a version that was never sent.
+                    if there and mine and there.get(mine.run_id) == _version(directory, _metrics(mine, references)):
+                        continue
+                    sent += self.send_run(directory, references, parents.get(directory.run_id), rebuild)
                 except (OSError, ValueError, KeyError) as error:
                     print(f"note: {directory.path} cannot be read ({error!r}): not sent", file=sys.stderr)
         if sent:

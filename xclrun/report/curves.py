@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -64,6 +64,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
             handles,
             xlabel="hop: the language just learnt (0: before fine-tuning)",
             ylabel=METRIC_NAMES[task],
+            sharex="col",  # an order has the same hops under every strategy
         )
         for page in _pages(cells)
     ]
@@ -152,6 +153,7 @@ def _page(
     handles: Sequence[tuple[str, dict[str, Any]]],
     xlabel: str,
     ylabel: str,
+    sharex: Literal["col", "none"] = "none",
 ) -> Figure:
     """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend."""
     from matplotlib.figure import Figure
@@ -163,7 +165,7 @@ def _page(
     runs = next(iter(cells.values()))
     size = (max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(len(labels), len(orders), squeeze=False, sharey=True)
+    grid = figure.subplots(len(labels), len(orders), squeeze=False, sharex=sharex, sharey=True)
     for i, label in enumerate(labels):
         for j, order in enumerate(orders):
             axes = grid[i, j]
@@ -173,7 +175,7 @@ def _page(
                 panel(axes, cells[label, order])
             else:
                 axes.text(0.5, 0.5, "not run", ha="center", va="center", color=GREY, transform=axes.transAxes)
-                axes.set_xticks([])
+                axes.tick_params(axis="x", bottom=False, labelbottom=False)
             if i == 0:
                 axes.set_title(
                     textwrap.fill(order, int(13 * width)), fontsize=9, pad=14 if short(runs[0].languages) else 28

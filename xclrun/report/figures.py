@@ -73,7 +73,8 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(strategies) :]:
         axes.set_visible(False)
-    for axes, (label, runs) in zip(grid.flat, strategies.items(), strict=False):
+    rows_of = [hop_names(runs[0]) for runs in strategies.values()]
+    for k, (axes, (label, runs)) in enumerate(zip(grid.flat, strategies.items(), strict=False)):
         scores = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
         axes.set_facecolor("#dddddd")
         image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=0, vmax=100, aspect="auto")
@@ -81,8 +82,12 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
         _numbers(axes, scores, 6.5)
         _outlines(axes, runs[0])
-        axes.set_xticks(range(most), runs[0].languages, fontsize=7, rotation=0 if short(runs[0].languages) else 45)
-        axes.set_yticks(range(len(scores)), hop_names(runs[0]), fontsize=7)
+        # What the panel below, or the first of its row, has too is said there once.
+        below, first = k + columns < len(strategies), k - k % columns
+        languages = () if below else runs[0].languages
+        axes.set_xticks(range(len(languages)), languages, fontsize=7, rotation=0 if short(runs[0].languages) else 45)
+        hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
+        axes.set_yticks(range(len(hops)), hops, fontsize=7)
         tickless(axes)
         axes.spines[:].set_visible(False)
         name = textwrap.shorten(label, int(9 * width), placeholder="…")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +127,7 @@ def write_report(
     out: Path,
     name: str,
     commands: Sequence[str] = (),
-    predictions: Mapping[str, Predictions] | None = None,
+    predictions: Callable[[], Mapping[str, Predictions]] | None = None,
     pool: Sequence[RunRecord] | None = None,
     options: Options | None = None,
     behind: Behind | None = None,
@@ -141,7 +141,8 @@ def write_report(
         out: the report's own folder, made if needed.
         name: title of the report.
         commands: what was typed to make it, and its runs, for the reader.
-        predictions: run id → its predictions, for the bootstrap and the confusions; without them there are none.
+        predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none. It is
+            asked when what can be drawn without them is being drawn.
         pool: all runs that are known, to count tuning trials; None: ``records``.
         options: how it is made.
         behind: predictions and words of few-shot runs.
@@ -163,10 +164,11 @@ def write_report(
     curves = [parts_of_runs(comparison) for comparison in found]
     with Drawers(out / "figures") as drawers:
         drawers.begin(_figures(part for parts in curves for part in parts))
+        predicted = predictions() if predictions is not None else {}
         frame, references, few_shot = summarise(others, options.unpaired), References(others), few_shot_scores(unique)
         tried = trials(records if pool is None else pool)
         sections: list[Shown] = [
-            make_section(c, frame, references, predictions or {}, tried, options, comparison_notes(c), parts)
+            make_section(c, frame, references, predicted, tried, options, comparison_notes(c), parts)
             for c, parts in zip(found, curves, strict=True)
         ]
         sections += few_shot_sections(unique, behind, options.few_shot_table)
