@@ -51,7 +51,10 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
     budget = size - len(SPECIAL) - len(alphabet)
     if budget < len(alphabet) + 1:
         least = len(SPECIAL) + 2 * len(alphabet) + 1
-        raise UsageError(f"model.vocab_size={size}: {len(alphabet)} characters need at least {least}")
+        raise UsageError(
+            f"model.vocab_size={size}: {len(alphabet)} characters need at least {least}; "
+            "set that, or take fewer languages (dataset.languages=[…])"
+        )
     trainer = trainers.BpeTrainer(vocab_size=budget, show_progress=False)
     tokenizer.train_from_iterator(sentences, trainer)
     learnt = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
