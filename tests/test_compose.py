@@ -19,7 +19,21 @@ from xclrun.compose import checked, compose_command, compose_jobs, expand, lists
 from xclrun.config import Config, choices, packaged
 from xclrun.errors import UsageError
 
-CHOICES = [(group, choice) for group, found in choices().items() for choice in found if "/" not in group]
+# Sweeps of the papers have up to a hundred combinations each; these stand for all of them in the fast tier.
+FAST = ("demo", "ccl_table5", "fs_pud")
+
+
+def tier(group: str, choice: str) -> Any:
+    """Return what marks a choice that only the full tier looks at."""
+    return pytest.mark.full if group == "sweep" and choice not in FAST else ()
+
+
+CHOICES = [
+    pytest.param(group, choice, id=f"{group}-{choice}", marks=tier(group, choice))
+    for group, found in choices().items()
+    for choice in found
+    if "/" not in group
+]
 
 
 @pytest.fixture
@@ -36,7 +50,7 @@ def hydras_own(overrides: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}
 
 
-@pytest.mark.parametrize(("group", "choice"), CHOICES, ids=lambda value: value)
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_yaml_composes(group: str, choice: str, config_loader: ConfigLoader) -> None:
     given = [f"{group}={choice}", *(["order.languages=[en,de]"] if (group, choice) == ("order", "list") else [])]
     [job] = compose_jobs([given], config_loader)
@@ -44,10 +58,8 @@ def test_every_yaml_composes(group: str, choice: str, config_loader: ConfigLoade
     assert job.resolved == hydras_own(given)
 
 
-# Those of the paper have up to a hundred combinations each; two stand for all of them in the fast tier.
-FAST = ("demo", "ccl_table5", "fs_pud")
 SWEEPS = [
-    pytest.param(path, id=path.stem, marks=() if path.stem in FAST else pytest.mark.full)
+    pytest.param(path, id=path.stem, marks=tier("sweep", path.stem))
     for path in sorted(packaged("sweeps").glob("*.yaml"))
 ]
 

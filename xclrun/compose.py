@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import yaml
@@ -38,8 +39,9 @@ NO_EXPANSION = (
 FREE = ("seed", "language", "shots", "bucket")
 
 
+@cache
 def register() -> None:
-    """Make the typed schemas and the sweeps known to Hydra."""
+    """Make the typed schemas and the sweeps known to Hydra, whose store of them lasts as long as the process."""
     store = ConfigStore.instance()
     for name in choices()["strategy/expansion"]:
         node = {"defaults": [f"/strategy/{name}@_here_"]}
@@ -49,7 +51,7 @@ def register() -> None:
     for name in STRATEGIES:
         store.store(group="schema/strategy", name=name, node=strategy_class(name).settings_type)
     for path in sorted(packaged("sweeps").glob("*.yaml")):
-        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        node = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
         store.store(group="sweep", name=path.stem, package="_global_", node=node, provider="sweeps")
 
 

@@ -46,13 +46,10 @@ def test_selftest_finds_what_is_forgotten(faults: Callable[..., Any], tmp_path: 
 
 
 # How many of the places in which a run changes files are tried: each, or every n-th.
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("strategy", "every"),
-    [
-        ("naive", 40),
-        pytest.param("er", 3, marks=pytest.mark.full),
-        *[pytest.param(name, 19, marks=pytest.mark.full) for name in STRATEGIES if name not in ("naive", "er")],
-    ],
+    [("naive", 40), ("er", 3), *[(name, 19) for name in STRATEGIES if name not in ("naive", "er")]],
 )
 def test_killed_inside_writes(faults: Callable[..., Any], tmp_path: Path, strategy: str, every: int) -> None:
     found = faults("writes", strategy, tmp_path, every)

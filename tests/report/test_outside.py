@@ -52,7 +52,8 @@ const places = (mark) => {
   const shape = mark.querySelector(":is(path, use, rect, image):not(defs *)") ?? mark;
   if (shape.getTotalLength && getComputedStyle(shape).fill === "none") {
     const at = (share) => shape.getPointAtLength(shape.getTotalLength() * share).matrixTransform(shape.getScreenCTM());
-    return [0.5, 0.48, 0.46, 0.44].map(at).map(({ x, y }) => [x, y]);  // one may be a gap between dashes
+    const near = Array.from({ length: 12 }, (_, k) => at(0.5 - 0.004 * k));  // some are gaps between dashes
+    return near.map(({ x, y }) => [x, y]);
   }
   const { left, top, width, height } = shape.getBoundingClientRect();
   return [[left + width / 2, top + height / 2]];
