@@ -28,7 +28,7 @@ demo: $(READY)  ## train naive, er and the reference models on the embedded data
 	$(BIN)/xclrun report demo --outputs $(DEMO)
 
 test: $(READY)  ## the fast tests: no GPU, no network, under 6 minutes on 2 cores
-	$(BIN)/python -m pytest -q -n 2 -m 'not full'
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m 'not full'
 
 test-full: $(READY)  ## all tests: real data beside the project, kills, wheel, Slurm (skips what is not there, and says so)
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
