@@ -13,19 +13,14 @@ import pytest
 
 from .commands import events, predictions, small, wait_for, whole
 
+# Some 15 seconds of work each; that a stop in a hop changes nothing is tested in one process too (tests/train).
+pytestmark = pytest.mark.full
+
 # Hops of some seconds, of which nothing is saved but at a signal.
 LONG = small("strategy=er", "dataset.max_train=48", "trainer.epochs=15", "trainer.checkpoint_minutes=1000")
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.full),
-        pytest.param(signal.SIGUSR1, marks=pytest.mark.full),
-        pytest.param(signal.SIGUSR2, marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
 def test_signal_in_a_hop(
     number: signal.Signals,
     start: Callable[..., Any],
@@ -58,7 +53,6 @@ def test_signal_in_a_hop(
     assert whole(tmp_path)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("to_all", [False, True], ids=["launcher", "terminal"])
 def test_signal_with_workers(
     to_all: bool, start: Callable[..., Any], undisturbed: Callable[..., dict[str, str]], tmp_path: Path
