@@ -56,7 +56,7 @@ def trainings(outputs: Path) -> list[str]:
 def whole(outputs: Path) -> bool:
     """Whether everything in a folder matches its checksums, and nothing half-written or held is left in its runs."""
     left = [*outputs.glob("runs/**/.tmp-*"), *outputs.glob("runs/*/run.lease-*"), *outputs.glob("store/**/.tmp-*")]
-    assert left == []
+    assert not left, left
     assert list(damaged(StageStore(outputs / "store"), outputs)) == []
     return True
 

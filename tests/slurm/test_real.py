@@ -89,6 +89,8 @@ def test_a_disturbed_job_goes_on_by_itself(
     # Both tries got further, and the second began where the first was stopped.
     first, second = [event["position"] for event in tries(tmp_path) if event["event"] == "started"]
     assert first < second
+    # A run is finished some instants before the process that did it has put everything away.
+    assert set(lab.ended(tmp_path).values()) == {"COMPLETED"}
     assert predictions(tmp_path) == undisturbed(sweep)
     assert whole(tmp_path)
 
