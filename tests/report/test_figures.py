@@ -54,11 +54,19 @@ def legend_hides_something(figure: Figure) -> bool:
 
 
 def wide_study() -> list[RunRecord]:
-    """Ten strategies over all orders, one of them with a long label and another that lacks orders."""
+    """Strategies over all orders, and some with long names that lack orders."""
     names = ("naive", "ewc_online", "kd_logit", "lang_spec_trans", "inc_joint", "agem", "lang_spec_task", "mbpa")
     records = study(names, ORDERS, (1,))
     records += [run("er", "h2l", seed, LANGUAGES, settings={"memory": m}) for m in (750, 6000) for seed in (1, 2)]
+    records += [run(f"lang_spec_ft+lang_spec_ada_{kind}", "h2l", 1, LANGUAGES) for kind in "ft"]
     return records
+
+
+def names_of_rows_overlap(figure: Figure) -> bool:
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    boxes = [axes.yaxis.label.get_window_extent(renderer) for axes in figure.axes if axes.get_ylabel()]
+    return any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
 
 
 def figures() -> Iterator[tuple[str, Figure]]:
@@ -87,6 +95,7 @@ def test_nothing_is_cut_off_or_lies_under_the_legend() -> None:
     drawn = 0
     for name, figure in figures():
         assert not is_cut_off(figure), name
+        assert not names_of_rows_overlap(figure), name
         if figure.legends:
             assert not legend_hides_something(figure), name
         drawn += 1

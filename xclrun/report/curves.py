@@ -22,6 +22,7 @@ ROWS = 6
 
 # Runs in a panel, up to which each line has markers.
 MARKED = 6
+ACROSS = 22  # letters of a name that fit along the height of a panel
 
 Page = Callable[[], "Figure"]
 Cells = dict[tuple[str, str], list[RunRecord]]
@@ -180,7 +181,9 @@ def _page(
                 axes.set_title(
                     textwrap.fill(order, int(13 * width)), fontsize=9, pad=14 if short(runs[0].languages) else 28
                 )
-        name = textwrap.fill(label, 22, break_on_hyphens=False, break_long_words=False)
+        # A name that is longer than its panel is high goes on a second line, where its expansion begins.
+        words = label if len(label) <= ACROSS else label.replace("+", " +")
+        name = textwrap.fill(words, ACROSS, break_on_hyphens=False, break_long_words=False)
         grid[i, 0].set_ylabel(name, fontsize=8, fontweight="bold")
     lines = [Line2D([], [], label=name, linewidth=1.6, markersize=4.5, **look) for name, look in handles]
     figure.legend(handles=lines, loc="outside right center", fontsize=8, frameon=False)

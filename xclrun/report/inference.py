@@ -31,7 +31,7 @@ from xclrun.analysis.significance import (
     wilcoxon,
 )
 from xclrun.analysis.study import TESTED, Resampled, replicates
-from xclrun.report.style import GREY, METRIC_NAMES, tickless
+from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, tickless
 from xclrun.report.tables import Cell, Table, percent
 
 if TYPE_CHECKING:
@@ -206,11 +206,15 @@ class Inference:
 
         most = max(len(tests.data.strategies) for tests in shown.values())
         side = max(1.9, 0.43 * most + 0.3)
-        figure = Figure(figsize=(side * len(shown) + 2.6, side + 1.9), layout="constrained")
-        for k, (axes, (name, tests)) in enumerate(
-            zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True)
-        ):
-            _p_panel(axes, tests, name, labelled=k == 0 or len(tests.data.strategies) != most)
+        # Side by side as long as the digits can be read on a page of usual width; else two by two.
+        columns = len(shown) if side * len(shown) <= WIDEST else min(2, len(shown))
+        rows = math.ceil(len(shown) / columns)
+        figure = Figure(figsize=(side * columns + 2.6, side * rows + 0.6 + 1.3 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        for k, (axes, (name, tests)) in enumerate(zip(panels, shown.items(), strict=False)):
+            _p_panel(axes, tests, name, labelled=k % columns == 0 or len(tests.data.strategies) != most)
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
         _p_key(figure)
         text = (
             f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; Tukey's HSD, p-values. "
@@ -284,8 +288,10 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
     """Draw a critical-difference diagram (Demšar 2006): best left, names below, bars for groups."""
     k = len(found.strategies)
     below = (k + 1) // 2
-    # Beside the axis there is room for the longest name: a share of the width of about 0.007 for each character.
-    share = min(0.3, 0.007 * (8 + max(map(len, found.strategies))))
+    width = min(found.critical, k - 1)
+    told = f"CD = {found.critical:.2f}" + ("" if width == found.critical else " (longer than the axis)")
+    # Beside the axis there is room for the longest name, with its rank: a share of the width for each character.
+    share = min(0.32, 0.0076 * max(len(told) * (width == k - 1), 8 + max(map(len, found.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
     axes.set(xlim=(1 - margin, k + margin), ylim=(-1.1 - 0.62 * below, 2.0))
     axes.axis("off")
@@ -304,8 +310,6 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
         height = -0.22 - 0.16 * (step % 4)
         ends = [found.ranks[first] - 0.03, found.ranks[last] + 0.03]
         axes.plot(ends, [height, height], color="#0072B2", linewidth=3, solid_capstyle="butt")
-    width = min(found.critical, k - 1)
     axes.plot([1, 1 + width], [1.35, 1.35], color="black", linewidth=1.5)
-    cut = "" if width == found.critical else " (longer than the axis)"
-    axes.text(1 + width + 0.05, 1.35, f"CD = {found.critical:.2f}{cut}", va="center", fontsize=7)
+    axes.text(1 + width + 0.05, 1.35, told, va="center", fontsize=7)
     axes.set_title(title, fontsize=8, loc="left", fontweight="bold")

@@ -13,7 +13,7 @@ from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared
 from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
-from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tickless, tip
+from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, colour, marker, tickless, tip
 from xclrun.report.tables import Summary
 from xclrun.task import INTENT_ACCURACY, Metric
 
@@ -104,8 +104,12 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
     if not shown:
         return None
     labels = list(next(iter(shown.values())))
-    figure = figure_of(max(6.5, 1.5 + 0.62 * len(labels) * len(shown)), 3.8)
-    for axes, (name, them) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+    side = 0.62 * len(labels)
+    # Side by side as long as the names can be read on a page of usual width; else one above the other.
+    beside = side * len(shown) <= WIDEST
+    across, down = (len(shown), 1) if beside else (1, len(shown))
+    figure = figure_of(max(6.5, 1.5 + side * across), 0.4 + 3.4 * down)
+    for axes, (name, them) in zip(figure.subplots(down, across, squeeze=False).ravel(), shown.items(), strict=True):
         for side, look in ((0, "#0072B2"), (1, "#D55E00")):
             drawn = [[100 * v for v in pair[side]] for pair in them.values()]
             places = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)

@@ -23,6 +23,7 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
 FORMATS = ("png", "pdf", "svg")
 DPI = 150
+WIDEST = 14.0  # inches of panels side by side: shrunk to a page's width, more cannot be read
 TIP = "tip:"
 
 METRIC_NAMES = {metric.short: f"{metric.title} (%)" for metric in METRICS}
