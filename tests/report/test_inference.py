@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy import stats
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.report import plots
+from xclrun.report import plots, sections
 from xclrun.report.costs import fairness, trials
 from xclrun.report.figures import heatmaps
 from xclrun.report.inference import Inference, p_text
@@ -149,6 +150,24 @@ def test_confusions_are_shares_of_the_gold_class() -> None:
     assert large is not None
     assert not is_cut_off(large)
     assert "the 24 most frequent of 60" in " ".join(texts(large))
+
+
+def test_what_is_not_drawn_is_told() -> None:
+    class Predicted:
+        labels = ("set_alarm", "call")
+
+        def confusion(self, hop: int) -> np.ndarray:
+            return np.eye(2, dtype=int)
+
+    names = ("naive", "er", "agem", "ewc", "ewc_online", "kd_logit", "kd_rep", "lang_spec_trans")
+    made = [run(name, f"order{k}", 1, LANGUAGES) for name in names for k in range(1, 9)]
+    (comparison,) = comparisons(made)
+    summary = Summary(summarise(made), comparison)
+    predicted: dict[str, Any] = {record.run_id: Predicted() for record in made}
+    assert sections._confusion(summary, predicted).text.endswith("The first 6 of 8 strategies.")
+    few = {record.run_id: predicted[record.run_id] for record in made if record.strategy in names[:6]}
+    assert "The first" not in sections._confusion(summary, few).text
+    assert sections._matrices(comparison).text.endswith("Matrices of the first 6 of 8 orders.")
 
 
 def test_unequal_budgets_are_marked() -> None:

@@ -1,7 +1,7 @@
 """What evaluation inside hops tells: learning curves over examples, AULTC, and what the choice of checkpoints did.
 
-Only for runs with ``evaluate.every_examples``; AULTC and codelength are LL's and GLI's, checkpoint selection is ED's
-(see `xclrun.analysis.points`, `xclrun.analysis.codelength`). Scores in percent, agreement as a share in percent.
+Only for runs with ``evaluate.every_examples``; AULTC is LL's, checkpoint selection is ED's (see
+`xclrun.analysis.points`). Scores in percent, agreement as a share in percent.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ from xclrun.report.tables import Cell, Notes, Summary, Table, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NO_CODE = (
-    "needs log-probabilities of the gold labels of each next subset under the model of the subset before it: a stream "
-    "of growing subsets, which no run here has"
-)
-
 
 def chosen(summary: Summary, task: str) -> dict[str, Selected]:
     """Return strategy → what the choice of checkpoints did to the runs that enter its mean; only those with points."""
@@ -39,23 +34,22 @@ def chosen(summary: Summary, task: str) -> dict[str, Selected]:
 
 
 def efficiency(summary: Summary) -> Table | None:
-    """Return AULTC of each strategy, and the online codelength; None where no run was evaluated inside hops."""
+    """Return AULTC of each strategy; None where no run was evaluated inside hops."""
     tasks, notes = summary.comparison.tasks, Notes()
     if not any(run.points for run in summary.comparison.runs):
         return None
-    code, labels = f"n/a {notes.mark(NO_CODE)}", list(summary.comparison.strategies)
+    labels = list(summary.comparison.strategies)
     columns = [[_area(summary, label, task, notes) for label in labels] for task in tasks]
     for column in columns:
         values = [cell.value for cell in column if not math.isnan(cell.value)]
         for cell in column if len(values) > 1 else []:
             cell.best = percent(cell.value) == percent(max(values))
-    rows = [(label, *(column[k] for column in columns), code) for k, label in enumerate(labels)]
+    rows = [(label, *(column[k] for column in columns)) for k, label in enumerate(labels)]
     several = len(tasks) > 1
-    header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks), "codelength (kbit) ↓")
+    header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks))
     told = (
         "AULTC: area under the mean test score over all languages by the sentences of the stream's own data seen, from "
         "hop 0 to the end, over their number (LL); percent, mean ± standard deviation over runs",
-        "codelength: online (prequential) codelength of all labels (GLI)",
     )
     return Table("Learning efficiency", header, tuple(rows), (*notes.lines(), *told))
 

@@ -256,6 +256,8 @@ def _by_language(summary: Summary) -> Part:
 
 def _matrices(comparison: Comparison) -> Part:
     text = "Score on each language (columns) after each hop (rows), in percent; framed: the language just learnt."
+    if len(comparison.orders) > MATRICES:
+        text += f" Matrices of the first {MATRICES} of {len(comparison.orders)} orders."
     part = Part("Score matrices and learning curves", text=text, folded=True)
     for task in comparison.tasks:
         part.figures += _pages(f"learning_curves_{_where(comparison)}_{task}", learning_curves(comparison, task))
@@ -309,13 +311,18 @@ def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part
     )
     part = Part("Confusions", text=text, folded=True)
     matrices: dict[str, np.ndarray] = {}
-    labels = None
+    labels, left = None, 0
     for label, (runs, _) in compared(summary.comparison, MEAN).items():
         having = [run for run in runs if run.run_id in predictions and run.stream != "independent"]
         names = {predictions[run.run_id].labels for run in having}
-        if having and len(names) == 1 and labels in (None, *names) and len(matrices) < CONFUSIONS:
+        if having and len(names) == 1 and labels in (None, *names):
+            if len(matrices) == CONFUSIONS:
+                left += 1
+                continue
             (labels,) = names
             matrices[label] = np.sum([predictions[run.run_id].confusion(run.hops) for run in having], axis=0)
+    if left:
+        part.text += f" The first {CONFUSIONS} of {CONFUSIONS + left} strategies."
     if labels is not None:
         draw = partial(plots.confusions, summary, matrices, labels, scored)
         part.figures.append((f"confusions_{_where(summary.comparison)}", draw))
