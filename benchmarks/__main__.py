@@ -161,8 +161,9 @@ def main() -> None:
                 continue
             results[name] = measure() | ({} if aim is None else {"aim": aim})
             print(f"{name:<66} {shown(results[name], aim)}", flush=True)
-    facts = {"machine": platform.platform(), "torch": torch.__version__, "threads": 1, "results": results}
-    given.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+            # After each, so that what was measured stays where a later one fails.
+            facts = {"machine": platform.platform(), "torch": torch.__version__, "threads": 1, "results": results}
+            given.out.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """Memory of a training with language-specific parts over that of naive fine-tuning.
 
 On a GPU: the most that torch had on it. Elsewhere: how far the greatest resident size of a process of its own goes
-beyond what it had before the model was there.
+beyond what it had before the model was there. The system's own count of that size (``ru_maxrss``) does not do: on Linux
+a process inherits that of the one that started it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import resource
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +47,7 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
         [run] = plan_runs([*given, *overrides])
         maker = Maker(run, Listener(), StopFlag())
         assert maker.encodings
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = _forget_peak()
         for hop in run.stream.hops[1 : HOP + 1]:
             maker.strategy.begin_hop(maker._context(hop))
         context, trainer = maker._context(run.stream.hops[HOP]), run.config.trainer
@@ -56,7 +56,21 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
             HopTraining(context, maker.strategy, trainer, maker.evaluator, {}, checkpoints, Few(), maker.stop).run()
         if maker.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated())
-        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        return _resident("VmHWM") - before
+
+
+def _resident(name: str) -> int:
+    """Return ``VmRSS``, the bytes of this process that are in memory, or ``VmHWM``, the most that ever were."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    [line] = [line for line in lines if line.startswith(f"{name}:")]
+    return int(line.split()[1]) * 1024
+
+
+def _forget_peak() -> int:
+    """Let the peak begin anew, where the system lets us; return the bytes in memory now."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _resident("VmRSS")
 
 
 def over_naive(strategy: str, overrides: Sequence[str]) -> dict[str, Any]:
