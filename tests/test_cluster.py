@@ -453,6 +453,7 @@ def test_which_gpus_there_are(make_run: Callable[..., Run], monkeypatch: pytest.
     assert _gpus([make_run("runtime.device=auto")], None) == []
 
 
+@pytest.mark.full
 def test_workers_see_their_gpu_alone(tmp_path: Path) -> None:
     """Four runs by three workers on two GPUs, of which each takes one worker at a time: two work."""
     given = [*SMALL, "seed=1,2,3,4", "hydra.launcher.n=3", "hydra.launcher.gpus=[3,5]", f"paths.outputs={tmp_path}"]

@@ -160,6 +160,7 @@ def test_is_quick(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.full
 def test_missing_commands_make_transfer_appear(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     small = ["experiment=smoke", "dataset.max_train=16", "dataset.max_eval=8", "model.hidden_size=16", "tracking=none"]
     given = [*small, "strategy=naive,er", "order=[en,de],[de,en]", "seed=1,2", f"paths.outputs={tmp_path}"]

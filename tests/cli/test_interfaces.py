@@ -106,6 +106,7 @@ def shell(here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return lambda *arguments: subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_a_sweep_and_its_report_through_mlflow(shell: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     small = [override for override in SMALL if override != "tracking=none"]
     done = shell(*small, "strategy=naive,er,lang_spec_ft", "seed=1", "-m")

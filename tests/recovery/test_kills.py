@@ -23,6 +23,7 @@ def _selftest(*arguments: str) -> dict[str, tuple[int, str]]:
     return {name: (int(kills), found) for name, kills, found in rows}
 
 
+@pytest.mark.full
 def test_selftest_kills_and_compares() -> None:
     [(kills, found)] = _selftest("er", "--kills", "4").values()
     assert kills >= 4

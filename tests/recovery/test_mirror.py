@@ -46,6 +46,7 @@ def _trains_all_the_same(xclrun: Command, outputs: Path, *overrides: str) -> Non
     assert whole(outputs)
 
 
+@pytest.mark.full
 def test_server_that_refuses(xclrun: Command, tmp_path: Path) -> None:
     _trains_all_the_same(xclrun, tmp_path, "tracking.uri=http://127.0.0.1:9")
     began = time.monotonic()

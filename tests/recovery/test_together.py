@@ -119,6 +119,7 @@ def test_owner_on_another_machine_that_gives_signs_of_life_is_waited_for(
     assert len(trainings(tmp_path)) == 3
 
 
+@pytest.mark.full
 def test_two_workers_give_what_one_gives(undisturbed: Callable[..., dict[str, str]], tmp_path: Path) -> None:
     command = [*XCLRUN, *SWEEP, "hydra.launcher.n=2", f"paths.outputs={tmp_path}", "-m"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
