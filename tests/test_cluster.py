@@ -311,6 +311,7 @@ def test_settings_that_cannot_work(setting: str, value: Any) -> None:
         SlurmSettings(**{setting: value}).check()
 
 
+@pytest.mark.full
 def test_debug_does_what_jobs_would(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     """Two runs, of which one fails, in one job."""
     given = [*SMALL, "trainer.lr=1e-3,1e30", "hydra/launcher=slurm", "hydra.launcher.cluster=debug"]

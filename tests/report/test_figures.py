@@ -45,8 +45,8 @@ def is_cut_off(figure: Figure) -> bool:
 
 
 def legend_hides_something(figure: Figure) -> bool:
+    """Say so of a figure that was drawn."""
     renderer = FigureCanvasAgg(figure).get_renderer()
-    figure.draw(renderer)
     legend = figure.legends[0].get_window_extent(renderer)
     titles = [figure._suptitle, figure._supxlabel]  # type: ignore[attr-defined]
     boxes = [title.get_window_extent(renderer) for title in titles]
@@ -63,8 +63,8 @@ def wide_study() -> list[RunRecord]:
 
 
 def names_of_rows_overlap(figure: Figure) -> bool:
+    """Say so of a figure that was drawn."""
     renderer = FigureCanvasAgg(figure).get_renderer()
-    figure.draw(renderer)
     boxes = [axes.yaxis.label.get_window_extent(renderer) for axes in figure.axes if axes.get_ylabel()]
     return any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
 

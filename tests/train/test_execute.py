@@ -165,7 +165,7 @@ def test_the_same_seed_gives_the_same_and_another_another(
     assert not read[0].equals(read[1])
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_the_same_number_of_threads_gives_the_same(threads: int, make_run: Make, do: Do) -> None:
     found = []
     for name in ("one", "two"):
