@@ -17,6 +17,12 @@ from typing import Any
 # Of the hop with which a stream's first language-specific parts have been left behind.
 HOP = 2
 STEPS = 3
+STATUS = Path("/proc/self/status")
+
+
+def measurable() -> bool:
+    """Whether this system tells what a process has in memory: Linux does."""
+    return STATUS.is_file()
 
 
 def peak(strategy: str, overrides: Sequence[str]) -> int:
@@ -61,7 +67,7 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
 
 def _resident(name: str) -> int:
     """Return ``VmRSS``, the bytes of this process that are in memory, or ``VmHWM``, the most that ever were."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    lines = STATUS.read_text(encoding="ascii").splitlines()
     [line] = [line for line in lines if line.startswith(f"{name}:")]
     return int(line.split()[1]) * 1024
 

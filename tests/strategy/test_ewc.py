@@ -121,7 +121,9 @@ def test_fisher_of_models_with_other_modules(wrap: Callable[[nn.Module], nn.Modu
     context = context_of(make_run(), 1)
     model: Any = context.model
     model.intent = wrap(model.intent)
-    close(diagonal_fisher(model, context.train["es"], context.device), by_definition(context, "es"))
+    found = diagonal_fisher(model, context.train["es"], context.device)
+    assert {f"intent.{name}" for name, _ in model.intent.named_parameters()} <= found.keys()
+    close(found, by_definition(context, "es"))
 
 
 def ewc(**settings: Any) -> EWC:

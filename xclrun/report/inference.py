@@ -290,8 +290,8 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
     below = (k + 1) // 2
     width = min(found.critical, k - 1)
     told = f"CD = {found.critical:.2f}" + ("" if width == found.critical else " (longer than the axis)")
-    # Beside the axis there is room for the longest name, with its rank: a share of the width for each character.
-    share = min(0.32, 0.0076 * max(len(told) * (width == k - 1), 8 + max(map(len, found.strategies))))
+    # Beside the axis there is room for the longest text, a name with its rank: a share of the width for each character.
+    share = min(0.32, 0.0076 * max(len(told), 8 + max(map(len, found.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
     axes.set(xlim=(1 - margin, k + margin), ylim=(-1.1 - 0.62 * below, 2.0))
     axes.axis("off")

@@ -104,11 +104,10 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
     if not shown:
         return None
     labels = list(next(iter(shown.values())))
-    side = 0.62 * len(labels)
+    width = 0.62 * len(labels)
     # Side by side as long as the names can be read on a page of usual width; else one above the other.
-    beside = side * len(shown) <= WIDEST
-    across, down = (len(shown), 1) if beside else (1, len(shown))
-    figure = figure_of(max(6.5, 1.5 + side * across), 0.4 + 3.4 * down)
+    across, down = (len(shown), 1) if width * len(shown) <= WIDEST else (1, len(shown))
+    figure = figure_of(max(6.5, 1.5 + width * across), 0.4 + 3.4 * down)
     for axes, (name, them) in zip(figure.subplots(down, across, squeeze=False).ravel(), shown.items(), strict=True):
         for side, look in ((0, "#0072B2"), (1, "#D55E00")):
             drawn = [[100 * v for v in pair[side]] for pair in them.values()]

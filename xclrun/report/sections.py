@@ -310,20 +310,21 @@ def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part
         "languages and runs."
     )
     part = Part("Confusions", text=text, folded=True)
-    matrices: dict[str, np.ndarray] = {}
-    labels, left = None, 0
+    chosen = {}
+    labels = None
     for label, (runs, _) in compared(summary.comparison, MEAN).items():
         having = [run for run in runs if run.run_id in predictions and run.stream != "independent"]
         names = {predictions[run.run_id].labels for run in having}
         if having and len(names) == 1 and labels in (None, *names):
-            if len(matrices) == CONFUSIONS:
-                left += 1
-                continue
             (labels,) = names
-            matrices[label] = np.sum([predictions[run.run_id].confusion(run.hops) for run in having], axis=0)
-    if left:
-        part.text += f" The first {CONFUSIONS} of {CONFUSIONS + left} strategies."
+            chosen[label] = having
+    if len(chosen) > CONFUSIONS:
+        part.text += f" The first {CONFUSIONS} of {len(chosen)} strategies."
     if labels is not None:
+        matrices = {
+            label: np.sum([predictions[run.run_id].confusion(run.hops) for run in runs], axis=0)
+            for label, runs in list(chosen.items())[:CONFUSIONS]
+        }
         draw = partial(plots.confusions, summary, matrices, labels, scored)
         part.figures.append((f"confusions_{_where(summary.comparison)}", draw))
     return part
