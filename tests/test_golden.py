@@ -1,0 +1,68 @@
+"""Run ids and stage keys that were given once stay as they are: a change of them throws away what users have trained.
+
+`tests/golden_keys.json` holds them for the demo and for one run of each strategy. A change that alters results on
+purpose raises a version, and the file is written anew by `python -m tests.test_golden`; its difference then says for
+whom results change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from xclrun.compose import compose_jobs, expansions, lists_of_languages, loader
+from xclrun.run import plan_run
+from xclrun.strategy import STRATEGIES
+
+FILE = Path(__file__).with_name("golden_keys.json")
+
+DEMO = tuple(
+    (f"strategy={strategy}", f"order={order}", f"seed={seed}")
+    for strategy in ("naive", "er", "lang_spec_ft")
+    for order in ("h2l", "l2h")
+    for seed in (1, 2)
+)
+EACH = tuple((f"strategy={name}",) for name in STRATEGIES)
+# What enters identity beside the strategy: other tasks, buckets, few-shot transfer, points, half precision, expansions.
+OTHERS = (
+    ("strategy=er", "strategy.expansion=lang_spec_task"),
+    ("strategy=lang_spec_ft", "strategy.expansion=lang_spec_ada_t"),
+    ("strategy=kd_logit", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[2]"),
+    ("strategy=naive", "shots=2", "bucket=1"),
+    ("strategy=naive", "evaluate.every_examples=40"),
+    ("strategy=naive", "evaluate.attention=true"),
+    ("strategy=naive", "trainer.precision=bf16"),
+    ("strategy=naive", "dataset.task=sequence_class"),
+    ("strategy=naive", "model.lr=1e-4", "dataset.max_train=40", "seed=7"),
+)
+# `fc` and its kin learn a class or tags, not both.
+HEADS = ("fc", "fc_pooler", "fc_reset_pooler", "cos_pooler")
+
+
+def keys() -> dict[str, dict[str, object]]:
+    """Return overrides → run id and the keys of every stage, planned as a command does."""
+    found = {}
+    with loader() as config_loader:
+        for overrides in (*DEMO, *EACH, *OTHERS):
+            given = list(overrides)
+            if overrides[0].removeprefix("strategy=") in HEADS:
+                given.append("dataset.task=sequence_class")
+            common = ["dataset=mini", "model=tiny", "tracking=none"]
+            [job] = compose_jobs([expansions(lists_of_languages([*common, *given]))], config_loader)
+            run = plan_run(job.config, job.resolved)
+            stages = [[s.train, s.state, s.evaluation, s.attention] for s in run.stages]
+            found[" ".join(given)] = {"run": run.id, "stages": [[key and key[:16] for key in s] for s in stages]}
+    return found
+
+
+def test_run_ids_and_stage_keys_are_those_that_were_given_before() -> None:
+    golden: Mapping[str, object] = json.loads(FILE.read_text())
+    found = keys()
+    changed = [name for name in golden if found.get(name) != golden[name]]
+    assert not changed, f"ids or keys changed for: {changed}"
+    assert sorted(found) == sorted(golden), "strategies without golden keys: python -m tests.test_golden"
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(keys(), indent=1) + "\n")
