@@ -17,6 +17,7 @@ from xclrun.config import Selection, StrategyConfig
 from xclrun.errors import RunError
 from xclrun.plan import derive
 from xclrun.run import Run
+from xclrun.strategy import Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener, Progress
@@ -110,6 +111,7 @@ def test_a_model_in_eval_mode_is_trained_with_dropout(make_run: Make, training: 
 
 def test_every_sentence_is_seen_once_an_epoch_in_another_order(make_run: Make, training: Training) -> None:
     class Seeing(Naive):
+        signature = Strategy.signature
         seen: list[list[int]] = []
 
         def loss(self, batch: Any, context: Any) -> Tensor:
@@ -198,6 +200,8 @@ def test_gradients_are_clipped_to_the_norm(clip: float, make_run: Make, training
     norms: list[tuple[float, float]] = []
 
     class Measuring(Naive):
+        signature = Strategy.signature
+
         def edit_gradients(self, context: Any) -> None:
             norms.append((norm(context.model), -1.0))
 
@@ -219,6 +223,8 @@ def test_gradients_are_clipped_to_the_norm(clip: float, make_run: Make, training
 
 def test_a_strategy_s_edit_reaches_the_optimiser(make_run: Make, training: Training) -> None:
     class Silent(Naive):
+        signature = Strategy.signature
+
         def edit_gradients(self, context: Any) -> None:
             for parameter in context.model.parameters():
                 parameter.grad = None
@@ -351,6 +357,8 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_updates(make_run: Make, train
     losses: list[float] = []
 
     class Listening(Naive):
+        signature = Strategy.signature
+
         def loss(self, batch: Any, context: Any) -> Tensor:
             loss = super().loss(batch, context)
             losses.append(loss.item())
@@ -366,6 +374,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(
     value: float, update: int, where: str, make_run: Make, training: Training
 ) -> None:
     class Diverging(Naive):
+        signature = Strategy.signature
         taken = 0
 
         def loss(self, batch: Any, context: Any) -> Tensor:
@@ -397,6 +406,7 @@ def test_a_loss_that_is_not_finite_is_found_at_the_next_look(
     every: int, step: int, make_run: Make, training: Training
 ) -> None:
     class Diverging(Naive):
+        signature = Strategy.signature
         taken = 0
 
         def loss(self, batch: Any, context: Any) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from xclrun.config import StrategyConfig
 from xclrun.run import Run
-from xclrun.strategy import STRATEGIES, State
+from xclrun.strategy import STRATEGIES, State, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
@@ -239,8 +239,7 @@ class Learning(Naive):
         super().__init__(StrategyConfig("learning"))
         self.seen, self.sums = 0, torch.zeros(2)
 
-    def signature(self, hop: Any) -> dict[str, Any]:
-        return {"name": "learning"}
+    signature = state_signature = Strategy.signature
 
     def loss(self, batch: Any, context: Any) -> torch.Tensor:
         self.seen += 1

@@ -34,6 +34,7 @@ class AGEM(MemoryStrategy[MemorySettings]):
     """Projection of the gradient, by one batch of the whole memory."""
 
     settings_type = MemorySettings
+    signature = MemoryStrategy.signature
     _step = 0
     _parts = 0
 

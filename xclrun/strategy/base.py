@@ -8,6 +8,11 @@ Life of a strategy in a run::
 
     prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_hop → for_language
     (evaluation)
+
+What runs share is decided by the signatures, so every hook has one that answers for it (`ANSWERED_BY`): the class that
+overrides the hook says it in the same breath. That is safe by ``signature = Strategy.signature``: everything described,
+so that a hop is shared with runs of the same strategy and settings alone. Sharing more is a claim that a hop is trained
+as by another strategy, and has a test that compares the two bit for bit. A class without it is refused when it is made.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError
 from xclrun.plan import Hop, Stream, derive, sequence
 from xclrun.task import Task
 
@@ -87,6 +93,20 @@ class Library(Protocol):
 
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
+# Hook → the signature that says what of it can change a result.
+ANSWERED_BY: Mapping[str, str] = {
+    "prepare": "signature",
+    "begin_hop": "signature",
+    "replay": "signature",
+    "loss": "signature",
+    "edit_gradients": "signature",
+    "keeps_encoder": "signature",
+    "end_hop": "state_signature",
+    "state_dict": "state_signature",
+    "load_state_dict": "state_signature",
+    "for_language": "serving_signature",
+}
+
 
 class Strategy(Generic[Settings]):
     """Base of all strategies; as it stands, plain sequential fine-tuning.
@@ -102,6 +122,24 @@ class Strategy(Generic[Settings]):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class that overrides a hook and inherits the signature that answers for it.
+
+        What a base class says of its own hooks would be taken for the new ones: the run would get the base's results.
+
+        Raises:
+            UsageError: it does.
+        """
+        super().__init_subclass__(**options)
+        for hook, signature in ANSWERED_BY.items():
+            # A mixin's hooks count too: who has the last word is decided by the order of resolution.
+            if _place(cls, signature) > _place(cls, hook):
+                raise UsageError(
+                    f"{cls.__module__}.{cls.__qualname__}: overrides {hook} and inherits {signature}, so it would "
+                    f"share results that are not its own; define {signature} beside it, or say "
+                    f"{signature} = Strategy.signature (everything described; see xclrun/strategy/base.py)"
+                )
+
     # What a plan asks, before anything runs.
 
     def stream(self, order: Sequence[str]) -> Stream:
@@ -111,10 +149,10 @@ class Strategy(Generic[Settings]):
     def signature(self, hop: Hop) -> dict[str, Any]:
         """Return what of the strategy can change the *training* of ``hop``: the basis of sharing.
 
-        Empty means: this hop is trained as by plain fine-tuning, and is shared with all strategies of which that is
-        true.
+        Default: everything described. Empty means: this hop is trained as by plain fine-tuning, and is shared with all
+        strategies of which that is true.
         """
-        return {}
+        return self.described()
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         """Return what can change the strategy's state after ``hop``; None where it keeps none."""
@@ -215,3 +253,8 @@ class Strategy(Generic[Settings]):
 
     def load_state_dict(self, state: State) -> None:
         """Take over the state that `state_dict` returned."""
+
+
+def _place(cls: type, name: str) -> int:
+    """Return where in a class's order of resolution an attribute is defined: 0 is the class itself."""
+    return next(i for i, found in enumerate(cls.__mro__) if name in vars(found))

@@ -31,6 +31,7 @@ class CosPooler(HeadsOnly[CosineSettings]):
     """The pooler and a fresh cosine classifier."""
 
     settings_type = CosineSettings
+    signature = HeadsOnly.signature
 
     def __init__(self, settings: CosineSettings) -> None:
         if not settings.alpha > 0:

@@ -40,6 +40,7 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
     """Replay of a balanced memory, in steps of its own."""
 
     settings_type = ReplaySettings
+    signature = MemoryStrategy.signature
     _replayed: str | None = None
 
     def __init__(self, settings: ReplaySettings) -> None:

@@ -25,6 +25,7 @@ class EWC(QuadraticPenalty[PenaltySettings]):
     """The sum of a penalty per earlier hop."""
 
     settings_type = PenaltySettings
+    state_signature = QuadraticPenalty.state_signature
 
     def end_hop(self, context: Context) -> None:
         weights = dict(context.model.named_parameters())

@@ -129,6 +129,7 @@ class EWCOnline(QuadraticPenalty[EWCOnlineSettings]):
     """One running Fisher information, around the weights with which the hop begins."""
 
     settings_type = EWCOnlineSettings
+    signature, state_signature = QuadraticPenalty.signature, QuadraticPenalty.state_signature
 
     def __init__(self, settings: EWCOnlineSettings) -> None:
         if not 0 <= settings.gamma <= 1:

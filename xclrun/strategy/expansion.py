@@ -25,6 +25,7 @@ from xclrun.errors import UsageError
 from xclrun.plan import Hop, Stream
 from xclrun.strategy import make
 from xclrun.strategy.base import Context, Library, Strategy
+from xclrun.strategy.naive import Naive
 from xclrun.strategy.parts import LanguageParts
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ class Expandable(Strategy[Settings]):
     """Base of the strategies that can be laid over language-specific parts.
 
     Attributes:
-        expansion: gives the parts; without any, a strategy that does nothing.
+        expansion: gives the parts; without any, plain fine-tuning.
     """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.expansion: Strategy[Any] = Strategy(settings)
+        self.expansion: Strategy[Any] = Naive(settings)
         if settings.expansion is not None:
             self.expansion = make(settings.expansion)
             if (reason := self.unsuited(self.expansion)) is not None:

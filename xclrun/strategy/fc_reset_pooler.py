@@ -30,6 +30,7 @@ class FCResetPooler(HeadsOnly[ResetSettings]):
     """The pooler and the output layer; one of them, or both, fresh."""
 
     settings_type = ResetSettings
+    signature = HeadsOnly.signature
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

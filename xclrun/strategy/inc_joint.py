@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.config import StrategyConfig
 from xclrun.plan import Stream, sequence
-from xclrun.strategy.base import Strategy
+from xclrun.strategy.naive import Naive
 
 
-class IncJoint(Strategy[StrategyConfig]):
+class IncJoint(Naive):
     """The training data accumulates; no settings."""
 
     def stream(self, order: Sequence[str]) -> Stream:

@@ -57,6 +57,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
     """
 
     settings_type = DistillationSettings
+    signature, state_signature = MemoryStrategy.signature, MemoryStrategy.state_signature
     per_word = frozenset({"emissions"})
 
     def __init__(self, settings: DistillationSettings) -> None:

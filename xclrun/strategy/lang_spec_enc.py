@@ -30,6 +30,7 @@ class LangSpecEnc(LanguageParts[LayersSettings]):
     """Chosen layers per language."""
 
     settings_type = LayersSettings
+    signature = LanguageParts.signature
 
     def __init__(self, settings: LayersSettings) -> None:
         super().__init__(settings)

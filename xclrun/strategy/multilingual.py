@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.config import StrategyConfig
 from xclrun.plan import Stream, joint
-from xclrun.strategy.base import Strategy
+from xclrun.strategy.naive import Naive
 
 
-class Multilingual(Strategy[StrategyConfig]):
+class Multilingual(Naive):
     """One hop on everything; no settings."""
 
     def stream(self, order: Sequence[str]) -> Stream:

@@ -5,9 +5,15 @@ CCL, section 3.1 ("Naive Seq FT"): the lower baseline. It adds nothing to the mo
 
 from __future__ import annotations
 
+from typing import Any
+
 from xclrun.config import StrategyConfig
+from xclrun.plan import Hop
 from xclrun.strategy.base import Strategy
 
 
 class Naive(Strategy[StrategyConfig]):
     """Plain fine-tuning, one language after another; no settings."""
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,52 @@
+"""The contract of a strategy's hooks: nothing is shared that the class itself does not say can be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from xclrun.config import StrategyConfig
+from xclrun.errors import UsageError
+from xclrun.plan import DataIdentity, digest, stages
+from xclrun.run import Run
+from xclrun.strategy import Strategy
+from xclrun.strategy.base import ANSWERED_BY
+from xclrun.strategy.er import ExperienceReplay
+from xclrun.strategy.naive import Naive
+
+
+def hook(self: Any, *given: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("base", [Strategy, Naive, ExperienceReplay])
+@pytest.mark.parametrize(("name", "signature"), ANSWERED_BY.items())
+def test_a_hook_without_its_signature_is_refused(base: type, name: str, signature: str) -> None:
+    """Also over a base that has one: it speaks of the base's hooks; and where a mixin brings the hook."""
+    message = rf"Mine: overrides {name} and inherits {signature}, .* {signature} = Strategy\.signature"
+    with pytest.raises(UsageError, match=message):
+        type("Mine", (base,), {name: hook})
+    with pytest.raises(UsageError, match=message):
+        type("Mine", (type("Mixin", (), {name: hook}), base), {})
+    own = type("Mine", (base,), {name: hook, signature: Strategy.signature})
+    # A class derived from it that overrides nothing inherits both.
+    assert getattr(type("Further", (own,), {}), signature) is Strategy.signature
+
+
+def test_a_new_strategy_shares_no_training_with_another(make_run: Callable[..., Run]) -> None:
+    class Penalised(Strategy[StrategyConfig]):
+        signature = Strategy.signature
+
+        def loss(self, batch: Any, context: Any) -> Any:
+            return 1e6 * super().loss(batch, context)
+
+    run = make_run()
+    data = DataIdentity(run.dataset.fingerprints, digest([run.dataset.labels]))
+
+    def keys(strategy: Strategy[Any]) -> list[str]:
+        return [stage.train for stage in stages(run.resolved, run.stream, data, run.encoder, strategy)]
+
+    found = [keys(made(StrategyConfig(name))) for made, name in ((Naive, "naive"), (Penalised, "mine"))]
+    assert found[0][0] == found[1][0], "hop 0 is the untrained model"
+    assert set(found[0]).isdisjoint(found[1][1:])
+    # One that says nothing at all is not taken for naive either.
+    assert keys(Strategy(StrategyConfig("mine")))[1:] != found[0][1:]
