@@ -14,17 +14,13 @@ from xclrun.errors import UsageError
 from xclrun.model import source
 from xclrun.model.source import encoder_identity, from_scratch, locate
 
+from .pretrained import write_encoder
 from .test_vocabulary import corpus
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What looks like an encoder."""
-    path = tmp_path / "encoder"
-    path.mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (path / name).write_text(f"the {name} of an encoder")
-    return path
+    return write_encoder(tmp_path / "encoder")
 
 
 def at(path: Path) -> ModelConfig:
@@ -106,7 +102,12 @@ def test_one_byte_of_a_pretrained_encoder_changes_its_identity(
 ) -> None:
     before = identity()
     path = folder / name
-    path.write_text(path.read_text() + ".")
+    content = bytearray(path.read_bytes())
+    # The last character of JSON text, and the last weight's lowest bits.
+    at = -4 if name == "model.safetensors" else -1
+    content[at:at] = b" " if at == -1 else b""
+    content[at] ^= at == -4
+    path.write_bytes(content)
     assert identity() != before
 
 

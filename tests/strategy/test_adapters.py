@@ -238,9 +238,10 @@ def test_the_content_of_pretrained_adapters_is_the_identity(make_run: Make, tmp_
         ),
         (lambda f: (f / "adapter_config.json").unlink(), "has no adapter_config.json"),
         (lambda f: (f / "adapter_config.json").write_text("{}"), "does not fit this encoder"),
-        (lambda f: (f / "adapter.safetensors").write_bytes(b"no tensors"), "does not fit this encoder"),
+        (lambda f: (f / "adapter.safetensors").write_bytes(b"no tensors"), "adapter.safetensors is damaged or cut"),
+        (lambda f: (f / "adapter_config.json").write_text('{"auto_map": {"A": "b.C"}}'), ".* names Python code"),
     ],
-    ids=["pickle", "no config", "empty config", "no tensors"],
+    ids=["pickle", "no config", "empty config", "no tensors", "code"],
 )
 def test_folders_that_are_no_adapter(
     spoil: Callable[[Path], Any], told: str, make_run: Make, do: Do, tmp_path: Path

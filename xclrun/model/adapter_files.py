@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from xclrun.errors import UsageError
+from xclrun.model.folder import header, refuse_code
 from xclrun.plan import digest
 from xclrun.store.files import sha256
 
@@ -51,6 +52,7 @@ def locate(key: str, name: str) -> Path:
             f"{key}={name}: has no {FILES[1]}; weights in other formats are pickles, never read: save the adapter with "
             "save_adapter(DIR, NAME, use_safetensors=True)"
         )
+    refuse_code(folder, f"{key}={name}", FILES[:1])
     return folder
 
 
@@ -77,9 +79,11 @@ def adapter_identity(key: str, name: str) -> str:
     """Return the hash of an adapter's content.
 
     Raises:
-        UsageError: as `locate`.
+        UsageError: as `locate`; or its file is damaged.
     """
-    return _identity(locate(key, name).resolve())
+    folder = locate(key, name).resolve()
+    header(folder / FILES[1], f"{key}={name}")
+    return _identity(folder)
 
 
 def read_adapter(encoder: Any, own: str, key: str, name: str) -> dict[str, Tensor]:

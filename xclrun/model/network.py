@@ -267,6 +267,7 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, bool]:
             config=shape,
             use_safetensors=True,
             local_files_only=True,
+            trust_remote_code=False,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             dtype=torch.float32,
@@ -292,7 +293,7 @@ def _pretrained_shape(config: ModelConfig, folder: Path) -> Any:
     """Return the library's config of a pretrained encoder, cut to the layers that are asked for."""
     from transformers import AutoConfig
 
-    shape = AutoConfig.from_pretrained(folder, local_files_only=True)
+    shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if config.layers is not None:
         check_layers(config)
         shape.num_hidden_layers = config.layers
@@ -343,7 +344,7 @@ def skeleton(
         check_layers(config)
         shape = _shape(config, vocabulary or config.vocab_size or 0, 0)
     with torch.device("meta"):
-        return Model(AutoModel.from_config(shape), classes, tags, config.dropout, task=task)
+        return Model(AutoModel.from_config(shape, trust_remote_code=False), classes, tags, config.dropout, task=task)
 
 
 def build(

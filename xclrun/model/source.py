@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from xclrun.config import ModelConfig
 from xclrun.data.example import Dataset
 from xclrun.errors import UsageError
 from xclrun.model import e5
+from xclrun.model.folder import check_folder, read_object, refuse_code, weight_files
 from xclrun.plan import digest
 from xclrun.store.files import sha256
 
@@ -42,12 +42,14 @@ def locate(model: ModelConfig) -> Path:
             + ("has no config.json" if folder.is_dir() else "is no folder")
             + "; it must hold an encoder in the transformers layout (config.json, model.safetensors, tokenizer.json)"
         )
-    if not list(folder.glob("*.safetensors")):
-        raise UsageError(
-            f"model.path={model.path}: has no model.safetensors; weights in other formats are pickles, never read: "
-            "save the model with transformers' save_pretrained"
-        )
+    weight_files(folder, told(model))
+    refuse_code(folder, told(model))
     return folder
+
+
+def told(model: ModelConfig) -> str:
+    """Return how errors name a pretrained encoder: the key that gives it, and its value."""
+    return f"model={model.name}" if model.path is None else f"model.path={model.path}"
 
 
 @lru_cache
@@ -59,11 +61,13 @@ def _from_hub(name: str, revision: str, choice: str) -> Path:
         f"give a local folder with model.path=DIR (transformers layout, as `save_pretrained` of '{name}' writes it)"
     )
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
     except RepositoryNotFoundError as error:
         raise UsageError(f"model={choice}: the hub has no '{name}'; {remedy}") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise UsageError(f"model={choice}: the hub cannot be reached for '{name}'; {remedy}") from error
+    refuse_code(folder, f"model={choice}")
+    return folder
 
 
 @lru_cache
@@ -75,8 +79,11 @@ def _folder_identity(folder: Path) -> str:
 def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     """Return the hash of what the encoder comes from.
 
-    Pretrained: the content of its files. From scratch: the training splits that its vocabulary is learnt from (its
-    shape is in the config, its initial weights follow from the seed).
+    Pretrained: the content of its files, which are checked first (see `check_folder`). From scratch: the training
+    splits that its vocabulary is learnt from (its shape is in the config, its initial weights follow from the seed).
+
+    Raises:
+        UsageError: there is no such encoder, or its files cannot work.
     """
     if from_scratch(model):
         origin = dataset.origin
@@ -84,7 +91,9 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     if model.path is None and model.package is not None:
         e5.packaged_file()
         return digest([e5.SHA256, e5.VERSION])
-    return _folder_identity(locate(model).resolve())
+    folder = locate(model).resolve()
+    check_folder(folder, told(model), model)
+    return _folder_identity(folder)
 
 
 def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
@@ -113,7 +122,7 @@ def check_layers(model: ModelConfig) -> None:
         return
     there = model.hidden_layers
     if model.path is not None or there is None:
-        config = json.loads((locate(model) / "config.json").read_text(encoding="utf-8"))
+        config = read_object(locate(model) / "config.json", told(model))
         there = config.get("num_hidden_layers", config.get("n_layers"))
     if there is not None and model.layers > there:
         raise UsageError(f"model.layers={model.layers}: the encoder has {there} layers")

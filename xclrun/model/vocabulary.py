@@ -17,6 +17,7 @@ from xclrun.config import ModelConfig
 from xclrun.data.encode import Encoded
 from xclrun.data.example import Dataset, Example
 from xclrun.errors import UsageError
+from xclrun.model.folder import TOKENIZER_FILES
 from xclrun.model.source import from_scratch, locate, source_identity
 from xclrun.plan import digest
 from xclrun.store.files import atomic_write
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MARKER = "▁"
-# What a tokenizer is saved as: whole, or as the vocabulary that it is made from.
-TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
 
 
 def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
@@ -108,7 +107,7 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
     try:
         # The library warns of Mistral's tokenizers wherever its own version saved the folder, unless told not to.
-        options = {"use_fast": True, "local_files_only": True, "fix_mistral_regex": False}
+        options = {"use_fast": True, "local_files_only": True, "trust_remote_code": False, "fix_mistral_regex": False}
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     except Exception as error:
         # What the tokenizers' own reader raises is a plain Exception.
