@@ -158,6 +158,38 @@ def test_check_names_key_value_and_what_is_possible(config: Config, key: str, va
     assert "\n" not in message
 
 
+# Names that no folder, command or page should have, and why.
+REFUSED = {
+    "": "is empty",
+    "  ": "is empty",
+    "..": "leads to another folder",
+    ".": "leads to another folder",
+    "a/b": "leads to another folder",
+    "..\\a": "leads to another folder",
+    ".x": "would be a hidden file",
+    "--help": "looks like an option",
+    "a\nb": "has a character that cannot be printed",
+    "a\x1b[2J": "has a character that cannot be printed",
+}
+
+
+def test_names_that_would_do_harm_in_a_path_or_a_command_are_refused(config: Config) -> None:
+    keys = ("dataset.name", "strategy.name", "model.name", "order.name", "language", "source")
+    for name, why in REFUSED.items():
+        for key in keys:
+            with pytest.raises(UsageError) as error:
+                check(changed(config, key, name))
+            assert str(error.value).startswith(f"{key}=")
+            assert f": {why}; a name begins with" in str(error.value)
+            assert "\n" not in str(error.value)
+        for key in ("order.languages", "dataset.languages"):
+            with pytest.raises(UsageError, match=key):
+                check(changed(config, key, ["en", name]))
+    for key in keys[:4]:  # what people call their own
+        for name in ("mine", "Müller & Söhne (2)", "5", "_", "a..b", "x-y.z+1"):
+            check(changed(config, key, name))
+
+
 def test_bounds_that_are_allowed(config: Config) -> None:
     edges = {"seed": 2**63 - 1, "bucket": 0, "trainer.warmup": 1.0, "trainer.weight_decay": 0.0, "model.dropout": 0.0}
     for key, value in edges.items():

@@ -19,6 +19,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from xclrun.errors import UsageError, did_you_mean
+from xclrun.names import check_name
 
 PACKAGE = Path(__file__).parent
 
@@ -308,6 +309,23 @@ def _infinite(node: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
                 yield prefix + f.name, number
 
 
+def _check_names(cfg: Config) -> None:
+    """Check every name that becomes part of a path, an id or a link."""
+    names = {
+        "dataset.name": [cfg.dataset.name],
+        "strategy.name": [cfg.strategy.name],
+        "model.name": [cfg.model.name],
+        "order.name": [] if cfg.order.name is None else [cfg.order.name],
+        "order.languages": cfg.order.languages or [],
+        "dataset.languages": cfg.dataset.languages or [],
+        "source": [] if cfg.source is None else [cfg.source],
+        "language": [] if cfg.language is None else [cfg.language],
+    }
+    for key, given in names.items():
+        for name in given:
+            check_name(key, name)
+
+
 def _check_shape(m: ModelConfig) -> None:
     """Check the shape of an encoder that is trained from scratch."""
     shape = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
@@ -401,6 +419,7 @@ def check(cfg: Config) -> None:
     )
     for key, names in {"order.languages": cfg.order.languages, "dataset.languages": cfg.dataset.languages}.items():
         _require(all(isinstance(name, str) for name in names or ()), key, names, "must be a list of names")
+    _check_names(cfg)
     _require(0 <= m.dropout < 1, "model.dropout", m.dropout, "from 0 up to below 1")
     _check_trainer("trainer", cfg.trainer)
     _check_protocol(cfg)

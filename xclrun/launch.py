@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.config import Device, Precision
 from xclrun.console import Console, duration, line
 from xclrun.errors import UsageError, XclrunError
+from xclrun.names import check_name
 from xclrun.plan import digest
 from xclrun.run import Run, plan_jobs
 from xclrun.store.files import atomic_write, read_json, write_json
@@ -69,6 +70,7 @@ def make_sweep(composed: Sequence[Composed]) -> Sweep:
     runs = plan_jobs((job.config, job.resolved) for job in composed)
     named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
     name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
+    check_name("sweep", name)
     return Sweep(name, command(), tuple(runs))
 
 

@@ -72,9 +72,14 @@ def test_a_report_on_what_is_not_there(xclrun: Callable[..., Told]) -> None:
     told = xclrun("report", "demo", "--from-runs")
     assert told.code == 2
     assert told.line.startswith("no sweep is called 'demo' in outputs; Known: sweep-")
-    told = xclrun("report", "--from-runs", "--name", "../elsewhere")
-    assert told.code == 2
-    assert told.line == "--name ../elsewhere: letters, digits, '-', '_' and '.' only"
+    for name, why in {
+        "../elsewhere": "leads to another folder",
+        "--help": "looks like an option",
+        "": "is empty",
+    }.items():
+        told = xclrun("report", "--from-runs", f"--name={name}")
+        assert told.code == 2
+        assert told.line.startswith(f"--name={name}: {why}")
 
 
 def test_outputs_of_the_environment_serve_all_commands(

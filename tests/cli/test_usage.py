@@ -47,6 +47,7 @@ WRONG_VALUES = [
     ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
     ("trainer.betas=[0.9]", "trainer.betas=[0.9]: two numbers"),
     ("dataset.languages=en", "dataset.languages: must be a list, as in [a,b]"),
+    ("dataset.name=--help", "dataset.name=--help: looks like an option"),
     ("dataset.replay=3", "dataset.replay: '3' is one value; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled: 'perhaps' is neither true nor false"),
     ("paths.outputs=", "paths.outputs=: is empty; name a folder"),

@@ -15,6 +15,7 @@ from matplotlib.text import Text
 
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
+from xclrun.names import slug
 from xclrun.report import curves
 from xclrun.report.figures import heatmap
 from xclrun.report.style import MARKERS, colour, marker, save
@@ -202,7 +203,7 @@ def test_sixty_four_lines_can_be_told_apart() -> None:
 def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) -> None:
     record = run("naive", "en-th", 1, ("en", "th"))
     first, second = (save(heatmap(record, "intent"), tmp_path / folder, "a b/c") for folder in ("1", "2"))
-    assert [path.name for path in first] == ["a_b_c.png", "a_b_c.pdf", "a_b_c.svg"]
+    assert [path.name for path in first] == [f"{slug('a b/c')}.{suffix}" for suffix in ("png", "pdf", "svg")]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[0].read_bytes().startswith(b"\x89PNG")
     assert first[1].read_bytes().startswith(b"%PDF")

@@ -15,6 +15,7 @@ from xclrun.report import write_report
 from xclrun.report.page import CAPTIONS
 
 from .study import study
+from .test_page import attacked as attacked
 from .test_page import small
 
 pytestmark = pytest.mark.full
@@ -83,6 +84,22 @@ answer.width = [document.documentElement.scrollWidth, innerWidth];
 document.body.replaceChildren(document.createTextNode("ANSWER" + JSON.stringify(answer) + "ANSWER"));
 """
 
+# Whether anything ran, or could.
+WATCH = """
+setTimeout(() => {
+  const every = [...document.querySelectorAll("*")];
+  document.querySelectorAll("details").forEach((d) => { d.open = true; });
+  document.querySelectorAll("td[data-r]").forEach((cell) => cell.click());
+  const answer = {
+    hit: globalThis.hit ?? null,
+    scripts: document.scripts.length,
+    handlers: every.filter((one) => [...one.attributes].some(({ name }) => name.startsWith("on"))).length,
+    links: [...document.links].map((one) => one.getAttribute("href")).filter((to) => !/^(#|figures\\/)/.test(to)),
+  };
+  document.body.replaceChildren(document.createTextNode("ANSWER" + JSON.stringify(answer) + "ANSWER"));
+}, 200);
+"""
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -91,18 +108,18 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def probed(page: Path, profile: Path, width: int) -> dict[str, Any]:
+def probed(page: Path, profile: Path, width: int, probe: str = PROBE) -> dict[str, Any]:
     """Open the page in a browser's window of so many pixels, act on it, and return what was seen."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium here")
     acted = page.with_name(f"probe-{width}.html")
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{PROBE}</script></body>")
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{probe}</script></body>")
     acted.write_text(text, encoding="utf-8")
     shown = subprocess.run(
         [browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", f"--user-data-dir={profile}", f"--window-size={width},900",
-         "--dump-dom", acted.as_uri()],
+         "--virtual-time-budget=5000", "--dump-dom", acted.as_uri()],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     answer = re.search(r"ANSWER(.*)ANSWER", shown.stdout, re.DOTALL)
@@ -148,6 +165,11 @@ def test_a_browser_runs_the_page(written: Path, tmp_path: Path, width: int) -> N
         assert figure["missed"] == [], figure
     # The page does not scroll sideways: wide tables and figures do, in frames of their own.
     assert seen["width"][0] <= seen["width"][1]
+
+
+def test_a_browser_runs_nothing_that_a_name_holds(attacked: Path, tmp_path: Path) -> None:
+    seen = probed(attacked / "index.html", tmp_path / "profile", 1000, WATCH)
+    assert seen == {"hit": None, "scripts": 3, "handlers": 0, "links": []}  # the page's two, and the watch
 
 
 def test_latex_sets_every_table(tmp_path: Path) -> None:

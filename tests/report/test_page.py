@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -38,13 +39,43 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
+ONE = {"tasks": ("intent_accuracy",), "curve": ()}
+
+
 def small(strategies: tuple[str, ...], seeds: tuple[int, ...]) -> list[RunRecord]:
     """Runs of one task without training curves, whose figures are quickly drawn."""
     orders = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}
-    one = {"tasks": ("intent_accuracy",), "curve": ()}
     return [
-        run(name, order, seed, them, **one) for name in strategies for order, them in orders.items() for seed in seeds
+        run(name, order, seed, them, **ONE) for name in strategies for order, them in orders.items() for seed in seeds
     ]
+
+
+ALARM = "hit=1"
+HOSTILE = (
+    f"<img src=x onerror={ALARM}>",
+    f"'\"><script>{ALARM}</script>",
+    f"a (b) [c](javascript:{ALARM}) `$\\frac$",
+    f"<!--<script>{ALARM}//</svg>",
+    "100%20 #1?x=&lt;&amp;",
+)
+
+
+def hostile() -> list[RunRecord]:
+    """Runs in which everything that a person names is an attempt to run a script, or breaks a link."""
+    dataset, model, order, language, strategy = HOSTILE
+    return [
+        run(name, order, seed, ("en", language), run_id=f"{k}{seed}", dataset=dataset, model=model, **ONE)
+        for k, name in enumerate(("naive", strategy))
+        for seed in (1, 2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of them."""
+    out = tmp_path_factory.mktemp("attacked")
+    write_report(hostile(), out, f"</title>{HOSTILE[1]}", [f"xclrun {name}" for name in HOSTILE])
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +133,29 @@ def test_text_is_escaped_and_commands_are_told(page: str) -> None:
     assert "<h1>&lt;b&gt; &amp; co</h1>" in page
     assert "<code>xclrun sweep=mine -m</code>" in page
     assert "<b> & co" not in page
+
+
+def test_names_that_attack_the_page_stay_text_and_their_figures_can_be_opened(attacked: Path) -> None:
+    reader = Reader()
+    reader.feed((attacked / "index.html").read_text(encoding="utf-8"))
+    assert reader.open == []
+    assert [tag for tag, _ in reader.tags].count("script") == 2  # the page's own: data and code
+    assert not {tag for tag, _ in reader.tags} & {"img", "iframe", "object", "embed", "base", "form"}
+    links = []
+    for tag, attributes in reader.tags:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+        if tag == "a":
+            target = attributes["href"] or ""
+            assert target.startswith(("#", "figures/")), target
+            links += [target] if target.startswith("figures/") else []
+    assert len(links) == len(set(links)) == 3 * 6  # formats, figures
+    for target in links:
+        assert (attacked / unquote(target)).is_file(), target
+    markdown = (attacked / "summary.md").read_text(encoding="utf-8")
+    prose = re.sub(r"`[^`\n]*`", "", markdown)  # commands
+    assert "<img" not in prose.split("## Figures")[0].split("\n", 2)[2]
+    for target in re.findall(r"\]\((figures/[^)]*)\)", markdown):
+        assert (attacked / unquote(target)).is_file(), target
 
 
 def test_figures_tell_their_values_and_definitions_are_there(page: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.command.common import add_tracking, choose, existing, parser
 from xclrun.config import TrackingConfig
 from xclrun.errors import RunError, UsageError
+from xclrun.names import check_name
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
@@ -69,8 +70,9 @@ def main(arguments: Sequence[str]) -> int:
         # Reference runs serve the runs of the sweep wherever they were run.
         records = [r for r in pool if r.run_id in set(sweep["runs"]) or r.strategy.startswith(REFERENCE)]
         commands.append(sweep["command"])
-    name = given.name or given.sweep or "all"
-    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.startswith("."):
+    name = given.sweep or "all" if given.name is None else given.name
+    check_name("--name", name)
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
     tables = table_of(given.sweep or ""), sweep_table(given.sweep or "")
     how = Options(given.unpaired, given.interval, given.full, *tables)

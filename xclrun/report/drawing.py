@@ -153,9 +153,10 @@ def _drawn(name: str, draw: Callable[[], Figure | None], folder: Path) -> list[P
     gc.disable()
     try:
         # Titles stand on their axes: the numbers along an axis need not be measured to find a place beyond them.
-        with rc_context({"axes.titley": 1.0}):
+        # Names are text: a "$" in one begins no formula.
+        with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
             figure = draw()
-        return [] if figure is None else save(figure, folder, name)
+            return [] if figure is None else save(figure, folder, name)
     finally:
         figure = None
         gc.enable()

@@ -21,7 +21,7 @@ function show(cell) {
   box.querySelector("b").textContent = `${cell.textContent} — from ${ids.length} run${ids.length === 1 ? "" : "s"}`;
   list.replaceChildren(...ids.map((id) => {
     const item = document.createElement("li"), link = document.createElement("a"), name = document.createElement("code");
-    name.textContent = id; link.href = `#run-${id}`; link.append(name); item.append(link);
+    name.textContent = id; link.href = `#run-${encodeURIComponent(id)}`; link.append(name); item.append(link);
     return item;
   }));
   box.classList.add("open");
@@ -37,5 +37,5 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") close();
 });
 document.querySelectorAll('a[href^="#run-"]').forEach((a) => a.addEventListener("click", close));
-window.addEventListener("hashchange", () => { const t = document.querySelector(location.hash); if (t) { const d = t.closest("details"); if (d) d.open = true; t.scrollIntoView(); } });
+window.addEventListener("hashchange", () => { const t = document.getElementById(decodeURIComponent(location.hash.slice(1))); if (t) { const d = t.closest("details"); if (d) d.open = true; t.scrollIntoView(); } });
 window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => { d.open = true; }));

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections import Counter
@@ -11,6 +10,7 @@ from importlib import resources
 
 import xclrun
 from xclrun.analysis.record import RunRecord
+from xclrun.names import escape, link, slug
 from xclrun.report.sections import Part, Shown
 from xclrun.report.tables import Cell, Table
 
@@ -61,10 +61,10 @@ def page(
     behind = _numbered(tables)
     finished = [record for record in records if record.status == "finished"]
     defined = {name: text for section in sections for name, text in section.definitions.items()}
-    definitions = "".join(f"<dt>{name}</dt><dd>{_inline(text)}</dd>" for name, text in defined.items())
+    definitions = "".join(f"<dt>{escape(name)}</dt><dd>{_inline(text)}</dd>" for name, text in defined.items())
     body = [
-        f"<header><h1>{html.escape(name)}</h1>",
-        f"<p class=meta>{len(finished)} finished runs · made {html.escape(made)} by xclrun {xclrun.__version__}</p>",
+        f"<header><h1>{escape(name)}</h1>",
+        f"<p class=meta>{len(finished)} finished runs · made {escape(made)} by xclrun {xclrun.__version__}</p>",
         f"<dl class=definitions>{definitions}</dl>",
         "<p class=legend>Scores are percent, differences of scores are points; mean ± sample standard deviation over "
         "runs; ↑ higher is better, ↓ lower is better; <b>bold</b>: best of its column. Click a column's name to sort, "
@@ -73,7 +73,7 @@ def page(
         *(_section(k, section, figures, behind) for k, section in enumerate(sections)),
         "<h2 id=runs>Runs, environment and commands</h2>",
         _notes(notes),
-        "".join(f"<p><code>{html.escape(command)}</code></p>" for command in commands),
+        "".join(f"<p><code>{escape(command)}</code></p>" for command in commands),
         _environment(finished),
         f"<details open><summary>{len(records)} runs</summary>{_anchored(runs.html(behind))}</details>",
         '<aside id="runs-behind" aria-live=polite><button type=button aria-label=close>×</button>'
@@ -84,7 +84,7 @@ def page(
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(name)} · xclrun</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
+        f"<title>{escape(name)} · xclrun</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
@@ -130,22 +130,22 @@ def _numbered(tables: Iterable[Table]) -> dict[tuple[str, ...], int]:
 def _navigation(sections: Sequence[Shown]) -> str:
     links = []
     for k, section in enumerate(sections):
-        links.append(f'<a href="#s{k}"><b>{html.escape(section.title)}</b></a>')
-        links += [f'<a href="#s{k}-{i}">{html.escape(part.title)}</a>' for i, part in enumerate(section.parts)]
+        links.append(f'<a href="#s{k}"><b>{escape(section.title)}</b></a>')
+        links += [f'<a href="#s{k}-{i}">{escape(part.title)}</a>' for i, part in enumerate(section.parts)]
     return f'<nav aria-label="parts">{"".join(links)}<a href="#runs">Runs</a></nav>'
 
 
 def _section(k: int, section: Shown, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
     parts = [_part(f"s{k}-{i}", part, figures, behind) for i, part in enumerate(section.parts)]
-    return "\n".join([f'<h2 id="s{k}">{html.escape(section.title)}</h2>', _notes(section.notes), *parts])
+    return "\n".join([f'<h2 id="s{k}">{escape(section.title)}</h2>', _notes(section.notes), *parts])
 
 
 def _part(anchor: str, part: Part, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
     drawn = [_plot(name, figures[name]) for name, _ in part.figures if name in figures]
     if not drawn and not part.tables:
         return ""
-    inside = [f"<p>{html.escape(part.text)}</p>" if part.text else "", *drawn, *(t.html(behind) for t in part.tables)]
-    content, title = "\n".join(inside), html.escape(part.title)
+    inside = [f"<p>{escape(part.text)}</p>" if part.text else "", *drawn, *(t.html(behind) for t in part.tables)]
+    content, title = "\n".join(inside), escape(part.title)
     if part.folded:
         return f'<details id="{anchor}"><summary>{title}</summary>\n{content}\n</details>'
     return f'<h3 id="{anchor}">{title}</h3>\n{content}'
@@ -157,11 +157,13 @@ def _plot(name: str, svg: str) -> str:
     width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', svg)
     drawing = svg[svg.index("<svg") :]
     wide = f' style="--wide:{float(width[1]) * 1.25:.0f}px"' if width else ""
-    files = " · ".join(f'<a href="figures/{name}.{suffix}">{suffix}</a>' for suffix in ("png", "pdf", "svg"))
-    label = f'<svg role="img" aria-label="{html.escape(caption)}"'
+    files = " · ".join(
+        f'<a href="{link("figures", f"{slug(name)}.{suffix}")}">{suffix}</a>' for suffix in ("png", "pdf", "svg")
+    )
+    label = f'<svg role="img" aria-label="{escape(caption)}"'
     return (
         f'<figure class="plot"{wide}>{drawing.replace("<svg", label, 1)}'
-        f"<figcaption>{html.escape(caption)} <small>({files})</small></figcaption></figure>"
+        f"<figcaption>{escape(caption)} <small>({files})</small></figcaption></figure>"
     )
 
 
@@ -173,8 +175,7 @@ def _environment(finished: Sequence[RunRecord]) -> str:
         for key, value in told.items():
             facts.setdefault(key, Counter())[str(value)] += 1
     rows = "".join(
-        f"<dt>{html.escape(key)}</dt><dd>{html.escape(', '.join(_counted(values)))}</dd>"
-        for key, values in facts.items()
+        f"<dt>{escape(key)}</dt><dd>{escape(', '.join(_counted(values)))}</dd>" for key, values in facts.items()
     )
     return f"<dl class=definitions>{rows}</dl>"
 
@@ -184,7 +185,7 @@ def _counted(values: Counter[str]) -> list[str]:
 
 
 def _notes(notes: Sequence[str]) -> str:
-    return f"<ul class=notes>{''.join(f'<li>{html.escape(note)}</li>' for note in notes)}</ul>" if notes else ""
+    return f"<ul class=notes>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
 def _anchored(table: str) -> str:
@@ -193,11 +194,12 @@ def _anchored(table: str) -> str:
 
 
 def _inline(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _json(content: object) -> str:
-    return json.dumps(content).replace("</", "<\\/")
+    # No "<" at all: "</script" would end the element, "<!--" would begin a comment in it.
+    return json.dumps(content).replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:

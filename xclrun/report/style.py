@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xclrun.names import slug
 from xclrun.store.files import atomic_write
 from xclrun.task import METRICS
 
@@ -122,8 +123,3 @@ def tip(artist: Artist, text: str) -> None:
 def _with_tips(svg: str) -> str:
     """Turn the names that `tip` gave to groups into titles, which browsers show."""
     return re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
-
-
-def slug(name: str) -> str:
-    """Return a name that every file system takes."""
-    return re.sub(r"[^\w.+=-]+", "_", name).strip("_")

@@ -7,7 +7,6 @@ numbered reason under the table.
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
 import re
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.aggregate import MEAN, Comparison, compared
+from xclrun.names import escape, markdown
 from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
@@ -108,16 +108,16 @@ class Table:
     def html(self, runs: Mapping[tuple[str, ...], int]) -> str:
         """Return the table for the page; ``runs`` numbers the sets of runs behind cells."""
         head = "".join(
-            f'<th scope="col"{"" if k < self.left else " class=n"} tabindex="0">{html.escape(name)}</th>'
+            f'<th scope="col"{"" if k < self.left else " class=n"} tabindex="0">{escape(name)}</th>'
             for k, name in enumerate(self.header)
         )
         body = "\n".join(
             "<tr>" + "".join(_html_cell(cell, k < self.left, runs) for k, cell in enumerate(row)) + "</tr>"
             for row in self.rows
         )
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return (
-            f'<figure class="table" id="t-{self.slug}"><figcaption>{html.escape(self.title)}</figcaption>'
+            f'<figure class="table" id="t-{self.slug}"><figcaption>{escape(self.title)}</figcaption>'
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
             + (f"<ul class=notes>{notes}</ul>" if notes else "")
             + "</figure>"
@@ -125,10 +125,10 @@ class Table:
 
     def markdown(self, level: int = 3) -> str:
         """Return the table as Markdown under a heading of ``level``."""
-        lines = [f"{'#' * level} {self.title}", "", _line(self.header)]
+        lines = [f"{'#' * level} {markdown(self.title)}", "", _line(self.header)]
         lines.append(_line([":--" if k < self.left else "--:" for k in range(len(self.header))]))
         lines += [_line(row) for row in self.rows]
-        lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
+        lines += ["", *(f"- {markdown(note)}" for note in self.notes)] if self.notes else []
         return "\n".join(lines) + "\n"
 
     def text(self, width: int = 100) -> str:
@@ -329,7 +329,7 @@ def _scoring(comparison: Comparison) -> str:
 
 
 def _line(cells: Iterable[Any]) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(markdown(cell) for cell in cells) + " |"
 
 
 _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
@@ -354,7 +354,7 @@ def _tex_cell(cell: str) -> str:
 
 def _html_cell(cell: str, left: bool, runs: Mapping[tuple[str, ...], int]) -> str:
     rich = cell if isinstance(cell, Cell) else Cell(cell)
-    text = html.escape(cell)
+    text = escape(cell)
     text = f"<b>{text}</b>" if rich.best else text
     text += f"<sup>{rich.mark}</sup>" if rich.mark else ""
     attributes = "" if left else " class=n"

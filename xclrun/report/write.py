@@ -21,13 +21,14 @@ from xclrun.analysis.fewshot import few_shot_scores, is_few_shot
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.errors import UsageError
+from xclrun.names import link, markdown, slug
 from xclrun.report.costs import trials
 from xclrun.report.drawing import Drawers, Drawing
 from xclrun.report.fewshot import Behind, few_shot_sections
 from xclrun.report.notes import comparison_notes, report_notes, unfinished
 from xclrun.report.page import page, runs_table
 from xclrun.report.sections import Options, Part, Shown, make_section, parts_of_runs
-from xclrun.report.style import FORMATS, slug
+from xclrun.report.style import FORMATS
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
@@ -232,13 +233,13 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
     lines += [f"- **{name}** {text}" for name, text in defined.items()]
     lines += ["", "↑ higher is better, ↓ lower is better.", ""]
     for section in report.sections:
-        lines += [f"## {section.title}", "", *(table.markdown() for table in section.lead)]
+        lines += [f"## {markdown(section.title)}", "", *(table.markdown() for table in section.lead)]
         lines += [table.markdown() for part in section.parts for table in part.tables]
         if section.notes:
-            lines += ["### What is missing, what differs", "", *(f"- {note}" for note in section.notes), ""]
+            lines += ["### What is missing, what differs", "", *(f"- {markdown(note)}" for note in section.notes), ""]
     lines += ["## Figures", "", *_figure_lines(report), ""]
     if report.notes:
-        lines += ["## Notes", "", *(f"- {note}" for note in report.notes), ""]
+        lines += ["## Notes", "", *(f"- {markdown(note)}" for note in report.notes), ""]
     lines += [runs_table(report.records).markdown(level=2)]
     return "\n".join(lines)
 
@@ -250,10 +251,12 @@ def _figure_lines(report: Report) -> list[str]:
         found.setdefault(path.stem, []).append(path)
     lines = []
     for stem, paths in found.items():
-        links = [f"[{path.suffix[1:]}](figures/{path.name})" for path in paths]
+        links = [f"[{path.suffix[1:]}]({link('figures', path.name)})" for path in paths]
         lines.append(f"- {stem}: {', '.join(links)}")
     shown = [
-        f"![{stem}](figures/{paths[0].name})" for stem, paths in found.items() if stem.startswith("learning_curves")
+        f"![{stem}]({link('figures', paths[0].name)})"
+        for stem, paths in found.items()
+        if stem.startswith("learning_curves")
     ]
     return [*lines, "", *shown]
 
