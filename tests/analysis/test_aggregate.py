@@ -222,6 +222,18 @@ def test_an_interim_mean_is_over_what_all_have_finished() -> None:
     assert row(summarise(runs, unpaired=True), "FP")["value"] == pytest.approx(0.5)
 
 
+def test_references_are_averaged_over_the_seeds_of_the_sequences() -> None:
+    """A reference of a seed that no sequence has, or that they do not share in one order, says nothing about them."""
+    runs = [record(seed=1), record(seed=2), record("er", seed=1), record("er", seed=2, languages=("th", "de", "en"))]
+    runs += [alone([value] * 3, order="h2l", seed=seed) for seed, value in ((1, 0.9), (2, 0.5), (3, 0.1))]
+    joint = [[0.1] * 3]
+    runs += [record("multilingual", seed=s, scores=[*joint, [v] * 3], stream="joint") for s, v in ((1, 0.8), (2, 0.2))]
+    frame = summarise(runs)
+    for strategy, value in (("lang_spec_ft", 0.9), ("multilingual", 0.8)):
+        found = row(frame, "FP", strategy=strategy)
+        assert (found["value"], found["n"]) == (pytest.approx(value), 1)
+
+
 def test_strategies_with_nothing_in_common_are_not_compared() -> None:
     frame = summarise([record(seed=1), record("er", seed=2)])
     assert set(frame["status"]) == {"n/a: needs an (order, seed, bucket) that all strategies have finished"}

@@ -8,6 +8,7 @@ from scipy import stats
 
 from xclrun.analysis import metrics
 from xclrun.analysis.bootstrap import (
+    CHUNK,
     Counts,
     bca,
     column_jackknife,
@@ -61,6 +62,16 @@ def test_the_draws_of_a_language_are_the_same_for_all_and_uniform() -> None:
         assert not np.array_equal(draws(40, 1, "de"), other)
     per_sentence = draws(40, 1, "de").sum(axis=0)
     assert stats.chisquare(per_sentence).pvalue > 0.001
+
+
+def test_cells_beyond_a_chunk_are_resampled_alike() -> None:
+    """Every comparison is a paired one: cells with the same counts have the same score in each resample."""
+    right = np.random.default_rng(0).integers(0, 2, (30, 1))
+    spans = Counts.of_f1(*(np.repeat(c, CHUNK + 2, axis=1) for c in span_counts(np.random.default_rng(1), 30, 1)))
+    for counts in (Counts.of_accuracy(np.repeat(right, 2 * CHUNK + 1, axis=1)), spans):
+        [(_, found)] = resample_languages({"de": counts}, seed=3, resamples=10)
+        assert (found == found[:, :1]).all()
+        assert found[:, 0].std() > 0
 
 
 def test_nothing_to_find_scores_zero() -> None:

@@ -105,9 +105,10 @@ def test_what_is_kept_serves_all_buckets_and_heads(make_run: Make, do: Do) -> No
     assert len(kinds(runs[0], "features")) == 5
 
 
-def test_a_run_goes_on_where_encoder_and_heads_were_removed(make_run: Make, do: Do) -> None:
-    """Weights after a hop that kept the encoder are put together from both hops."""
-    run = planned(make_run, "strategy=fc")
+@pytest.mark.parametrize("given", [("strategy=fc",), ("strategy=cos_pooler", *CLASSES)], ids=lambda given: given[0])
+def test_a_run_goes_on_where_encoder_and_heads_were_removed(given: tuple[str, ...], make_run: Make, do: Do) -> None:
+    """Weights after a hop that kept the encoder are put together from both hops; a cosine head serves as one again."""
+    run = planned(make_run, *given)
     do(run)
     before = pd.read_parquet(run.directory.predictions(2))
     shutil.rmtree(run.store.path(run.stages[2].evaluation))

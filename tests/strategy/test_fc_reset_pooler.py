@@ -1,4 +1,4 @@
-"""Adapting from a fresh pooler or output layer: what starts anew, and from where."""
+"""Adapting from a fresh pooler or output layer, linear or cosine: what starts anew, and from where."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ POOLER, CLASSIFIER = {"pooler.dense.weight", "pooler.dense.bias"}, {"classifier.
 
 
 @pytest.mark.parametrize(
-    ("reset", "fresh"), [("pooler", POOLER), ("classifier", CLASSIFIER), ("both", POOLER | CLASSIFIER)]
+    ("given", "fresh", "trained"),
+    [
+        (("fc_reset_pooler", "reset=pooler"), POOLER, POOLER | CLASSIFIER),
+        (("fc_reset_pooler", "reset=classifier"), CLASSIFIER, POOLER | CLASSIFIER),
+        (("fc_reset_pooler", "reset=both"), POOLER | CLASSIFIER, POOLER | CLASSIFIER),
+        (("cos_pooler", "alpha=4"), CLASSIFIER, POOLER | {"classifier.weight"}),
+    ],
+    ids=" ".join,
 )
 def test_what_starts_anew(
-    reset: str, fresh: set[str], make_run: Callable[..., Run], threads: None, tmp_path: Any
+    given: tuple[str, str], fresh: set[str], trained: set[str], make_run: Callable[..., Run], threads: None
 ) -> None:
-    run = planned(make_run, "strategy=fc_reset_pooler", f"strategy.reset={reset}", *CLASSES)
+    name, setting = given
+    run = planned(make_run, f"strategy={name}", f"strategy.{setting}", *CLASSES)
     maker = Maker(run, Listener(), StopFlag())
     context: Context = maker._context(run.stream.hops[2])
     before = {name: tensor.clone() for name, tensor in context.model.state_dict().items()}
@@ -36,10 +44,14 @@ def test_what_starts_anew(
     after = {name: tensor.clone() for name, tensor in context.model.state_dict().items()}
     assert {name for name in after if not torch.equal(after[name], before[name])} == fresh - {"pooler.dense.bias"}
     assert torch.equal(state, torch.random.get_rng_state())
-    assert {name for name, p in context.model.named_parameters() if p.requires_grad} == POOLER | CLASSIFIER
+    assert {name for name, p in context.model.named_parameters() if p.requires_grad} == trained
     # As BERT is initialised: normal with its range, without bias. Anew it is the same.
-    if reset != "classifier":
+    if "pooler.dense.bias" in fresh:
         assert after["pooler.dense.weight"].std().item() == pytest.approx(0.02, rel=0.2)
         assert not after["pooler.dense.bias"].any()
     maker.strategy.begin_hop(context)
     assert all(torch.equal(after[name], tensor) for name, tensor in context.model.state_dict().items())
+    if name == "cos_pooler":
+        # Its logits are cosines, α times: those of the vectors of the classes themselves are α.
+        head: Any = context.model.classifier
+        assert head(3 * head.weight).diagonal().tolist() == pytest.approx([4.0] * len(head.weight))

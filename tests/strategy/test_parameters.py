@@ -13,6 +13,7 @@ from xclrun.cli import main
 from xclrun.compose import Composed
 from xclrun.model.network import skeleton
 from xclrun.plan import sequence, transfer
+from xclrun.records import record
 from xclrun.run import Run
 from xclrun.strategy import make
 from xclrun.strategy.parameters import Count, count, sizes
@@ -290,11 +291,12 @@ def test_the_manifest_says_what_is_kept(make_run: Make, do: Do) -> None:
 @pytest.mark.parametrize("name", ["er", "kd_logit", "agem"])
 def test_the_manifest_says_what_was_trained_on(name: str, make_run: Make, do: Do) -> None:
     """Steps of er are its own; kd and A-GEM learn from the memory beside the batches of the hop."""
-    given = ("trainer.epochs=1", "strategy.every_k=2", "strategy.memory=20")
-    stages = do(make_run(f"strategy={name}", *given)).directory.read_manifest()["stages"][1:]
+    given = ("trainer.epochs=1", "strategy.every_k=2", "strategy.memory=25")
+    run = do(make_run(f"strategy={name}", *given))
+    stages = run.directory.read_manifest()["stages"][1:]
     trained = [stage["training"] for stage in stages]
     # Hops 2 and 3 have 18 and 13 sentences in batches of 4, so 2 memory batches of each language, or of all, in hop 2,
-    # and 2 in hop 3; after hop 2 a language's share is 10.
+    # and 2 in hop 3. The first language has less than the memory would hold, so that is largest later.
     batches = {"er": (2, 4), "kd_logit": (2, 4), "agem": (2, 2)}[name]
     drawn = [0, *(4 * n for n in batches)]
     own, beside = (
@@ -304,6 +306,12 @@ def test_the_manifest_says_what_was_trained_on(name: str, make_run: Make, do: Do
     assert (own, beside) == ((drawn, [0, 0, 0]) if name == "er" else ([0, 0, 0], drawn))
     assert [t["beside_tokens"] > 0 for t in trained] == [n > 0 for n in beside]
     assert all(t["tokens"] > t["examples"] and t["seconds"] > 0 and t["step"] > 0 for t in trained)
+    # What a run took, as reports compare it, is both together.
+    costs = record(run.directory).costs
+    assert costs["examples"] == 22 + 18 + 13 + sum(drawn)
+    assert costs["tokens"] == sum(t["tokens"] + t["beside_tokens"] for t in trained)
+    kept = [stage["kept"]["bytes"] for stage in stages]
+    assert costs["memory"] == max(kept) > kept[0] > 0
 
 
 def test_every_run_knows_its_own_count_from_a_shared_hop_0(make_run: Make, do: Do) -> None:

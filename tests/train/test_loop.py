@@ -173,6 +173,19 @@ def test_learning_rate_of_every_step(
     assert noting.rates == pytest.approx([2e-3 * formula(step) for step in range(TOTAL)])
 
 
+def test_replayed_steps_have_the_rate_of_their_main_step(make_run: Make, training: Training) -> None:
+    run = make_run("strategy=er", "trainer.schedule=linear", "model.lr=2e-3")
+    strategy = run.strategy()
+    first = training(run, strategy=strategy)
+    strategy.end_hop(first.context)
+    second = training(run, hop=2, strategy=strategy)
+    rates: list[float] = []
+    second.optimizer.register_step_pre_hook(lambda *_: rates.append(second.optimizer.param_groups[0]["lr"]))
+    second.run()
+    # 18 sentences are five batches; every second main step of the ten is followed by a batch of the memory.
+    assert rates == pytest.approx([2e-3 * (1 - t / 10) for t in range(10) for _ in range(1 + t % 2)])
+
+
 def test_the_rate_is_the_optimiser_s(make_run: Make, training: Training) -> None:
     """Adam's first step moves every weight with a gradient by the learning rate."""
     stepping = training(make_run("trainer.schedule=linear", "trainer.warmup=0.5", "model.lr=6e-3", "trainer.epochs=1"))

@@ -1,0 +1,85 @@
+"""Leases: who holds one that lives keeps it, whoever asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.store import lease
+from xclrun.store.lease import Lease
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process of this machine."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def owned(held: Path, **changes: Any) -> None:
+    """Say that another one holds a lease."""
+    held.write_text(json.dumps({**json.loads(held.read_text()), **changes}))
+
+
+def test_a_lease_of_a_living_owner_is_not_taken(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
+    asked = Lease(tmp_path / "key")
+    held = asked.try_acquire()
+    assert held is not None
+    owners: list[dict[str, Any]] = [
+        {},  # this very process
+        {"pid": other.pid, "birth": lease._birth(other.pid)},
+        {"host": "elsewhere", "machine": "another", "pid": 1, "birth": "1"},  # gave a sign of life just now
+    ]
+    for facts in owners:
+        owned(held, **facts)
+        before = held.read_bytes()
+        assert asked.try_acquire() is None
+        assert [path.name for path in tmp_path.iterdir()] == ["key.lease-1"]
+        assert held.read_bytes() == before
+    asked.release(held)
+    assert list(tmp_path.iterdir()) == []
+    assert asked.try_acquire() == held
+
+
+def test_a_lease_of_a_dead_owner_is_taken(tmp_path: Path, other: subprocess.Popen[bytes]) -> None:
+    asked = Lease(tmp_path / "key")
+    held = asked.try_acquire()
+    assert held is not None
+    # Another process has the number of the one that died.
+    owned(held, birth="0")
+    second = asked.try_acquire()
+    assert second is not None
+    assert second.name == "key.lease-2"
+    birth = lease._birth(other.pid)
+    owned(second, pid=other.pid, birth=birth)
+    other.kill()
+    # Dead, though nobody has asked how it ended.
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    third = asked.try_acquire()
+    assert third is not None
+    assert third.name == "key.lease-3"
+    asked.release(third)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lease_that_another_took_in_between_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Lease(tmp_path / "key")
+    held = asked.try_acquire()
+    assert held is not None
+    whole, create = held.read_bytes(), lease._create
+    owned(held, birth="0")
+
+    def late(path: Path, content: str) -> None:
+        held.write_bytes(whole)
+        create(path, content)
+
+    monkeypatch.setattr(lease, "_create", late)
+    assert asked.try_acquire() is None
+    assert [path.name for path in tmp_path.iterdir()] == ["key.lease-1"]
