@@ -62,6 +62,25 @@ def test_the_papers_settings(compose: Callable[..., Any]) -> None:
     source, target = config.protocol.source_trainer, config.trainer
     assert (source.epochs, source.batch_size, source.patience) == (10, 32, None)
     assert (target.epochs, target.batch_size, target.patience) == (50, None, 10)
+    # Adam with default parameters in both stages; words carry their label on the last piece.
+    assert [(t.optimizer.value, *t.betas, t.eps) for t in (source, target)] == [("adam", 0.9, 0.999, 1e-8)] * 2
+    assert config.model.label_on.value == "last"
+    # All other experiments keep the parameters of the CCL paper.
+    plain = compose().config
+    assert (*plain.trainer.betas, plain.model.label_on.value) == (0.9, 0.99, "first")
+
+
+def test_source_training_has_the_papers_rate_for_each_dataset(compose: Callable[..., Any]) -> None:
+    """FS, Table 7. It suits pretrained encoders; those that are trained from scratch keep their own."""
+
+    def rates(dataset: str, model: str) -> tuple[float, float]:
+        config = compose("experiment=fewshot", "language=de", f"dataset={dataset}", f"model={model}").config
+        return config.protocol.source_trainer.lr, config.trainer.lr
+
+    few = ("mldoc", "marc", "pawsx", "udpos", "panx", "xnli")
+    assert [rates(dataset, "mbert")[0] for dataset in few] == [1e-5] * 5 + [3e-5]
+    assert rates("marc", "mbert")[1] == rates("mtop", "mbert")[0] == 3e-5
+    assert rates("xnli", "tiny") == rates("pud", "tiny") == (2e-3, 2e-3)
 
 
 def test_without_a_source_the_target_is_learnt_from_hop_0(make: Make) -> None:
@@ -98,7 +117,8 @@ def test_what_changes_what(overrides: list[str], source: bool, evaluated: list[b
 
 
 def test_source_training_is_that_of_a_plain_run(make: Make, make_run: Make) -> None:
-    plain = make_run("order=[en]", "dataset.max_train=9", "trainer.epochs=2", "trainer.batch_size=4")
+    settings = ("trainer.betas=[0.9,0.999]", "model.label_on=last")
+    plain = make_run("order=[en]", "dataset.max_train=9", "trainer.epochs=2", "trainer.batch_size=4", *settings)
     assert plain.stages[1].train == make().stages[1].train
 
 

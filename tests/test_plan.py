@@ -69,6 +69,7 @@ EXPECTED = {
     "dataset.buckets.root": "nothing",
     "dataset.replay.memory": "nothing",
     "dataset.replay.every_k": "nothing",
+    "dataset.source_lr": "nothing",
     "order.name": "id",
     "order.languages": "id",
     "order.by_size": "id",
@@ -106,6 +107,7 @@ EXPECTED = {
     "model.dropout": "all",
     "model.label_on": "all",
     "model.lr": "id",
+    "model.source_lr": "nothing",
     "trainer.epochs": "trained",
     "trainer.batch_size": "trained",
     "trainer.gradient_accumulation": "trained",
@@ -412,7 +414,7 @@ def test_a_strategy_s_version_changes_what_it_computes(
     strategy: str, resolved: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Planned.of(resolved(strategy))
-    monkeypatch.setattr(strategy_class(strategy), "version", 2)
+    monkeypatch.setattr(strategy_class(strategy), "version", strategy_class(strategy).version + 1)
     after = Planned.of(resolved(strategy))
     assert before.id != after.id
     for part in ("train", "evaluation", "state"):

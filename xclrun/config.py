@@ -16,7 +16,7 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING
+from omegaconf import II, MISSING
 
 from xclrun.errors import UsageError, did_you_mean
 from xclrun.names import check_name
@@ -155,6 +155,7 @@ class DatasetConfig:
     on_bad_line: OnBadLine = OnBadLine.error
     buckets: BucketsConfig = field(default_factory=BucketsConfig)
     replay: ReplayBudget = field(default_factory=ReplayBudget)
+    source_lr: float = II("model.lr")
 
 
 @dataclass
@@ -191,6 +192,7 @@ class ModelConfig:
     dropout: float = 0.1
     label_on: LabelOn = LabelOn.first
     lr: float = 3e-5
+    source_lr: float = II("model.lr")
 
 
 @dataclass

@@ -30,7 +30,8 @@ ALGORITHMS = 1
 # Config keys that cannot change a result, and so are no part of a run's identity. Everything else is.
 # The content behind a path is: the data's and the encoder's fingerprints stand in for dataset.root and model.path, the
 # hashes of pretrained adapters for where those lie.
-# Budgets of replay are part of it where a strategy takes them over as its own settings.
+# Budgets of replay are part of it where a strategy takes them over as its own settings; learning rates that suit a
+# dataset or an encoder, where a trainer does.
 NOT_IDENTITY = frozenset(
     {
         "dataset.root",
@@ -40,8 +41,10 @@ NOT_IDENTITY = frozenset(
         "dataset.on_bad_line",
         "dataset.buckets.root",
         "dataset.replay",
+        "dataset.source_lr",
         "strategy.pretrained",
         "strategy.expansion.pretrained",
+        "model.source_lr",
         "model.path",
         "model.package",
         "model.hub",
@@ -66,6 +69,13 @@ LATER: Mapping[str, Any] = {
     "shots": None,
 }
 
+# Keys of which a value came to mean something else → that value → what stands for it in ids and keys since then: results
+# from before count for nothing there, and all others stay.
+MEANS_NOW: Mapping[str, Mapping[Any, Any]] = dict.fromkeys(
+    ("trainer.precision", "protocol.source_trainer.precision"),
+    {"bf16": "bf16, heads in fp32", "fp16": "fp16, heads in fp32"},
+)
+
 
 def digest(content: Any) -> str:
     """Return the SHA-256 (hex) of a JSON-able value, independent of the order of its keys."""
@@ -87,8 +97,12 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         kept = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
-            if path not in NOT_IDENTITY | unused and not (path in LATER and value == LATER[path]):
-                kept[key] = keep(value, f"{path}.") if isinstance(value, Mapping) else value
+            if path in NOT_IDENTITY | unused or (path in LATER and value == LATER[path]):
+                continue
+            if isinstance(value, Mapping):
+                kept[key] = keep(value, f"{path}.")
+            else:
+                kept[key] = MEANS_NOW[path].get(value, value) if path in MEANS_NOW else value
         return kept
 
     return keep(config, "")

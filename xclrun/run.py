@@ -101,7 +101,7 @@ class Run:
 
     def cost(self, hop: Hop) -> dict[str, Any]:
         """Return what the time of a hop's training depends on, beside the machine: for estimates."""
-        model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "path")}
+        model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "source_lr", "path")}
         how = trainer_of(self.resolved, hop)
         trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
         return {

@@ -176,7 +176,6 @@ def test_the_crf_computes_in_fp32_under_autocast(head: TagHead) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = head.log_likelihood(emissions, tags, mask), head.decode(emissions, mask)
         assert head.linear(torch.randn(1, 6)).dtype is torch.bfloat16
-        assert head(torch.randn(1, 2, 6)).dtype is torch.float32
     assert inside[0].dtype is torch.float32
     assert torch.equal(plain[0], inside[0])
     assert torch.equal(plain[1], inside[1])

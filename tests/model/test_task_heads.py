@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from transformers import BertConfig, BertModel
 
 from xclrun.data.encode import Batch
 from xclrun.errors import UsageError
-from xclrun.model.network import Model
+from xclrun.model.network import Features, Model
 from xclrun.strategy.fisher import by_batches, one_by_one
 from xclrun.strategy.parameters import count, sizes
 from xclrun.strategy.parts import BODY, HEADS
-from xclrun.task import SEQUENCE_CLASS, TOKEN_TAGS
+from xclrun.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
 
 from .conftest import KnownEncoder, batch
 
@@ -105,6 +106,31 @@ def test_tags_of_words_are_independent(encoder: KnownEncoder) -> None:
     assert (found.label, found.log2_label) == (None, None)
     unseen = batch([2, 1], labels=[-1, -1], tags=[[0, -1], [1]])
     assert model.predict(unseen).log2_tags.isnan().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["intent_slots", "sequence_class", "cosine", "token_tags"])
+def test_heads_compute_in_fp32_where_the_encoder_does_not(kind: str, bert: BertModel) -> None:
+    """Logits and emissions are not rounded to bf16, where sentences are encoded and where kept features are read."""
+    task = {"intent_slots": INTENT_SLOTS, "token_tags": TOKEN_TAGS}.get(kind, SEQUENCE_CLASS)
+    model = Model(bert, 3 if task.label else 0, 3 if task.tag else 0, dropout=0.0, task=task).eval()
+    if kind == "cosine":
+        model.classifier.scale = 10.0
+    known = given()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            states, found, loss = model.encode(known), model(known), model.loss(known)
+            kept = model(replace(known, cls=states.cls.float(), word_states=states.words))
+        # The same by hand: every head is given fp32, outside of autocast.
+        words = None if states.words is None else states.words.float()
+        wanted = model.answer(Features(states.cls.float(), words))
+        assert loss == model.loss(known, wanted)
+    for name in ("logits", "emissions"):
+        values = [getattr(output, name) for output in (found, kept, wanted)]
+        if values[2] is None:
+            continue
+        assert torch.equal(values[0], values[2])
+        assert torch.equal(values[1], values[2])
+        assert not torch.equal(values[0], values[0].bfloat16().float())
 
 
 @pytest.mark.parametrize(("task", "sizes_of_heads"), [(SEQUENCE_CLASS, (3, 0)), (TOKEN_TAGS, (0, 3))])

@@ -22,8 +22,8 @@ POOLER, CLASSIFIER = {"pooler.dense.weight", "pooler.dense.bias"}, {"classifier.
 @pytest.mark.parametrize(
     ("given", "fresh", "trained"),
     [
+        (("fc_reset_pooler", ""), CLASSIFIER, POOLER | CLASSIFIER),
         (("fc_reset_pooler", "reset=pooler"), POOLER, POOLER | CLASSIFIER),
-        (("fc_reset_pooler", "reset=classifier"), CLASSIFIER, POOLER | CLASSIFIER),
         (("fc_reset_pooler", "reset=both"), POOLER | CLASSIFIER, POOLER | CLASSIFIER),
         (("cos_pooler", "alpha=4"), CLASSIFIER, POOLER | {"classifier.weight"}),
     ],
@@ -33,7 +33,7 @@ def test_what_starts_anew(
     given: tuple[str, str], fresh: set[str], trained: set[str], make_run: Callable[..., Run], threads: None
 ) -> None:
     name, setting = given
-    run = planned(make_run, f"strategy={name}", f"strategy.{setting}", *CLASSES)
+    run = planned(make_run, f"strategy={name}", *([f"strategy.{setting}"] if setting else []), *CLASSES)
     maker = Maker(run, Listener(), StopFlag())
     context: Context = maker._context(run.stream.hops[2])
     before = {name: tensor.clone() for name, tensor in context.model.state_dict().items()}

@@ -1,7 +1,8 @@
 """Heads. Of classes: linear, or cosines. Of tags: linear + CRF on words for the joint task, linear for POS and NER.
 
 CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are
-packed to the left, so that the CRF's mask has no holes; heads compute in fp32 whatever the encoder's precision.
+packed to the left, so that the CRF's mask has no holes; heads compute in fp32 whatever the encoder's precision: the
+model hands them fp32 with autocast off.
 Without a CRF words are independent of each other given the encoder (FS; Devlin et al. 2019, section 5.3). There too a
 sentence's loss is the sum over its words, so that losses of sentences add up; FS takes the mean over the words of a
 batch, which is the same gradient but for its scale.
@@ -64,8 +65,8 @@ class WordHead(nn.Module):
         self.linear = nn.Linear(hidden, tags)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return emissions (B, W, T), float32, of words (B, W, H)."""
-        return self.linear(words).float()
+        """Return emissions (B, W, T) of words (B, W, H)."""
+        return self.linear(words)
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(tags) of each sentence, (B,) float32: the sum over its words."""
@@ -86,8 +87,8 @@ class TagHead(nn.Module):
         self.crf = CRF(tags, batch_first=True)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Return emissions (B, W, T), float32, of words (B, W, H)."""
-        return self.linear(words).float()
+        """Return emissions (B, W, T) of words (B, W, H)."""
+        return self.linear(words)
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(tags) of each sentence, (B,) float32."""

@@ -137,15 +137,17 @@ class Model(nn.Module):
         return Features(hidden[:, 0], hidden.gather(1, index))
 
     def answer(self, features: Features) -> Output:
-        """Apply the heads."""
+        """Apply the heads, in fp32 whatever the encoder's precision: their outputs are rounded nowhere."""
         logits = emissions = None
-        if self.intent is not None:
-            logits = self.intent(self.dropout(features.cls)).float()
-        elif self.pooler is not None and self.classifier is not None:
-            # BERT's pooler takes the first of the positions that it is given.
-            logits = self.classifier(self.dropout(self.pooler(features.cls.unsqueeze(1)))).float()
-        if self.tagger is not None and features.words is not None:
-            emissions = self.tagger(self.dropout(features.words))
+        with torch.autocast(features.cls.device.type, enabled=False):
+            cls = features.cls.float()
+            if self.intent is not None:
+                logits = self.intent(self.dropout(cls))
+            elif self.pooler is not None and self.classifier is not None:
+                # BERT's pooler takes the first of the positions that it is given.
+                logits = self.classifier(self.dropout(self.pooler(cls.unsqueeze(1))))
+            if self.tagger is not None and features.words is not None:
+                emissions = self.tagger(self.dropout(features.words.float()))
         return Output(features.cls, logits, emissions)
 
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:

@@ -1,7 +1,8 @@
-"""Few-shot adapting of BERT's pooler and the output layer, one of them fresh ("FC (reset) + pooler"; FS, Table 6).
+"""Few-shot adapting of BERT's pooler and a fresh output layer ("FC (reset) + pooler"; FS, section 5.5 and Table 6).
 
-Settings: ``reset``: ``pooler``, ``classifier`` or ``both``. The pooler starts as BERT initialises it (normal, without
-bias), the classifier as before source training, with values of its own.
+Settings: ``reset``: ``classifier`` (FS: the linear classifier of source training starts anew), ``pooler`` or ``both``.
+The classifier starts as before source training, with values of its own, the pooler as BERT initialises it (normal,
+without bias).
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ class Reset(Enum):
 
 @dataclass
 class ResetSettings(StrategyConfig):
-    reset: Reset = Reset.pooler
+    reset: Reset = Reset.classifier
 
 
 class FCResetPooler(HeadsOnly[ResetSettings]):
-    """The pooler and the output layer; one of them, or both, fresh."""
+    """The pooler and the output layer, which is fresh; or the pooler, or both."""
 
     settings_type = ResetSettings
+    # 2: the classifier starts anew where nothing else is asked for; before that it was the pooler.
+    version = 2
     signature = HeadsOnly.signature
 
     def begin_hop(self, context: Context) -> None:
