@@ -69,12 +69,10 @@ LATER: Mapping[str, Any] = {
     "shots": None,
 }
 
-# Keys of which a value came to mean something else → that value → what stands for it in ids and keys since then: results
+# Keys of which a value came to mean something else → that value → what stands for it in ids and keys since: results
 # from before count for nothing there, and all others stay.
-MEANS_NOW: Mapping[str, Mapping[Any, Any]] = dict.fromkeys(
-    ("trainer.precision", "protocol.source_trainer.precision"),
-    {"bf16": "bf16, heads in fp32", "fp16": "fp16, heads in fp32"},
-)
+HALF = {"bf16": "bf16, heads in fp32", "fp16": "fp16, heads in fp32"}
+MEANS_NOW: Mapping[str, Mapping[Any, Any]] = {"trainer.precision": HALF, "protocol.source_trainer.precision": HALF}
 
 
 def digest(content: Any) -> str:
