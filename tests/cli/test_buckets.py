@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,8 +37,33 @@ def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Calla
     assert f"{labels} violations in 1 of 8 buckets" in told.out
     found = json.loads(xclrun("buckets", "check", "--from", "few", "--json").out)
     assert {v["broken"] for v in found[0]["violations"]} == {"disjointness"}
+    # Published PAN-X has empty files: they are named, and the others are still looked at.
+    (here / "few/mini/1-shots/jv/3-th").mkdir(parents=True)
+    (here / "few/mini/1-shots/jv/3-th/train.tsv").touch()
+    told = xclrun("buckets", "check", "--from", "few")
+    assert told.code == 1
+    assert "mini/1-shots/jv/3-th: examples: the file holds none\n" in told.out
+    assert f"{labels + 1} violations in 2 of 9 buckets" in told.out
+    assert "1-shots/jv/3-th" in xclrun("buckets", "show", "--from", "few").out
     # What is not asked for is not looked at.
     assert xclrun("buckets", "check", "--from", "few", "dataset=mini", "bucket=0").code == 0
+
+
+@pytest.mark.full
+def test_as_many_buckets_as_were_published_are_checked_in_half_a_minute(
+    xclrun: Callable[..., Told], here: Path
+) -> None:
+    """11,520 files of 50 sentences each; processor time, so that other work on the machine does not count."""
+    sentence = "Erika\tB-PER\nMustermann\tI-PER\nin\tO\nBonn\tB-LOC\n\n"
+    for language in range(96):
+        for bucket in range(120):
+            folder = here / f"many/panx/1-shots/l{language}/{bucket}-th"
+            folder.mkdir(parents=True)
+            (folder / "train.tsv").write_text(f"Nr. {bucket}\tB-ORG\n\n" + 50 * sentence, encoding="utf-8")
+    began = time.process_time()
+    told = xclrun("buckets", "check", "--from", "many")
+    assert time.process_time() - began < 30
+    assert f"in {96 * 120} of {96 * 120} buckets" in told.out
 
 
 def test_show(xclrun: Callable[..., Told]) -> None:

@@ -120,7 +120,7 @@ def _from_files(given: argparse.Namespace) -> list[Group]:
     groups: dict[str, list[Bucket]] = {}
     for task, language, shots, number, folder in there:
         groups.setdefault(given.folder.resolve().name if task == "." else task, []).append(
-            load(folder, language, shots, number)
+            load(folder, language, shots, number, allow_empty=True)
         )
     return [(task, buckets, whole) for task, buckets in groups.items()]
 
@@ -206,8 +206,7 @@ def _show(given: argparse.Namespace, groups: Sequence[Group]) -> int:
 
 def _names(bucket: Bucket) -> dict[str, int]:
     """Return how often each class, or each tag, is in a bucket."""
-    first = bucket.examples[0]
-    names = [e.label for e in bucket.examples] if first.label is not None else []
+    names = [e.label for e in bucket.examples if e.label is not None]
     tags = [tag for e in bucket.examples for tag in e.tags or ()]
     return dict(sorted(Counter(map(str, names or tags)).items()))
 
@@ -220,7 +219,7 @@ def _contents(task: str, buckets: Sequence[Bucket]) -> Table:
     for b in buckets:
         names = _names(b)
         words = sum(len(e.tokens) for e in b.examples)
-        held = f"{len(names)}, {min(names.values())}–{max(names.values())} times"
+        held = f"{len(names)}, {min(names.values())}–{max(names.values())} times" if names else "none"
         rows.append((b.name, str(len(b.examples)), str(words), held, fingerprint(b.examples)[:12]))
     return Table(
         f"Buckets of {task}",
@@ -236,6 +235,7 @@ def _sizes(task: str, buckets: Sequence[Bucket], broken: Sequence[Violation] | N
     groups: dict[tuple[str, int], list[Bucket]] = {}
     for bucket in buckets:
         groups.setdefault((bucket.language, bucket.shots), []).append(bucket)
+    lacking = {(v.language, v.shots, v.bucket) for v in broken or ()}
     rows = []
     for (language, shots), group in groups.items():
         sizes = [len(b.examples) for b in group]
@@ -243,8 +243,7 @@ def _sizes(task: str, buckets: Sequence[Bucket], broken: Sequence[Violation] | N
         row = [language, str(shots), str(len(group)), f"{min(sizes)}–{max(sizes)}", f"{statistics.mean(sizes):.1f}"]
         row.append(f"{words:.0f}")
         if broken is not None:
-            having = {v.bucket for v in broken if (v.language, v.shots) == (language, shots)}
-            row.append(str(len(having)))
+            row.append(str(sum((language, shots, b.number) in lacking for b in group)))
         rows.append(tuple(row))
     header = ("language", "K", "buckets", "sentences", "mean", "words")
     return Table(

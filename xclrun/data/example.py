@@ -59,7 +59,7 @@ def fingerprint(examples: Iterable[Example]) -> str:
 def same_sentence(example: Example) -> tuple[str, ...]:
     """Return what two examples have in common that are the same sentence: words alike but for case."""
     second = () if example.text_b is None else ("\n", *example.tokens_b)
-    return tuple(token.casefold() for token in (*example.tokens, *second))
+    return tuple(map(str.casefold, (*example.tokens, *second)))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Do buckets have the properties that they are drawn for? What breaks which one, a line each.
 
+- examples: a bucket has some; nothing else is asked of one that has none.
 - counts: N-way: every class exactly K times. Minimum-Including: every tag at least K times, or as often as there is.
 - minimality (Minimum-Including): dropping any sentence breaks the counts.
 - disjointness (N-way): no sentence is in two buckets of the same K.
@@ -21,7 +22,7 @@ from xclrun.data.buckets.layout import Bucket
 from xclrun.data.buckets.sample import needed, spared, tag_counts
 from xclrun.data.example import Dataset, same_sentence
 
-PROPERTIES = ("counts", "minimality", "disjointness", "duplicates", "overlap")
+PROPERTIES = ("examples", "counts", "minimality", "disjointness", "duplicates", "overlap")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: 
     found: list[Violation] = []
     groups: dict[str, list[Bucket]] = {}
     for bucket in buckets:
-        groups.setdefault(bucket.language, []).append(bucket)
+        if bucket.examples:
+            groups.setdefault(bucket.language, []).append(bucket)
+        else:
+            found.append(Violation(bucket.language, bucket.shots, bucket.number, "examples", "the file holds none"))
     for language, group in groups.items():
         found += _of_counts(group, _there(group, language, whole, counts), counts)
         found += _of_sentences(group, _scored(group, language, whole))

@@ -13,6 +13,7 @@ and ``tags`` too, where ``text_a`` does not say them.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -112,26 +113,37 @@ def walk(root: Path) -> Iterator[tuple[str, str, int, int, Path]]:
     """
     keys = {name: key for key, name in NAMES.items()}
     found = []
-    for folder in root.glob("**/*-shots/*/*-th"):
-        k = re.fullmatch(r"([1-9]\d*)-shots", folder.parts[-3])
-        b = re.fullmatch(r"(0|[1-9]\d*)-th", folder.name)
-        if k and b and folder.is_dir():
-            language = keys.get(folder.parts[-2], folder.parts[-2])
-            task = folder.parents[2].relative_to(root).as_posix()
-            found.append((task, language, int(k[1]), int(b[1]), folder))
+    # Thousands of folders: those of buckets themselves are not looked into, as a glob of "**" would.
+    for base, folders, _ in os.walk(root):
+        k = re.fullmatch(r"([1-9]\d*)-shots", os.path.basename(base))
+        if k is None or Path(base) == root:
+            continue
+        task = Path(base).parent.relative_to(root).as_posix()
+        for name in folders:
+            for entry in os.scandir(os.path.join(base, name)):
+                if (b := re.fullmatch(r"(0|[1-9]\d*)-th", entry.name)) and entry.is_dir():
+                    found.append((task, keys.get(name, name), int(k[1]), int(b[1]), Path(entry.path)))
+        folders.clear()
     yield from sorted(found)
 
 
-def load(folder: Path, language: str, shots: int, number: int) -> Bucket:
+def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool = False) -> Bucket:
     """Read the bucket in a folder.
 
+    Args:
+        allow_empty: return a bucket without examples where the file holds none, as some published ones do.
+
     Raises:
-        UsageError: it cannot be read, or is not what its fingerprint says.
+        UsageError: it cannot be read, holds no example, or is not what its fingerprint says.
     """
-    path = next((folder / name for name in (CLASSES, TAGS) if (folder / name).is_file()), None)
+    try:
+        there = set(os.listdir(folder))
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be read ({error.strerror})") from None
+    path = next((folder / name for name in (CLASSES, TAGS) if name in there), None)
     if path is None:
         raise UsageError(f"{folder}: holds neither {CLASSES} nor {TAGS}")
-    ours = _ours(folder)
+    ours = _ours(folder) if OURS in there else {}
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -140,7 +152,7 @@ def load(folder: Path, language: str, shots: int, number: int) -> Bucket:
         examples = _from_json(content, language, str(path))
     else:
         examples = _from_tsv(content, language, str(path), f"{shots}-shots-{number}", ours)
-    if not examples:
+    if not examples and not allow_empty:
         raise UsageError(f"{path}: no examples")
     if ours and fingerprint(examples) != ours["fingerprint"]:
         raise UsageError(f"{path}: is not what {OURS} beside it says; make the bucket again, or remove {OURS}")
@@ -233,28 +245,38 @@ def _tsv(examples: Sequence[Example]) -> str:
 
 
 def _from_tsv(content: bytes, language: str, shown: str, default: str, ours: dict[str, Any]) -> tuple[Example, ...]:
-    sentences: list[list[tuple[str, str]]] = [[]]
-    for number, line in enumerate(content.split(b"\n"), 1):
-        try:
-            text = parse_utf8(line).rstrip("\r")
-            word, *tags = text.split("\t")
-            if not text.strip():
-                sentences.append([])
-            elif len(tags) != 1 or not word.strip() or not tags[0].strip():
+    sentences: list[tuple[list[str], list[str]]] = [([], [])]
+    number = 0
+    try:
+        for number, text in enumerate(_lines(content), 1):
+            word, tab, tag = text.partition("\t")
+            if not text or text.isspace():
+                sentences.append(([], []))
+            elif not tab or "\t" in tag or not word.strip() or not tag.strip():
                 raise BadRow(f"{text!r} is not word TAB tag")
             else:
-                sentences[-1].append((word, tags[0]))
-        except BadRow as bad:
-            raise UsageError(f"{shown}:{number}: {bad}") from None
-    sentences = [sentence for sentence in sentences if sentence]
+                sentences[-1][0].append(word)
+                sentences[-1][1].append(tag)
+    except BadRow as bad:
+        raise UsageError(f"{shown}:{number + bad.below}: {bad}") from None
+    sentences = [sentence for sentence in sentences if sentence[0]]
     ids = ours.get("ids", [f"{default}-{i}" for i in range(1, len(sentences) + 1)])
     texts = ours.get("texts", [None] * len(sentences))
     if len(ids) != len(sentences) or len(texts) != len(sentences):
         raise UsageError(f"{shown}: {len(sentences)} sentences, but {OURS} beside it names {len(ids)}")
     return tuple(
-        Example(id, language, tuple(w for w, _ in sentence), None, tuple(t for _, t in sentence), text)
-        for id, text, sentence in zip(ids, texts, sentences, strict=True)
+        Example(id, language, tuple(words), None, tuple(tags), text)
+        for id, text, (words, tags) in zip(ids, texts, sentences, strict=True)
     )
+
+
+def _lines(content: bytes) -> list[str]:
+    """Return the lines of a file; only \\n, or \\r\\n, ends one."""
+    try:
+        return [line.rstrip("\r") for line in content.decode().split("\n")]
+    except UnicodeDecodeError as error:
+        before, line = content[: error.start].count(b"\n"), content.rfind(b"\n", 0, error.start) + 1
+        raise BadRow(f"not UTF-8 (byte {error.start - line + 1} of the line)", before + 1) from None
 
 
 def _check_ids(examples: Sequence[Example]) -> None:
