@@ -120,9 +120,11 @@ def walk(root: Path) -> Iterator[tuple[str, str, int, int, Path]]:
             continue
         task = Path(base).parent.relative_to(root).as_posix()
         for name in folders:
-            for entry in os.scandir(os.path.join(base, name)):
-                if (b := re.fullmatch(r"(0|[1-9]\d*)-th", entry.name)) and entry.is_dir():
-                    found.append((task, keys.get(name, name), int(k[1]), int(b[1]), Path(entry.path)))
+            found += [
+                (task, keys.get(name, name), int(k[1]), int(b[1]), Path(entry.path))
+                for entry in os.scandir(os.path.join(base, name))
+                if (b := re.fullmatch(r"(0|[1-9]\d*)-th", entry.name)) and entry.is_dir()
+            ]
         folders.clear()
     yield from sorted(found)
 
@@ -246,19 +248,15 @@ def _tsv(examples: Sequence[Example]) -> str:
 
 def _from_tsv(content: bytes, language: str, shown: str, default: str, ours: dict[str, Any]) -> tuple[Example, ...]:
     sentences: list[tuple[list[str], list[str]]] = [([], [])]
-    number = 0
-    try:
-        for number, text in enumerate(_lines(content), 1):
-            word, tab, tag = text.partition("\t")
-            if not text or text.isspace():
-                sentences.append(([], []))
-            elif not tab or "\t" in tag or not word.strip() or not tag.strip():
-                raise BadRow(f"{text!r} is not word TAB tag")
-            else:
-                sentences[-1][0].append(word)
-                sentences[-1][1].append(tag)
-    except BadRow as bad:
-        raise UsageError(f"{shown}:{number + bad.below}: {bad}") from None
+    for number, text in enumerate(_lines(content, shown), 1):
+        word, tab, tag = text.partition("\t")
+        if not text or text.isspace():
+            sentences.append(([], []))
+        elif not tab or "\t" in tag or not word.strip() or not tag.strip():
+            raise UsageError(f"{shown}:{number}: {text!r} is not word TAB tag")
+        else:
+            sentences[-1][0].append(word)
+            sentences[-1][1].append(tag)
     sentences = [sentence for sentence in sentences if sentence[0]]
     ids = ours.get("ids", [f"{default}-{i}" for i in range(1, len(sentences) + 1)])
     texts = ours.get("texts", [None] * len(sentences))
@@ -270,13 +268,13 @@ def _from_tsv(content: bytes, language: str, shown: str, default: str, ours: dic
     )
 
 
-def _lines(content: bytes) -> list[str]:
-    """Return the lines of a file; only \\n, or \\r\\n, ends one."""
+def _lines(content: bytes, shown: str) -> list[str]:
+    """Return the lines of a file; \\n or \\r\\n ends one."""
     try:
         return [line.rstrip("\r") for line in content.decode().split("\n")]
     except UnicodeDecodeError as error:
-        before, line = content[: error.start].count(b"\n"), content.rfind(b"\n", 0, error.start) + 1
-        raise BadRow(f"not UTF-8 (byte {error.start - line + 1} of the line)", before + 1) from None
+        number, begin = content.count(b"\n", 0, error.start) + 1, content.rfind(b"\n", 0, error.start) + 1
+        raise UsageError(f"{shown}:{number}: not UTF-8 (byte {error.start - begin + 1} of the line)") from None
 
 
 def _check_ids(examples: Sequence[Example]) -> None:
