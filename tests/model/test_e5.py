@@ -80,6 +80,36 @@ def test_another_file_is_refused_before_anything_is_written(monkeypatch: pytest.
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_damaged_folder_is_told_and_converted_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also one without checksums, as earlier versions left it: nothing says what it should be."""
+
+    def convert(source: Path, target: Path) -> None:
+        (target / "model.safetensors").write_bytes(b"weights")
+        (target / "tokenizer.json").write_bytes(b"pieces")
+
+    (tmp_path / e5.FILE).write_bytes(b"E5S1")
+    monkeypatch.setattr(e5, "packaged_file", lambda: tmp_path / e5.FILE)
+    monkeypatch.setattr(e5, "SHA256", sha256(tmp_path / e5.FILE))
+    monkeypatch.setattr(e5, "convert", convert)
+    monkeypatch.setattr(e5, "_checked", set())
+    monkeypatch.setenv("XCLRUN_CACHE", str(tmp_path / "cache"))
+    told: list[str] = []
+    folder = e5.folder(told.append)
+    for name in ("model.safetensors", "tokenizer.json", e5.CHECKSUMS):
+        for damage in (lambda path: path.write_bytes(b"weigh"), Path.unlink):
+            damage(folder / name)
+            assert e5.damaged(folder) == folder / name
+            e5._checked.clear()  # as a process that has not looked yet
+            assert e5.folder(told.append) == folder
+            assert e5.damaged(folder) is None
+            assert told == [f"{folder / name} is missing or damaged: the encoder is converted again"]
+            told.clear()
+            e5._checked.clear()
+            e5.folder(told.append)
+            assert not told
+    assert list(folder.parent.iterdir()) == [folder]
+
+
 def test_four_bits_are_widened_as_the_layout_says() -> None:
     blocks = np.zeros(2, e5.BLOCK)
     blocks["scale"] = [0.5, -2]

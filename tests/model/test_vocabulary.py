@@ -124,6 +124,31 @@ def test_learnt_once_from_the_training_split_alone(tmp_path: Path, monkeypatch: 
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_with_second_texts_it_is_another_vocabulary_whichever_is_learnt_first(tmp_path: Path) -> None:
+    """A corpus can be read as pairs and as first texts alone; the fingerprints of its splits are the same."""
+    rows = tuple(Example(str(i), "xx", tuple(s.split()), "a", text_b=s[::-1]) for i, s in enumerate(SENTENCES))
+    splits = {("xx", split): rows for split in ("train", "dev", "test")}
+    tasks = [Dataset("made", task, ("xx",), splits) for task in ("intent_slots", "sequence_class")]
+    alone = [load_tokenizer(tiny(), data, tmp_path / data.task).get_vocab() for data in tasks]
+    assert alone[0] != alone[1]
+    for place, order in (("one", tasks), ("other", tasks[::-1])):
+        for data in order:
+            assert load_tokenizer(tiny(), data, tmp_path / place).get_vocab() == alone[tasks.index(data)]
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b.replace(b"a", b"b")])
+def test_a_damaged_file_is_told_and_made_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    told: list[str] = []
+    whole = load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path, told.append).get_vocab()
+    [path] = tmp_path.iterdir()
+    content = path.read_bytes()
+    path.write_bytes(damage(content))
+    assert load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path, told.append).get_vocab() == whole
+    assert told == [f"{path} is damaged (its checksum does not match): it is made again"]
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == content
+
+
 def test_ids_are_the_lines_of_the_file(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path)
     [path] = tmp_path.iterdir()

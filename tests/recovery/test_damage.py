@@ -41,6 +41,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outputs
 
 
+@pytest.fixture(autouse=True)
+def converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, with nothing in it."""
+    monkeypatch.setenv("XCLRUN_CACHE", str(tmp_path / "user"))
+    return tmp_path / "user"
+
+
 @pytest.fixture
 def outputs(finished: Path, tmp_path: Path) -> Path:
     """A folder with the store of a finished run, but without the run."""
@@ -107,6 +114,28 @@ def test_damaged_checkpoint_is_not_read(
     assert how == "deleted" or f"{checkpoint} is damaged" in told, told
     assert predictions(tmp_path) == predictions(finished)
     assert whole(tmp_path)
+
+
+@pytest.mark.parametrize("what", ["vocabulary", "cut"])
+def test_a_damaged_file_of_the_cache_changes_no_result(
+    what: str, outputs: Path, finished: Path, xclrun: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a process of its own, which has encoded nothing yet.
+    monkeypatch.setattr("xclrun.train.encodings._common", None)
+    [path] = (outputs / "cache").glob(f"{what}-*")
+    content = path.read_bytes()
+    DAMAGES["truncated"](path)
+    code, told = xclrun("store", "verify", "--outputs", str(outputs))
+    assert (code, told.count("\n")) == (1, 1)
+    assert str(path) in told
+    if what == "vocabulary":
+        shutil.rmtree(outputs / "store")
+    code, told = xclrun(*JOB, f"paths.outputs={outputs}", "-m")
+    assert code == 0, told
+    assert f"{path} is damaged" in told
+    assert predictions(outputs) == predictions(finished)
+    assert path.read_bytes() == content
+    assert whole(outputs)
 
 
 def test_finished_run_whose_files_changed_is_named(

@@ -13,9 +13,14 @@ from xclrun.store.stages import StageStore
 def main(arguments: Sequence[str]) -> int:
     """Do what is asked with the store; return the exit code."""
     options = parser(
-        "store", "Look after the store of trained hops. Run directories, which reports are made of, are never touched."
+        "store",
+        "Look after the store of trained hops. Run directories, which reports are made of, are never touched.",
     )
-    options.add_argument("action", choices=("ls", "gc", "verify"), help="list; remove what can go; check all checksums")
+    options.add_argument(
+        "action",
+        choices=("ls", "gc", "verify"),
+        help="list; remove what can go; check all checksums",
+    )
     options.add_argument(
         "--weights", action="store_true", help="gc: also trained weights and states that only finished runs refer to"
     )
@@ -63,8 +68,11 @@ def _collect(store: StageStore, outputs: Path, weights: bool, dry: bool) -> int:
 
 
 def _verify(store: StageStore, outputs: Path) -> int:
+    from xclrun.model import e5
     from xclrun.store.prune import damaged
 
     found = list(damaged(store, outputs))
+    if (converted := e5.converted()).is_dir() and (wrong := e5.damaged(converted)) is not None:
+        found.append(f"{wrong}: missing or changed since it was written; the next run that needs it converts it again")
     print("\n".join(found) if found else "Everything matches its checksums.")
     return int(bool(found))

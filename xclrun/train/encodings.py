@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from xclrun.errors import UsageError
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.plan import digest
 from xclrun.run import Run
-from xclrun.store.files import write_json
+from xclrun.store.kept import Kept, note
 from xclrun.task import Task
 
 
@@ -65,11 +64,14 @@ class _Common:
 _common: _Common | None = None
 
 
-def encodings(run: Run) -> Encodings:
+def encodings(run: Run, tell: Callable[[str], None] = note) -> Encodings:
     """Return tokenizer and encoded splits of a run's dataset.
 
     What is encoded is kept: runs with other buckets encode these alone. A trimmed vocabulary is the same for all
     buckets: it keeps the pieces of what they were drawn from.
+
+    Args:
+        tell: hears of a kept file that is damaged, and is made again.
 
     Raises:
         UsageError: a bucket has other pieces, since it was not drawn from this data.
@@ -79,7 +81,7 @@ def encodings(run: Run) -> Encodings:
     sets = digest([dataset.kind.identified, dataset.labels, dataset.tags])
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
     if _common is None or _common.key != key:
-        tokenizer, whole = load_tokenizer(config, dataset, run.cache), dataset.origin
+        tokenizer, whole = load_tokenizer(config, dataset, run.cache, tell), dataset.origin
         kept = None
         if config.trim_vocabulary:
             pieces = (_encode(run, whole.splits[name], tokenizer) for name in whole.splits)
@@ -93,7 +95,7 @@ def encodings(run: Run) -> Encodings:
             _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
         splits[name] = _common.splits[content]
     found = Encodings(_common.tokenizer, splits, _common.kept)
-    write_json(cut_file(run), found.cut(dataset.kind))
+    _kept_cut(run, tell).write(json.dumps(found.cut(dataset.kind), sort_keys=True).encode())
     return found
 
 
@@ -111,6 +113,12 @@ def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
     return encoded.renumbered(kept)
 
 
-def cut_file(run: Run) -> Path:
-    """Return where the counts of what is cut are kept, for runs that need encode nothing."""
-    return run.cache / f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}.json"
+def kept_cut(run: Run, tell: Callable[[str], None] = note) -> dict[str, dict[str, int]] | None:
+    """Return the counts of what is cut (see `Encodings.cut`) as they were kept, for runs that need encode nothing."""
+    path = _kept_cut(run, tell).find()
+    found: dict[str, dict[str, int]] | None = None if path is None else json.loads(path.read_bytes())
+    return found
+
+
+def _kept_cut(run: Run, tell: Callable[[str], None]) -> Kept:
+    return Kept(run.cache, f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}", ".json", tell)

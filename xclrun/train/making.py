@@ -32,7 +32,7 @@ from xclrun.strategy import Context, State
 from xclrun.strategy.parameters import sizes
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
-from xclrun.train.encodings import Encodings, cut_file, encodings
+from xclrun.train.encodings import Encodings, encodings, kept_cut
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_features, save_features, with_features
 from xclrun.train.listen import Listener
@@ -84,7 +84,7 @@ class Maker:
 
     @cached_property
     def encodings(self) -> Encodings:
-        return encodings(self.run)
+        return encodings(self.run, self.listener.noted)
 
     @cached_property
     def model(self) -> Model:
@@ -99,9 +99,8 @@ class Maker:
     @cached_property
     def cut(self) -> dict[str, dict[str, int]]:
         """What the length limit cuts (see `Encodings.cut`)."""
-        if "encodings" not in self.__dict__ and (kept := cut_file(self.run)).is_file():
-            found: dict[str, dict[str, int]] = read_json(kept)
-            return found
+        if "encodings" not in self.__dict__ and (kept := kept_cut(self.run, self.listener.noted)) is not None:
+            return kept
         return self.encodings.cut(self.run.dataset.kind)
 
     def _untrained(self) -> Model:
@@ -234,7 +233,7 @@ class Maker:
         if (every := self.run.config.evaluate.every_examples) is not None:
             named = [(language, split) for language in self.run.stream.languages for split in ("dev", "test")]
             splits = {name: self._sentences(hop, *name) for name in named}
-            points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder)
+            points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder, checkpoints.tell)
         training = HopTraining(
             context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop, points
         )

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.data.encode import Encoded
+from xclrun.errors import RunError
 from xclrun.store import predictions
+from xclrun.store.kept import Kept, note
 from xclrun.strategy import Context, Strategy
 from xclrun.train.evaluate import Evaluator
 
@@ -39,6 +41,7 @@ class Points:
         evaluator: predicts and scores.
         splits: (language, split) → sentences.
         folder: where the rows of each point lie.
+        tell: hears of rows that are damaged.
     """
 
     every: int
@@ -47,14 +50,15 @@ class Points:
     evaluator: Evaluator
     splits: Mapping[tuple[str, str], Encoded]
     folder: Path
+    tell: Callable[[str], None] = note
 
     def due(self, before: int, now: int) -> bool:
         """Say whether a point lies between two numbers of sentences seen, the second one included."""
         return now // self.every > before // self.every
 
     def has(self, facts: Sequence[Mapping[str, Any]]) -> bool:
-        """Say whether the rows of points that were taken are still there."""
-        return all(self._path(point["step"]).is_file() for point in facts)
+        """Say whether the rows of points that were taken are still there, and whole."""
+        return all(self._kept(point["step"]).find() is not None for point in facts)
 
     def take(self, step: int, examples: int, own: int, stopped: Callable[[], bool]) -> dict[str, Any] | None:
         """Evaluate the model, write its rows, and return the point's facts; None where it was stopped before that.
@@ -88,14 +92,17 @@ class Points:
         n = len(columns["split"])
         # The hop is the run's, not the stage's: it is set when a run takes the rows over.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
-        predictions.write(self._path(step), predictions.table(columns))
+        self._kept(step).write(predictions.content(predictions.table(columns)))
         return {"step": step, "examples": examples, "own": own, **scores}
 
     def table(self, facts: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Return the rows of all points, in the order in which they were taken."""
         import pyarrow as pa
 
-        parts = [predictions.read(self._path(point["step"])) for point in facts]
+        paths = [self._kept(point["step"]).find() for point in facts]
+        if None in paths:
+            raise RunError(f"{self.folder}: predictions of evaluation points are gone; give the same command again")
+        parts = [predictions.read(path) for path in paths if path is not None]
         return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
 
     def _learnt_before(self) -> list[str]:
@@ -116,5 +123,5 @@ class Points:
             for name, tensor in kept.items():
                 own[name].copy_(tensor)
 
-    def _path(self, step: int) -> Path:
-        return self.folder / f"point-{step:09d}.parquet"
+    def _kept(self, step: int) -> Kept:
+        return Kept(self.folder, f"point-{step:09d}", ".parquet", self.tell)
