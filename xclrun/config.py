@@ -9,6 +9,7 @@ This module imports neither torch nor Hydra, so that plans and reports can use i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
@@ -53,6 +54,10 @@ def _first_comment(path: Path) -> str:
         if line.startswith("# ") and not line.startswith("# @package"):
             return line[2:]
     return ""
+
+
+# A sweep's name is that of a file and of its report's folder; ``all`` stands for every sweep.
+SWEEP_NAME = re.compile(r"(?!all$)[A-Za-z0-9][\w.-]{0,59}", re.ASCII)
 
 
 class OnBadLine(Enum):
@@ -274,6 +279,7 @@ class Config:
     seed: int = 1
     shots: int | None = None
     bucket: int | None = None
+    sweep_name: str | None = None
     paths: PathsConfig = field(default_factory=PathsConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 
@@ -410,6 +416,9 @@ def check(cfg: Config) -> None:
     _require(
         cfg.bucket is None or cfg.bucket >= 0, "bucket", cfg.bucket, "must be a whole number of at least 0, or null"
     )
+    name = cfg.sweep_name
+    told = "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'"
+    _require(name is None or bool(SWEEP_NAME.fullmatch(name)), "sweep_name", name, told)
     b = cfg.dataset.buckets
     files = b.sampler is Sampler.files
     _require(b.root is None or files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.config import Device, Precision
+from xclrun.config import Device, Precision, TrackingConfig
 from xclrun.console import Console, duration, line
 from xclrun.errors import UsageError, XclrunError
 from xclrun.names import check_name
@@ -33,7 +34,7 @@ class Sweep:
     """A named set of runs: the jobs of one command.
 
     Attributes:
-        name: the ``sweep=`` of the command, or ``sweep-`` and the hash of its run ids.
+        name: ``sweep_name``, else the ``sweep=`` of the command, else ``sweep-`` and the hash of its run ids.
         command: as a person gave it.
         runs: each run once, in the order of the command.
     """
@@ -48,15 +49,26 @@ class Sweep:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is noted of the sweep."""
+        """What is noted of the sweep: ``started`` first, ``given`` last (seconds of the epoch)."""
         started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
-        return {"name": self.name, "command": self.command, "started": started, "runs": runs}
+        return {"name": self.name, "command": self.command, "started": started, "given": time.time(), "runs": runs}
 
     def write(self) -> None:
-        """Note the sweep among the outputs, so that status and reports find it; the first start is kept."""
+        """Note the sweep among the outputs, so that status and reports find it; the first start is kept.
+
+        The name stands for the runs of the last command that had it; a note says which it no longer stands for.
+        """
         path = self.outputs / "sweeps" / f"{self.name}.json"
-        started = read_json(path)["started"] if path.is_file() else self.facts["started"]
-        write_json(path, {**self.facts, "started": started})
+        facts = self.facts
+        if path.is_file():
+            before = read_json(path)
+            facts["started"] = before["started"]
+            if left := set(before["runs"]) - set(facts["runs"]):
+                many = f"{len(left)} run{'' if len(left) == 1 else 's'}"
+                line(
+                    f"  note: {self.name} had {many} that this command has not; `xclrun report --all` still finds them"
+                )
+        write_json(path, facts)
 
 
 def make_sweep(composed: Sequence[Composed]) -> Sweep:
@@ -68,7 +80,11 @@ def make_sweep(composed: Sequence[Composed]) -> Sweep:
     if len(places := {job.config.paths.outputs for job in composed}) > 1:
         raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
     runs = plan_jobs((job.config, job.resolved) for job in composed)
-    named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
+    if len(names := {job.config.sweep_name for job in composed}) > 1:
+        raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: the runs of one command share one name")
+    named = names - {None} or {
+        text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")
+    }
     name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
     check_name("sweep", name)
     return Sweep(name, command(), tuple(runs))
@@ -76,8 +92,6 @@ def make_sweep(composed: Sequence[Composed]) -> Sweep:
 
 def command() -> str:
     """Return the command that was given, as it could be given again."""
-    import shlex
-
     # Hydra is handed the long form of -m for every command (see `xclrun.cli`).
     given = [argument for argument in sys.argv[1:] if argument != "--multirun"]
     return shlex.join(["xclrun", *given, *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
@@ -209,5 +223,25 @@ def conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) ->
         line(f"  note: MLflow could not be reached (see {sweep.outputs / LOG}); `xclrun sync` sends it later")
     if failed:
         raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
-    at = "" if str(sweep.outputs) == os.environ.get("XCLRUN_OUTPUTS", "outputs") else f" --outputs {sweep.outputs}"
-    line(f"Next: `xclrun report{at}` makes tables and figures; `xclrun ui{at}` opens MLflow.")
+    at, mlflow = outputs_option(sweep), tracking_options(sweep)
+    line(f"Next: `xclrun report {sweep.name}{at}{mlflow}` makes tables and figures")
+    tracking = sweep.runs[0].config.tracking
+    if tracking.enabled and tracking.uri is None:
+        line(f"      `xclrun ui{at}` opens MLflow")
+
+
+def outputs_option(sweep: Sweep) -> str:
+    """Return the option with which a subcommand finds a sweep's outputs; empty where it looks there anyway."""
+    usual = os.environ.get("XCLRUN_OUTPUTS") or "outputs"
+    return "" if str(sweep.outputs) == usual else f" --outputs {shlex.quote(str(sweep.outputs))}"
+
+
+def tracking_options(sweep: Sweep) -> str:
+    """Return the options with which a subcommand finds a sweep's MLflow; empty where it looks there anyway."""
+    tracking, given = sweep.runs[0].config.tracking, []
+    # A name and password in an address are not shown.
+    if tracking.enabled and tracking.uri is not None and "@" not in tracking.uri:
+        given += ["--uri", tracking.uri]
+    if tracking.enabled and tracking.experiment != TrackingConfig.experiment:
+        given += ["--experiment", tracking.experiment]
+    return "".join(f" {shlex.quote(part)}" for part in given)

@@ -51,6 +51,7 @@ NOT_IDENTITY = frozenset(
         "model.revision",
         "trainer.checkpoint_minutes",
         "protocol.source_trainer.checkpoint_minutes",
+        "sweep_name",
         "tracking",
         "paths",
         "runtime",

@@ -234,6 +234,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
 
 
 def sweeps(outputs: Path) -> list[dict[str, Any]]:
-    """Return the sweeps that were started, the latest last: name, command, run ids."""
-    found = [read_json(path) for path in (outputs / "sweeps").glob("*.json")]
-    return sorted(found, key=lambda sweep: sweep["started"])
+    """Return the sweeps that were started, the one whose command was given last at the end: name, command, run ids."""
+    found = [(path, read_json(path)) for path in (outputs / "sweeps").glob("*.json")]
+    # What an earlier version wrote does not say when it was given last.
+    return [sweep for path, sweep in sorted(found, key=lambda one: one[1].get("given") or one[0].stat().st_mtime)]

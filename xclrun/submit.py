@@ -19,7 +19,15 @@ from xclrun.config import TrackingConfig
 from xclrun.console import line
 from xclrun.errors import RunError, UsageError
 from xclrun.forecast import Costs, needed
-from xclrun.launch import Sweep, announce, check_writable, conclude, make_sweep
+from xclrun.launch import (
+    Sweep,
+    announce,
+    check_writable,
+    conclude,
+    make_sweep,
+    outputs_option,
+    tracking_options,
+)
 from xclrun.run import Run, freeze
 from xclrun.status import render_counts, sweep_status
 
@@ -191,12 +199,13 @@ def _announce_to_server(sweep: Sweep) -> None:
 def _wait_or_say(sweep: Sweep, settings: SlurmSettings) -> None:
     began, ids = time.monotonic(), [run.id for run in sweep.runs]
     if not settings.wait and settings.cluster == "slurm":
-        at = "" if str(sweep.outputs) == os.environ.get("XCLRUN_OUTPUTS", "outputs") else f" --outputs {sweep.outputs}"
+        at, mlflow = outputs_option(sweep), tracking_options(sweep)
         line(f"Next: `xclrun status {sweep.name}{at} --watch` tells how it goes")
         line(f"      `xclrun cancel {sweep.name}{at}` ends it")
         tracking = sweep.runs[0].config.tracking
         if tracking.enabled and tracking.uri is None:
-            line(f"      `xclrun sync --watch{at}` sends finished runs to MLflow, for `xclrun report{at}`")
+            line(f"      `xclrun sync --watch{at}{mlflow}` sends finished runs to MLflow")
+        line(f"      `xclrun report {sweep.name}{at}{mlflow}` makes tables and figures of what has finished")
         return
     told, calm = "", 0
     # Twice in a row: on a network file system what a job wrote last may show late.

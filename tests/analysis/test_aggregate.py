@@ -205,13 +205,28 @@ def test_interim_results_say_so() -> None:
     assert row(frame, "FP")["n"] == 2
     assert row(frame, "FP", strategy="er")["value"] == 0.5  # still given
     assert row(frame, "FP", "l2h")["status"] == "ok"  # where naive is alone, it is compared with nothing
-    assert row(frame, "FP", strategy="lang_spec_ft")["status"] == "interim: 1 of 3 runs"
+    # What others are measured by is never what they wait for, nor interim itself.
+    found = row(frame, "FP", strategy="lang_spec_ft")
+    assert (found["n"], found["status"]) == (1, "ok")
     assert row(frame, "T")["status"] == "n/a: needs lang_spec_ft of seed 2 (de, th)"  # rather than interim
     assert not ((frame["strategy"] == "er") & (frame["order"] == "l2h")).any()
 
     own = summarise(runs, unpaired=True)
     assert (row(own, "FP")["n"], row(own, "FP")["status"]) == (6, "ok")
     assert row(own, "FP", strategy="er")["status"] == "interim: 2 of 6 runs"
+
+
+def test_a_reference_with_more_or_fewer_seeds_makes_nothing_interim() -> None:
+    runs = [record(name, seed=seed) for name in ("naive", "er") for seed in (1, 2)]
+    for others in ([alone(M, seed=seed) for seed in (1, 2, 3)],
+                   [record("multilingual", seed=2, stream="joint")],
+                   [record("multilingual", seed=seed, stream="joint") for seed in (2, 3)]):  # fmt: skip
+        frame = summarise([*runs, *others])
+        shown = frame[frame["measure"].eq("FP") & frame["order"].eq("mean") & frame["language"].eq("")]
+        assert set(shown["status"]) == {"ok"}
+        assert set(shown[shown["strategy"].isin(["naive", "er"])]["n"]) == {2}
+        # Of a reference those seeds count that the others have.
+        assert shown["n"].iloc[-1] == len({run.seed for run in others} & {1, 2})
 
 
 def test_an_interim_mean_is_over_what_all_have_finished() -> None:
@@ -277,7 +292,7 @@ def test_rows_do_not_depend_on_the_order_of_the_records() -> None:
     runs += [alone(M, seed=seed) for seed in (1, 2)]
     frame = summarise(runs)
     pd.testing.assert_frame_equal(summarise(runs[::-1]), frame)
-    assert list(frame["strategy"].unique()) == ["naive", "lang_spec_ft", "agem", "er"]
+    assert list(frame["strategy"].unique()) == ["naive", "agem", "er", "lang_spec_ft"]
     assert list(frame["order"].unique()) == ["mean", "h2l", "l2h", "en-de-th"]  # as they first appear
     assert comparisons(runs)[0].orders == ["en-de-th", "h2l", "l2h"]
 

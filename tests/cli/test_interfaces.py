@@ -9,8 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests.analysis.build import M, alone, record
+from xclrun.analysis.record import RunRecord
 
 from .conftest import SMALL, Told
 
@@ -80,6 +84,66 @@ def test_a_report_on_what_is_not_there(xclrun: Callable[..., Told]) -> None:
         told = xclrun("report", "--from-runs", f"--name={name}")
         assert told.code == 2
         assert told.line.startswith(f"--name={name}: {why}")
+
+
+def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
+    xclrun: Callable[..., Told], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = {"config": {"trainer": {"lr": 0.5}}}
+    runs = [record(seed=seed) for seed in (1, 2)]
+    runs += [alone(M, seed=seed, run_id=f"ft{seed}{name}", **of) for seed in (1, 2, 3)
+             for name, of in {"": {}, "-lr": other, "-data": {"data_fingerprint": "0"}}.items()]  # fmt: skip
+    sweeps = {"mine": ["naive-en-de-th-1", "naive-en-de-th-2"], "references": [r.run_id for r in runs[2:]]}
+    (here / "outputs" / "sweeps").mkdir(parents=True)
+    for k, (name, ids) in enumerate(sweeps.items()):
+        facts = {"name": name, "command": f"xclrun {name}", "started": "", "given": k, "runs": ids}
+        (here / "outputs" / "sweeps" / f"{name}.json").write_text(json.dumps(facts))
+    taken: list[tuple[str, list[str]]] = []
+
+    def write_report(records: list[RunRecord], folder: Path, name: str, *_: object) -> SimpleNamespace:
+        taken.append((name, sorted(r.run_id.removeprefix("naive-en-de-") for r in records)))
+        return SimpleNamespace(render=lambda: "", index=folder, summary_csv=folder)
+
+    monkeypatch.setattr("xclrun.report.write_report", write_report)
+    monkeypatch.setattr("xclrun.records.read_records", lambda outputs: runs)
+
+    def report(*arguments: str) -> Told:
+        return xclrun("report", "--from-runs", *arguments)
+
+    # The sweep of references alone is later, but serves the other.
+    last = "The last sweep of 2; `xclrun report NAME` is of another, --all of everything:\nmine: xclrun mine\n"
+    assert report().out.startswith(last)
+    assert report("mine", "--filter", "seed=2").code == 0
+    assert report("--all", "--filter", "strategy=naive", "--filter", "trainer.lr=1e-3,7").code == 0
+    assert report("references", "--filter", "order=en-de-th", "--filter", "seed=3").code == 0
+    assert report("--all").code == 0
+    assert taken[:4] == [
+        ("mine", ["ft1", "ft2", "th-1", "th-2"]),
+        ("mine-seed_2", ["ft2", "th-2"]),
+        ("all-strategy_naive-trainer.lr_1e_3_7", ["ft1", "ft2", "th-1", "th-2"]),
+        ("references-order_en_de_th-seed_3", ["ft3", "ft3-data", "ft3-lr"]),
+    ]
+    assert (taken[4][0], len(taken[4][1])) == ("all", 11)
+    wrong = {
+        "trainer.lrr=1": "--filter trainer.lrr=1: unknown key; did you mean 'trainer.lr'? Known: ",
+        "seed=7": "--filter seed=7: no run has it; there is 1, 2",
+        "seed": "--filter seed: needs KEY=VALUE, as in --filter trainer.epochs=5",
+    }
+    for given, line in wrong.items():
+        told = report("mine", "--filter", given)
+        assert (told.code, told.line[: len(line)]) == (2, line)
+
+
+def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here: Path) -> None:
+    assert "Next: `xclrun report mine` makes tables" in xclrun(*SMALL, "seed=1,2", "sweep_name=mine").err
+    # A name is of the runs that the last command with it had, and is no part of what a run is.
+    again = xclrun(*SMALL, "seed=2", "sweep_name=mine")
+    assert "note: mine had 1 run that this command has not" in again.err
+    assert "1 run (1 strategy × 1 order × 1 seed) on mini with tiny → outputs; 1 finished before" in again.err
+    assert [sweep["sweep"] for sweep in json.loads(xclrun("status", "--json").out)] == ["mine"]
+    line = "sweep_name=../x: letters, digits, '-', '_' and '.' only"
+    assert xclrun(*SMALL, "sweep_name=../x").line.startswith(line)
+    assert "share one name" in xclrun(*SMALL, "sweep_name=a,b").line
 
 
 def test_outputs_of_the_environment_serve_all_commands(

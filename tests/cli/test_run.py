@@ -40,7 +40,7 @@ def test_a_job_writes_its_directory_and_tells_the_matrix(xclrun: Callable[..., T
     assert f"[1/1] naive · h2l · seed 1   {run.run_id}" in lines
     assert [line.split()[:2] for line in lines if line.startswith("    ")] == [["0", "–"], ["1", "en"], ["2", "de"]]
     assert "1 of 1 runs finished in " in told.err
-    assert lines[-1].startswith("Next: `xclrun report` makes tables")
+    assert lines[-1].startswith("Next: `xclrun report sweep-")
     # Nothing lies beside the outputs: Hydra writes nothing of its own.
     assert [path.name for path in here.iterdir()] == ["outputs"]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from xclrun.analysis.aggregate import summarise
+from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.errors import UsageError
 from xclrun.report import write, write_report
+from xclrun.report.notes import comparison_notes
 
 from .study import LANGUAGES, run, study
 
@@ -154,6 +155,21 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
         "(with the same dataset, model and trainer settings)",
         "strategies differ in trainer.lr (0.001: naive; 0.01: er)",
         "intent: no bootstrap: no predictions of naive-en-th-1",
+    ]
+
+
+def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
+    """As `xclrun plan --missing` says it: the rest of the command is kept, and the sweep's name goes on being its."""
+    runs = [run("naive", order, seed, them) for order, them in (("en-th", ("en", "th")), ("th-en", ("th", "en")))
+            for seed in (1, 2)]  # fmt: skip
+    runs.append(run("er", "l2h", 1, ("en", "th"), settings={"expansion": {"name": "lang_spec_ada_t", "reduction": 2}}))
+    (comparison,) = comparisons(runs)
+    command = "xclrun sweep=demo trainer.epochs=3 strategy.memory=5 order=[en,th],[th,en] seed=1,2 sweep_name=x -m"
+    told = [note for note in comparison_notes(comparison, {r.run_id: command for r in runs}) if "T needs" in note]
+    kept = "T needs reference runs: xclrun sweep=demo trainer.epochs=3 sweep_name=demo-references strategy=lang_spec_ft"
+    assert told == [
+        f"{kept} 'order=[en,th]' seed=1,2 -m",
+        f"{kept} strategy.expansion=lang_spec_ada_t strategy.expansion.reduction=2 order=l2h seed=1 -m",
     ]
 
 

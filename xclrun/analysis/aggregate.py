@@ -17,7 +17,7 @@ import numpy as np
 
 from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, explain, measure
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.analysis.reference import REFERENCE, References
+from xclrun.analysis.reference import REFERENCE_MODELS, References, is_reference
 from xclrun.analysis.settings import grouped, strategy_labels
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ CONFIDENCE = 0.95
 
 NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
 
-# Where tables begin: what the others are compared with.
-BASELINES = ("naive", "lang_spec_ft", "inc_joint", "multilingual")
+# Where tables begin: what the others are compared with unless another baseline is named.
+BASELINE = "naive"
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any
 def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str, list[tuple[Any, ...]]]:
     """Return label → combinations (as in `combinations`) that other strategies of the comparison have and it has not.
 
-    A strategy that depends on the order is compared with the others that do; one that does not, by seeds and buckets
-    alone. An order that a strategy never ran is missing in ``mean`` only.
+    A strategy that depends on the order is compared with the others that do; one that does not, with the seeds and
+    buckets of these. An order that a strategy never ran is missing in ``mean`` only.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
-    every = set().union(*have.values())
     in_sequence = {key for label, keys in have.items() if _is_sequence(comparison, label) for key in keys}
+    every = in_sequence or set().union(*have.values())
     missing = {}
     for label, keys in have.items():
         wanted = in_sequence if _is_sequence(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in every}
@@ -153,26 +153,23 @@ def compared(
 ) -> dict[str, tuple[list[RunRecord], int]]:
     """Return label → the runs that enter its mean, and how many there would be were every combination finished.
 
-    A combination (order, seed, bucket) enters where every strategy that has runs in this order has finished it; of
-    those that do not depend on the order it takes their seed and bucket. Runs of ``lang_spec_ft`` are yardsticks: they
-    follow the others, and where they lack a seed they keep none of it from the others.
+    A combination (order, seed, bucket) enters where every strategy that has runs in this order has finished it.
+    Strategies that do not depend on the order (``lang_spec_ft``, ``multilingual``) are yardsticks: they follow the
+    others with the seeds and buckets that enter, keep none from them, and what they have counts as all there is.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     have = {label: runs for label, runs in have.items() if runs}
     in_sequence = [label for label in have if _is_sequence(comparison, label)]
     whole = {key for label in in_sequence for key in have[label]}
     common = whole.intersection(*(have[label].keys() for label in in_sequence))
-    seeds = {label: {key[:2] for key in runs} for label, runs in have.items()}
-    every_seed = set().union(*seeds.values())
-    shared = every_seed.intersection(*(seeds[k] for k in have if comparison.strategies[k][0].strategy != REFERENCE))
-    common = {key for key in common if key[:2] in shared}
-    if in_sequence:
-        shared = {key[:2] for key in common}
+    shared = {key[:2] for key in common}
     found = {}
     for label, runs in have.items():
-        sequence = label in in_sequence
-        chosen = [run for key, run in runs.items() if unpaired or (key in common if sequence else key[:2] in shared)]
-        found[label] = (chosen, len(whole) if sequence else len(every_seed))
+        if label in in_sequence:
+            found[label] = [run for key, run in runs.items() if unpaired or key in common], len(whole)
+        else:
+            chosen = [run for key, run in runs.items() if unpaired or not in_sequence or key[:2] in shared]
+            found[label] = chosen, len(chosen)
     return found
 
 
@@ -239,6 +236,9 @@ def _is_sequence(comparison: Comparison, label: str) -> bool:
     return comparison.strategies[label][0].stream == "sequence"
 
 
-def _strategy_rank(item: tuple[str, list[RunRecord]]) -> tuple[int, list[tuple[bool, int, str]]]:
-    name = item[1][0].strategy
-    return (BASELINES.index(name) if name in BASELINES else len(BASELINES), natural(item[0]))
+def _strategy_rank(item: tuple[str, list[RunRecord]]) -> tuple[int, bool, list[tuple[bool, int, str]]]:
+    """Sort key of tables: the baseline first, the reference models last."""
+    first = item[1][0]
+    name = first.strategy.partition("+")[0]
+    last = 1 + REFERENCE_MODELS.index(name) if is_reference(first) else 0
+    return (last, first.strategy != BASELINE, natural(item[0]))

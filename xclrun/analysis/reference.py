@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +15,14 @@ from xclrun.analysis.settings import config_settings
 from xclrun.plan import adapters_of
 
 REFERENCE = "lang_spec_ft"
+
+# Yardsticks rather than strategies against forgetting (CCL §3.1): tables rule them off and never mark them as best.
+REFERENCE_MODELS = (REFERENCE, "multilingual", "inc_joint")
+
+
+def is_reference(record: RunRecord) -> bool:
+    """Whether a run is of a reference model, with language adapters or without."""
+    return record.strategy.partition("+")[0] in REFERENCE_MODELS
 
 
 class References:
@@ -43,6 +54,14 @@ class References:
                         found.setdefault(language, (run, j + 1, j))
         return [found.get(language) for language in record.languages]
 
+    def of(self, records: Iterable[RunRecord]) -> list[RunRecord]:
+        """Return the reference runs from which the reference scores of ``records`` come, each once."""
+        found: dict[str, RunRecord] = {}
+        for record in records:
+            for metric in record.scores if record.stream == "sequence" else ():
+                found |= {cell[0].run_id: cell[0] for cell in self.cells(record, metric) if cell is not None}
+        return list(found.values())
+
     def scores(self, record: RunRecord, metric: str) -> np.ndarray:
         """Return M, shape (N,), in the order of the run's languages; NaN where no reference run has the language."""
         found = self.cells(record, metric)
@@ -53,6 +72,37 @@ def reference_name(record: RunRecord) -> str:
     """Return the name of the strategy that gives a run's reference scores."""
     adapters = adapters_of(record.config["strategy"])
     return REFERENCE if adapters is None else f"{REFERENCE}+{adapters['name']}"
+
+
+def reference_command(
+    overrides: Iterable[str], adapters: Mapping[str, Any] | None, orders: Iterable[str], seeds: Iterable[int]
+) -> str:
+    """Return the command that makes the reference runs of the runs that another command made.
+
+    Args:
+        overrides: of that command; all but what they say of strategy, order and seed is kept.
+        adapters: settings of the runs' language adapters (`xclrun.plan.adapters_of`).
+        orders: as overrides want them: ``h2l``, or ``[en,de]``.
+    """
+    given = [text for text in overrides if text not in ("-m", "--multirun")]
+    kept = [text for text in given if re.split("[=./]", text)[0] not in ("strategy", "order", "seed", "sweep_name")]
+    # A sweep's name goes on standing for the runs that it had.
+    sweeps = [text.partition("=")[2] for text in kept if text.startswith("sweep=")]
+    named = [f"sweep_name={name}-references" for name in sweeps]
+    strategy = [f"strategy={REFERENCE}", *_adapter_overrides(adapters)]
+    order, seed = ",".join(dict.fromkeys(orders)), ",".join(str(seed) for seed in sorted(set(seeds)))
+    return shlex.join(["xclrun", *kept, *named, *strategy, f"order={order}", f"seed={seed}", "-m"])
+
+
+def _adapter_overrides(adapters: Mapping[str, Any] | None) -> list[str]:
+    """Return the overrides that give reference runs their language adapters, where they have any."""
+    settings = dict(adapters or {})
+    overrides = [f"strategy.expansion={settings.pop('name')}"] if settings else []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            value = "{" + ",".join(f"{name}:'{item}'" for name, item in value.items()) + "}"
+        overrides += [] if value is None else [f"strategy.expansion.{key}={value}"]
+    return overrides
 
 
 def _key(record: RunRecord) -> tuple[object, ...]:

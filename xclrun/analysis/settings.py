@@ -6,11 +6,12 @@ Runs of one strategy with different settings get a label each, made of what diff
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from xclrun.analysis.record import RunRecord
+from xclrun.errors import UsageError, did_you_mean
 from xclrun.plan import NOT_IDENTITY, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
@@ -39,7 +40,7 @@ def config_settings(record: RunRecord) -> Settings:
 
 
 def _config_settings(record: RunRecord) -> Settings:
-    return tuple(sorted((k, v) for k, v in _flat(identity(record.config)) if k not in NAMED))
+    return tuple(sorted((k, v) for k, v in _flat(identity(record.config), FREE) if k not in NAMED))
 
 
 def content_settings(record: RunRecord) -> Settings:
@@ -52,6 +53,58 @@ def content_settings(record: RunRecord) -> Settings:
         ("algorithms", str(record.algorithms)),
         ("strategy.version", str(record.strategy_version)),
     )
+
+
+def parse_filters(given: Iterable[str]) -> dict[str, set[str]]:
+    """Return key → values of filters such as ``trainer.epochs=5`` or ``strategy=naive,er``.
+
+    Raises:
+        UsageError: one is no ``KEY=VALUE``, or a key is given twice.
+    """
+    found: dict[str, set[str]] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise UsageError(f"--filter {text}: needs KEY=VALUE, as in --filter trainer.epochs=5")
+        if key in found:
+            raise UsageError(f"--filter {text}: {key} is given twice; several values stand with commas: {key}=1,2")
+        found[key] = {value} if value.startswith("[") else set(value.split(","))
+    return found
+
+
+def filtered(records: Sequence[RunRecord], filters: Mapping[str, set[str]]) -> list[RunRecord]:
+    """Return the runs that have one of the values of every filter (see `parse_filters`).
+
+    Keys are those of the config; ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. Numbers are
+    compared as numbers.
+
+    Raises:
+        UsageError: no run has the key, or none of its values.
+    """
+    kept = list(records)
+    for key, values in filters.items():
+        facts = {r.run_id: _facts(r) for r in kept}
+        known = sorted({name for of in facts.values() for name in of})
+        if facts and key not in known:
+            raise UsageError(f"--filter {key}={','.join(sorted(values))}: unknown key; {did_you_mean(key, known)}")
+        there = sorted({of[key] for of in facts.values() if key in of})
+        wanted = {_number(value) for value in values}
+        kept = [r for r in kept if key in facts[r.run_id] and _number(facts[r.run_id][key]) in wanted]
+        if facts and not kept:
+            raise UsageError(f"--filter {key}={','.join(sorted(values))}: no run has it; there is {', '.join(there)}")
+    return kept
+
+
+def _facts(record: RunRecord) -> dict[str, str]:
+    named = {"strategy": record.strategy, "order": record.order, "dataset": record.dataset, "model": record.model}
+    return dict(_flat(record.config)) | named
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def strategy_labels(
@@ -127,13 +180,16 @@ def _short(key: str, value: str) -> str:
     return value[:6] if key in ("data", "encoder") else value
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def _flat(
+    config: Mapping[str, Any], without: Collection[str] = frozenset(), prefix: str = ""
+) -> Iterable[tuple[str, str]]:
+    """Yield (dotted key, value) of a nested config, but for the keys ``without`` and what is below them."""
     for key, value in config.items():
         dotted = f"{prefix}{key}"
-        if dotted in FREE:
+        if dotted in without:
             continue
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{dotted}.")
+            yield from _flat(value, without, f"{dotted}.")
         else:
             yield dotted, _text(value)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
 
+from xclrun.analysis.reference import reference_command
 from xclrun.command.common import Parser
 from xclrun.errors import UsageError
 from xclrun.run import Run, plan_jobs
@@ -72,22 +72,8 @@ def _command(overrides: Sequence[str], runs: Sequence[Run], what: str) -> str:
     """Return the command that makes the missing runs."""
     if what != "T":
         return shlex.join(["xclrun", *overrides, "-m"])
-    kept = [o for o in overrides if re.split("[=./]", o)[0] not in ("strategy", "order", "seed")]
-    seeds = ",".join(str(seed) for seed in sorted({run.config.seed for run in runs}))
-    orders = ",".join(dict.fromkeys(_order(run) for run in runs))
-    strategy = ["strategy=lang_spec_ft", *_adapters(runs[0])]
-    return shlex.join(["xclrun", *kept, *strategy, f"order={orders}", f"seed={seeds}", "-m"])
-
-
-def _adapters(reference: Run) -> list[str]:
-    """Return the overrides that give reference runs their language adapters, where they have any."""
-    settings = dict(reference.resolved["strategy"]["expansion"] or {})
-    overrides = [f"strategy.expansion={settings.pop('name')}"] if settings else []
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            value = "{" + ",".join(f"{name}:'{item}'" for name, item in value.items()) + "}"
-        overrides += [] if value is None else [f"strategy.expansion.{key}={value}"]
-    return overrides
+    orders, seeds = (_order(run) for run in runs), (run.config.seed for run in runs)
+    return reference_command(overrides, runs[0].resolved["strategy"]["expansion"], orders, seeds)
 
 
 def _order(run: Run) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,23 @@ INTERVALS = ("percentile", "bca", "paper")
 
 def main(arguments: Sequence[str]) -> int:
     """Write and print a report; return the exit code."""
-    options = parser(
-        "report", "Tables and figures over all finished runs, or over those of one sweep; read from MLflow."
+    options = parser("report", "Tables and figures over the finished runs of a sweep, or over all; read from MLflow.")
+    options.add_argument("sweep", nargs="?", help="name of a sweep (default: the last one that was started)")
+    options.add_argument("--all", action="store_true", help="over all runs, of whatever sweep")
+    options.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only runs with this value, or one of several with commas, as in trainer.epochs=5 or strategy=naive,er; "
+        "may be given several times",
     )
-    options.add_argument("sweep", nargs="?", help="name of a sweep (default: all runs)")
     options.add_argument("--name", help="folder under <outputs>/reports (default: the sweep's name, or all)")
+    options.add_argument(
+        "--baseline",
+        metavar="LABEL",
+        help="strategy that significance marks compare with, as tables name it (default: naive, else the first tested)",
+    )
     options.add_argument("--json", action="store_true", help="print facts as JSON instead of tables")
     options.add_argument("--from-runs", action="store_true", help="read the run directories instead of MLflow")
     options.add_argument(
@@ -53,28 +66,40 @@ def main(arguments: Sequence[str]) -> int:
     outputs = existing(given.outputs)
 
     from xclrun.analysis.fewshot import is_few_shot
-    from xclrun.analysis.reference import REFERENCE
+    from xclrun.analysis.reference import References
+    from xclrun.analysis.settings import filtered, parse_filters
     from xclrun.command.behind import read_behind
     from xclrun.launch import command
-    from xclrun.records import read_predictions
+    from xclrun.records import read_predictions, sweeps
     from xclrun.report import write_report
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.sections import Options
 
-    sweep = _sweep(outputs, given.sweep) if given.sweep else None
+    if given.all and given.sweep:
+        raise UsageError(f"report {given.sweep} --all: give the name of a sweep, or --all")
+    known = {sweep["name"]: sweep for sweep in sweeps(outputs)}
+    if given.sweep:
+        choose("sweep", given.sweep, known, str(outputs))
+    filters = parse_filters(given.filter)
     with _lasting():
         mirror, pool = _records(outputs, given)
+    sweep = None if given.all else known[given.sweep] if given.sweep else _last(known, pool)
     records, commands = pool, [command()]
     if sweep is not None:
-        # Reference runs serve the runs of the sweep wherever they were run.
-        records = [r for r in pool if r.run_id in set(sweep["runs"]) or r.strategy.startswith(REFERENCE)]
+        wanted = set(sweep["runs"])
+        records = [r for r in pool if r.run_id in wanted]
         commands.append(sweep["command"])
-    name = given.sweep or "all" if given.name is None else given.name
+    records = filtered(records, filters)
+    if sweep is not None or filters:
+        # The runs that their transfer is measured by, wherever they were run; a run that is there twice counts once.
+        records += References(pool).of(records)
+    name = _name(sweep, given.filter) if given.name is None else given.name
     check_name("--name", name)
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
-    tables = table_of(given.sweep or ""), sweep_table(given.sweep or "")
+    of = "" if sweep is None else sweep["name"]
+    tables = table_of(of), sweep_table(of)
     how = Options(given.unpaired, given.interval, given.full, *tables)
     folder = outputs / "reports" / name
     behind = read_behind(outputs, records)
@@ -84,12 +109,18 @@ def main(arguments: Sequence[str]) -> int:
     def predictions() -> dict[str, Predictions]:
         return read_predictions(outputs, finished, lambda told: print(f"note: {told}", file=sys.stderr))
 
-    made = write_report(records, folder, name, commands, predictions, pool, how, behind)
+    started = {run_id: one["command"] for one in known.values() for run_id in one["runs"]}
+    made = write_report(records, folder, name, commands, predictions, pool, how, behind, started)
     if mirror is not None:
         mirror.send_report(name, folder, made.to_json())
     if given.json:
         print(json.dumps(made.to_json(), indent=1))
     else:
+        if sweep is not None and not given.sweep:
+            others = (
+                f" of {len(known)}; `xclrun report NAME` is of another, --all of everything" if len(known) > 1 else ""
+            )
+            print(f"The last sweep{others}:\n{sweep['name']}: {sweep['command']}\n")
         print(made.render())
         print(f"\nOpen {made.index} (tables, tests and figures); the numbers are in {made.summary_csv}")
     return 0
@@ -109,12 +140,22 @@ def _lasting() -> Iterator[None]:
         gc.enable()
 
 
-def _sweep(outputs: Path, name: str) -> dict[str, Any]:
-    from xclrun.records import sweeps
+def _last(known: Mapping[str, dict[str, Any]], pool: Sequence[RunRecord]) -> dict[str, Any] | None:
+    """Return the sweep whose command was given last; one of reference runs alone serves an earlier one.
 
-    known = {sweep["name"]: sweep for sweep in sweeps(outputs)}
-    choose("sweep", name, known, str(outputs))
-    return known[name]
+    None where no sweep is known: then all runs are meant.
+    """
+    from xclrun.analysis.reference import REFERENCE
+
+    compared = {r.run_id for r in pool if r.strategy.partition("+")[0] != REFERENCE}
+    latest = list(reversed(known.values()))
+    return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))
+
+
+def _name(sweep: Mapping[str, Any] | None, filters: Sequence[str]) -> str:
+    """Return the name of a report: that of its sweep, with what it was narrowed to."""
+    name = "all" if sweep is None else str(sweep["name"])
+    return "-".join([name, *(re.sub(r"[^\w.]+", "_", text).strip("_.") for text in filters)])[:100]
 
 
 def _records(outputs: Path, given: argparse.Namespace) -> tuple[Mirror | None, list[RunRecord]]:

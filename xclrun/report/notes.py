@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, missing_combinations
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.analysis.reference import References, reference_name
+from xclrun.analysis.reference import References, reference_command, reference_name
 from xclrun.analysis.settings import differing_settings, grouped
+from xclrun.plan import adapters_of
 
 
-def comparison_notes(comparison: Comparison) -> list[str]:
-    """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike."""
-    return [*_missing(comparison), *_reference_notes(comparison), *_differing(comparison), *_versions(comparison)]
+def comparison_notes(comparison: Comparison, commands: Mapping[str, str] | None = None) -> list[str]:
+    """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike.
+
+    ``commands`` is run id → the command that made it, where that is known.
+    """
+    return [
+        *_missing(comparison),
+        *_reference_notes(comparison, commands or {}),
+        *_differing(comparison),
+        *_versions(comparison),
+    ]
 
 
 def _versions(comparison: Comparison) -> Iterator[str]:
@@ -50,22 +60,30 @@ def _differing(comparison: Comparison) -> Iterator[str]:
         yield f"strategies differ in {key} ({told})"
 
 
-def _reference_notes(comparison: Comparison) -> list[str]:
-    """Say which command makes the reference runs that T lacks; the first language of an order needs none."""
+def _reference_notes(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
+    """Say which commands make the reference runs that T lacks; the first language of an order needs none."""
     references, metric = References(comparison.runs), TASKS[comparison.tasks[0]]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
     notes = []
-    for name, runs in grouped(lacking, reference_name).items():
-        first, seeds = runs[0], ",".join(map(str, sorted({run.seed for run in runs})))
-        is_list = first.order == "-".join(first.languages)
-        order = f"'order=[{','.join(first.languages)}]'" if is_list else f"order={first.order}"
-        strategy = f"strategy={name.replace('+', ' strategy.expansion=')}"
-        settings = f"dataset={comparison.dataset} model={comparison.model} {strategy} {order} seed={seeds}"
-        notes.append(
-            f"T needs reference runs: xclrun {settings} -m (with the same dataset, model and trainer settings)"
+    for (_, command), runs in grouped(lacking, lambda r: (reference_name(r), commands.get(r.run_id))).items():
+        first = runs[0]
+        # Each language is learnt alone: of orders of the same languages the first will do.
+        orders = {frozenset(run.languages): _order(run) for run in reversed(runs)}
+        overrides = [f"dataset={comparison.dataset}", f"model={comparison.model}"]
+        if command is not None:
+            overrides = shlex.split(command)[1:]
+        made = reference_command(
+            overrides, adapters_of(first.config["strategy"]), orders.values(), (run.seed for run in runs)
         )
+        told = "" if command is not None else " (with the same dataset, model and trainer settings)"
+        notes.append(f"T needs reference runs: {made}{told}")
     return notes
+
+
+def _order(run: RunRecord) -> str:
+    """Return the order of a run as an override wants it."""
+    return f"[{','.join(run.languages)}]" if run.order == "-".join(run.languages) else run.order
 
 
 def report_notes(records: Sequence[RunRecord]) -> list[str]:

@@ -132,6 +132,7 @@ def write_report(
     pool: Sequence[RunRecord] | None = None,
     options: Options | None = None,
     behind: Behind | None = None,
+    started: Mapping[str, str] | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
 
@@ -147,6 +148,7 @@ def write_report(
         pool: all runs that are known, to count tuning trials; None: ``records``.
         options: how it is made.
         behind: predictions and words of few-shot runs.
+        started: run id → the command that made it, to tell how to make what is missing.
 
     Raises:
         UsageError: no run has finished, or ``out`` cannot be written.
@@ -169,7 +171,7 @@ def write_report(
         frame, references, few_shot = summarise(others, options.unpaired), References(others), few_shot_scores(unique)
         tried = trials(records if pool is None else pool)
         sections: list[Shown] = [
-            make_section(c, frame, references, predicted, tried, options, comparison_notes(c), parts)
+            make_section(c, frame, references, predicted, tried, options, comparison_notes(c, started), parts)
             for c, parts in zip(found, curves, strict=True)
         ]
         sections += few_shot_sections(unique, behind, options.few_shot_table)
