@@ -82,9 +82,8 @@ def make_sweep(composed: Sequence[Composed]) -> Sweep:
     runs = plan_jobs((job.config, job.resolved) for job in composed)
     if len(names := {job.config.sweep_name for job in composed}) > 1:
         raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: the runs of one command share one name")
-    named = names - {None} or {
-        text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")
-    }
+    named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
+    named = {name for name in names if name is not None} or named
     name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
     check_name("sweep", name)
     return Sweep(name, command(), tuple(runs))

@@ -148,7 +148,7 @@ def _last(known: Mapping[str, dict[str, Any]], pool: Sequence[RunRecord]) -> dic
     from xclrun.analysis.reference import REFERENCE
 
     compared = {r.run_id for r in pool if r.strategy.partition("+")[0] != REFERENCE}
-    latest = list(reversed(known.values()))
+    latest = list(known.values())[::-1]
     return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))
 
 
