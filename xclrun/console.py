@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.errors import XclrunError
 from xclrun.plan import Hop
-from xclrun.task import METRICS
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import Stopped
 
@@ -34,9 +33,9 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def cells(scores: Mapping[str, float]) -> str:
-    """Return the scores of one language as percent: ``92.5`` or, with slots, ``92.5|80.1``."""
-    return "|".join(f"{100 * scores[metric.name]:.1f}" for metric in METRICS if metric.name in scores)
+def learnt(hop: Hop) -> str:
+    """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``."""
+    return "before" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} joint"
 
 
 class Console(Listener):
@@ -77,14 +76,22 @@ class Console(Listener):
     def _number(self, run: Run) -> str:
         return f"[{self.runs.index(run.id) + 1}/{len(self.runs)}]"
 
+    def _fitted(self, parts: Sequence[str], between: str) -> str:
+        """Return parts in one line where they fit the terminal, else each in its own."""
+        together = between.join(parts)
+        return together if len(together) + 2 <= self.width else "\n  ".join(parts)
+
     def run_started(self, run: Run) -> None:
-        self.hops = len(run.stream.hops) - 1
+        from xclrun.matrix import MatrixRows, width_of_terminal
+
+        self.hops, self.width = len(run.stream.hops) - 1, width_of_terminal()
         if self.held:
             line(f"{self._number(run)} {run.label}: started")
-        self.say(f"\n{self._number(run)} {run.label}   {run.id}")
-        metrics = " | ".join(m.title for m in run.dataset.kind.metrics(tagged=bool(run.dataset.tags)))
-        columns = "".join(f"{language:>12}" for language in run.stream.languages)
-        self.say(f"  {'hop':>3}  {'learnt':<10}{columns}     test: {metrics}, %")
+        self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
+        metrics = run.dataset.kind.metrics(tagged=bool(run.dataset.tags))
+        names = [learnt(hop) for hop in run.stream.hops]
+        self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
+        self.say(self.rows.head())
 
     def skipped(self, run: Run) -> None:
         """Say that a run is finished already."""
@@ -133,13 +140,12 @@ class Console(Listener):
         """Epochs are shown on the bar alone: a log gets one line per hop."""
 
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
+        from xclrun.matrix import brief
+
         self._close()
-        row = "".join(f"{cells(scores[language]):>12}" for language in run.stream.languages)
-        note = (
-            "shared" if shared else (duration(time.monotonic() - self.hop_began) if hop.index else "before fine-tuning")
-        )
-        learnt = "–" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} languages"
-        self.say(f"  {hop.index:>3}  {learnt:<10}{row}     {note}")
+        note = "shared" if shared else brief(time.monotonic() - self.hop_began) if hop.index else ""
+        own = hop.train[-1] if hop.train and run.stream.kind != "joint" else None
+        self.say(self.rows.row(hop.index, learnt(hop), scores, own, note))
         self.hop_began = time.monotonic()
 
     def run_ended(self, run: Run, seconds: float) -> None:
@@ -157,7 +163,7 @@ class Console(Listener):
             values = [(name, measured[name, ""]) for name in ("F", "T", "T0", "FP")]
             known = [f"{name} {100 * value:.2f}" for name, value in values if isinstance(value, float)]
             told.append(f"{task}: {'  '.join(known)}")
-        self.say(f"  {' · '.join(told)}   ({duration(seconds)})", last=True)
+        self.say(f"  {self._fitted([*told, f'({duration(seconds)})'], ' · ')}", last=True)
 
     def run_failed(self, run: Run, error: BaseException) -> None:
         self._close()

@@ -96,17 +96,25 @@ def test_tables_with_slots_say_how_they_were_scored(settings: dict[str, str], no
     assert note not in tables.main(["intent"]).notes
 
 
-def test_text_fits_the_width_and_has_no_escape_codes() -> None:
+def test_text_fits_the_width_and_loses_no_number() -> None:
     records = study(("naive", "er", "lang_spec_ft", "lang_spec_trans"))
-    records += [run("er", "h2l", 1, LANGUAGES, settings={"memory": 6000, "every_k": 100, "interleave": "replace"})]
-    for width in (100, 80):
-        text = "".join(
-            table.text(width) for table in (summary(records).main(["slots"]), summary(records).orders("slots"))
-        )
-        assert max(map(len, text.splitlines())) <= width
-        assert "\x1b" not in text
-        assert "±" in text
-        assert "…" not in text  # no number is cut
+    settings = {"memory": 6000, "every_k": 100, "interleave": "replace"}
+    records += [run("er", order, 1, them, settings=settings) for order, them in (("h2l", LANGUAGES), ("x" * 30, "ab"))]
+    of = summary(records)
+    tables = [of.main(["slots"]), of.orders("slots"), of.main(["intent", "slots"]), of.languages("intent", "FP")]
+    for width in (100, 80, 60):
+        for table in tables:
+            text = table.text(width)
+            assert max(map(len, text.splitlines())) <= width
+            assert "\x1b" not in text
+            assert "…" not in text
+            for row in table.rows:
+                for cell in row[table.left :]:
+                    assert re.search(rf"(^|  ){re.escape(cell)}(  |$)", text, re.MULTILINE), (cell, width)
+    # What a usual study prints stays in one piece at 80 columns.
+    plain = summary(study(("naive", "er", "lang_spec_trans")))
+    for table in (plain.main(["slots"]), plain.orders("slots")):
+        assert table.text(80).count("strategy") == 1
 
 
 def test_text_shows_every_cell() -> None:

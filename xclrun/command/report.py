@@ -6,6 +6,7 @@ import argparse
 import gc
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -121,8 +122,8 @@ def main(arguments: Sequence[str]) -> int:
                 f" of {len(known)}; `xclrun report NAME` is of another, --all of everything" if len(known) > 1 else ""
             )
             print(f"The last sweep{others}:\n{sweep['name']}: {sweep['command']}\n")
-        print(made.render())
-        print(f"\nOpen {made.index} (tables, tests and figures); the numbers are in {made.summary_csv}")
+        print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
+        print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {made.summary_csv}.")
     return 0
 
 

@@ -20,6 +20,7 @@ from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.table import Table as RichTable
 
 # The measures of the tables and which way is better; the others are in summary.csv.
 SHOWN = {"F": "↓", "T": "↑", "T0": "↑", "FP": "↑"}
@@ -36,6 +37,11 @@ DEFINITIONS = {
     "T0": "zero-shot transfer: score on a language before it is learnt minus the score before any fine-tuning (hop 0)",
     "FP": "final performance: mean score over all languages after the last hop",
 }
+
+
+# On a terminal: columns between two of a table, and how narrow a column of names can be folded at the most.
+GAP = 2
+NAMES = 18
 
 
 class Cell(str):
@@ -132,22 +138,47 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def text(self, width: int = 100) -> str:
-        """Return the table as aligned text, at most ``width`` columns wide, without escape codes."""
-        from rich import box
+        """Return the table as aligned text, at most ``width`` columns wide, without escape codes.
+
+        Names fold where they are long; where the numbers do not fit side by side they go on in a table below.
+        """
         from rich.console import Console
+        from rich.text import Text
+
+        out = io.StringIO()
+        console = Console(file=out, width=width, color_system=None, force_terminal=False, legacy_windows=False)
+        grids = [part for block in self._blocks(width) for part in ("", self._grid(block))][1:]
+        console.print(Text(self.title), *grids, *map(Text, self.notes), sep="\n")
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+    def _blocks(self, width: int) -> list[list[int]]:
+        """Return the columns of numbers that fit side by side, in as few blocks as possible."""
+        from rich.cells import cell_len
+
+        wide = [max(map(cell_len, column)) + GAP for column in zip(self.header, *self.rows, strict=True)]
+        room = width - sum(min(wide[k], NAMES) for k in range(self.left))
+        blocks: list[list[int]] = [[]]
+        for k in range(self.left, len(wide)):
+            if blocks[-1] and sum(wide[j] for j in blocks[-1]) + wide[k] - GAP > room:
+                blocks.append([])
+            blocks[-1].append(k)
+        return blocks
+
+    def _grid(self, numbers: Sequence[int]) -> RichTable:
+        from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for k, name in enumerate(self.header):
+        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        shown = [*range(self.left), *numbers]
+        for k in shown:
             left = k < self.left
-            grid.add_column(Text(name), justify="left" if left else "right", no_wrap=not left, overflow="fold")
+            grid.add_column(
+                Text(self.header[k]), justify="left" if left else "right", no_wrap=not left, overflow="fold"
+            )
         for row in self.rows:
-            grid.add_row(*map(Text, row))
-        out = io.StringIO()
-        console = Console(file=out, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-        console.print(Text(self.title), grid, *(Text(note) for note in self.notes), sep="\n")
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+            grid.add_row(*(Text(row[k]) for k in shown))
+        return grid
 
 
 @dataclass

@@ -1,0 +1,104 @@
+"""The score matrix on a terminal: it fits, shows every score, and marks the language just learnt."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from xclrun.console import Console
+from xclrun.matrix import MARK, MatrixRows, brief
+from xclrun.plan import independent, joint, sequence
+from xclrun.task import INTENT_ACCURACY, SLOT_F1
+
+SIX = ("en", "de", "fr", "es", "hi", "th")
+METRICS = (INTENT_ACCURACY, SLOT_F1)
+
+
+def scores_of(languages: tuple[str, ...], hop: int) -> dict[str, dict[str, float]]:
+    """Scores that are all different, perfect ones among them."""
+    values = ((0.5 * j + 1) / (len(languages) + 2) + 0.0101 * hop for j in range(len(languages)))
+    return {
+        language: {"intent_accuracy": 1.0 if j == 0 else value, "slot_f1": value / 7}
+        for j, (language, value) in enumerate(zip(languages, values, strict=True))
+    }
+
+
+def told(capsys: pytest.CaptureFixture[str], stream: Any, columns: int, patch: pytest.MonkeyPatch) -> list[str]:
+    """What a console says of a whole run, line by line."""
+    patch.setenv("COLUMNS", str(columns))
+    kind = SimpleNamespace(metrics=lambda tagged: METRICS)
+    label = "lang_spec_ft+lang_spec_ada_f · order1 · seed 12"
+    run: Any = SimpleNamespace(
+        id="mini-lang_spec_ft+lang_spec_ada_f-order1-s12-4d06d52c0d07", label=label, stream=stream,
+        dataset=SimpleNamespace(kind=kind, tags=("O",)),
+    )  # fmt: skip
+    console = Console([run.id])
+    console.run_started(run)
+    for hop in stream.hops:
+        console.hop_ended(run, hop, scores_of(stream.languages, hop.index), shared=hop.index == 2)
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    "languages", [SIX, tuple(f"l{k}" for k in range(10)), tuple(f"l{k}" for k in range(40)), ("sentiment140", "agnews")]
+)
+def test_the_matrix_fits_a_terminal_and_shows_every_score(
+    languages: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = sequence(languages)
+    for columns in (80, 60):
+        lines = told(capsys, stream, columns, monkeypatch)
+        assert max(map(len, lines)) <= columns
+        text = "\n".join(lines)
+        assert "…" not in text
+        shown = re.findall(r"(?<![\w.])100(?![\w.])|\d+\.\d(?! s\b)", text)
+        for hop in stream.hops:
+            for values in scores_of(languages, hop.index).values():
+                for value in values.values():
+                    assert ("100" if value == 1 else f"{100 * value:.1f}") in shown
+        assert len(shown) == len(stream.hops) * len(languages) * 2
+        assert "intent accuracy" in text
+        assert text.count("shared") == 1
+
+
+def test_six_languages_and_two_metrics_take_a_line_for_each_hop(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = told(capsys, sequence(SIX), 80, monkeypatch)
+    rows = [line for line in lines if re.match(r" +\d ", line)]
+    assert [line.split()[:2] for line in rows] == [["0", "before"], *([str(k + 1), name] for k, name in enumerate(SIX))]
+    head = next(line for line in lines if "learnt " in line and line.split()[0] == "hop")
+    assert head.split() == ["hop", "learnt", *SIX]
+    # One mark a row: at the end of its language's column.
+    ends = {name: head.index(name) + len(name) for name in SIX}
+    assert MARK not in rows[0]
+    for name, row in zip(SIX, rows[1:], strict=True):
+        assert row.count(MARK) == 1
+        cell = row[row.index(MARK) :].split()[0]
+        assert row.index(cell) + len(cell) == ends[name]
+    assert any(MARK in line and "the language just learnt" in line for line in lines)
+
+
+def test_the_mark_is_that_of_the_stream(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def marks(stream: Any) -> list[int]:
+        lines = told(capsys, stream, 80, monkeypatch)
+        return [line.count(MARK) for line in lines if re.match(r" +\d ", line)]
+
+    assert marks(sequence(SIX, cumulative=True)) == marks(independent(SIX)) == [0, 1, 1, 1, 1, 1, 1]
+    assert marks(joint(SIX)) == [0, 0]  # all are learnt at once
+
+
+def test_a_terminal_has_the_mark_in_reverse_and_a_log_has_no_escape_codes() -> None:
+    plain, styled = (MatrixRows(SIX, METRICS, SIX, 80, styled) for styled in (False, True))
+    of = scores_of(SIX, 1)
+    assert "\x1b" not in plain.head() + plain.row(1, "en", of, "en", "")
+    assert re.search(r"\x1b\[7m›100\|\d+\.\d\x1b\[0m", styled.row(1, "en", of, "en", ""))
+    assert re.sub(r"\x1b\[\d*m", "", styled.row(1, "en", of, "en", "")) == plain.row(1, "en", of, "en", "")
+
+
+def test_durations_at_the_end_of_a_row_are_short() -> None:
+    seconds = {0.04: "0.0 s", 59.9: "59.9 s", 60: "1 min", 3569: "59 min", 3580: "1.0 h", 360000: "100.0 h"}
+    assert {s: brief(s) for s in seconds} == seconds
