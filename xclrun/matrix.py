@@ -12,7 +12,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -122,11 +121,8 @@ class MatrixRows:
         wide = max(text.cell_len for text in named) + 2
         across = max(1, self._room // wide)
         blocks = [named[k : k + across] for k in range(0, len(named), across)]
-        leads = [(hop, learnt, note)]
-        return [
-            self._line(*lead[:2], block, lead[2], wide)
-            for lead, block in zip_longest(leads, blocks, fillvalue=("", "", ""))
-        ]
+        below = [self._line("", "", block, "", wide) for block in blocks[1:]]
+        return [self._line(hop, learnt, blocks[0], note, wide), *below]
 
     def _line(self, hop: str, learnt: str, cells: Sequence[Text], note: str, wide: int = 0) -> str:
         grid = Table.grid(padding=0)

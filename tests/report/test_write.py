@@ -76,8 +76,9 @@ def test_the_page_for_people(report: write.Report) -> None:
 
 
 def test_what_a_terminal_shows(report: write.Report) -> None:
-    text = report.render()
-    assert max(map(len, text.splitlines())) <= 100
+    for width in (100, 80):
+        text = report.render(width)
+        assert max(map(len, text.splitlines())) <= width
     for part in (
         "mini · tiny",
         "Intent, mean over orders and seeds",

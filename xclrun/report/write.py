@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import datetime
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class Report:
             blocks += [table.text(width) for table in section.terminal]
             blocks += [_wrapped(section.notes, width)] if section.notes else []
         blocks += [_wrapped(self.notes, width)] if self.notes else []
-        blocks += dict.fromkeys(section.legend for section in self.sections)
+        blocks += dict.fromkeys(textwrap.fill(section.legend, width) for section in self.sections)
         return "\n".join(blocks)
 
     def to_json(self) -> dict[str, Any]:
@@ -264,6 +265,4 @@ def _figure_lines(report: Report) -> list[str]:
 
 
 def _wrapped(notes: Sequence[str], width: int) -> str:
-    import textwrap
-
     return "\n".join(textwrap.fill(note, width, initial_indent="- ", subsequent_indent="  ") for note in notes) + "\n"
