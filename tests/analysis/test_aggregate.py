@@ -88,13 +88,33 @@ def test_mean_over_orders_and_seeds_with_its_spread() -> None:
     runs += [record(order="l2h", languages=["th", "de", "en"], seed=1, scores=np.full((4, 3), 0.8))]
     frame = summarise(runs)
     mean = row(frame, "FP")
-    assert (mean["value"], mean["n"], mean["status"]) == (pytest.approx(0.7), 3, "ok")
-    assert mean["std"] == pytest.approx(0.1)  # √((.01 + 0 + .01) / 2)
-    low, high = stats.t.interval(0.95, 2, loc=0.7, scale=0.1 / np.sqrt(3))
+    # Within orders first: (.65 + .8) / 2, not the run-weighted .7; h2l's runs weigh a quarter each.
+    assert (mean["value"], mean["n"]) == (pytest.approx(0.725), 3)
+    assert mean["status"] == "unbalanced: orders have 2 and 1 runs and count the same"
+    assert mean["std"] == pytest.approx(np.sqrt((0.125**2 / 4 + 0.025**2 / 4 + 0.075**2 / 2) / (1 - 6 / 16)))
+    # The interval is over orders: seeds of one are no further evidence about others.
+    low, high = stats.t.interval(0.95, 1, loc=0.725, scale=0.15 / 2)
     assert (mean["ci_low"], mean["ci_high"]) == (pytest.approx(low), pytest.approx(high))
     h2l, l2h = row(frame, "FP", "h2l"), row(frame, "FP", "l2h")
     assert (h2l["value"], h2l["n"], h2l["std"]) == (pytest.approx(0.65), 2, pytest.approx(np.sqrt(0.005)))
     assert (l2h["value"], l2h["n"]) == (pytest.approx(0.8), 1)
+
+
+def test_balanced_means_are_those_over_runs() -> None:
+    finals = {("h2l", 1): 0.61, ("h2l", 2): 0.72, ("l2h", 1): 0.83, ("l2h", 2): 0.8}
+    runs = [
+        record(order=order, seed=seed, languages=ORDERS[order], scores=np.full((4, 3), final))
+        for (order, seed), final in finals.items()
+    ]
+    found = row(summarise(runs), "FP")
+    assert (found["value"], found["n"], found["status"]) == (pytest.approx(np.mean(list(finals.values()))), 4, "ok")
+    assert found["std"] == pytest.approx(np.std(list(finals.values()), ddof=1))
+    # A third seed of one order alone does not make that order count more; where er lacks runs, both facts are told.
+    more = [record(order="h2l", seed=3, scores=np.full((4, 3), 0.665)), *runs]
+    assert row(summarise(more), "FP")["value"] == pytest.approx(np.mean(list(finals.values())))
+    others = [record("er", order, seed, languages=ORDERS[order]) for order, seed in list(finals)[:3]]
+    interim = "interim: 3 of 4 runs; unbalanced: orders have 2 and 1 runs and count the same"
+    assert row(summarise([*runs, *others]), "FP")["status"] == interim
 
 
 def test_a_language_is_averaged_over_the_orders_in_which_it_is_defined() -> None:

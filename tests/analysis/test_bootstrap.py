@@ -11,6 +11,8 @@ from xclrun.analysis.bootstrap import (
     CHUNK,
     Counts,
     bca,
+    bias,
+    centred,
     column_jackknife,
     draws,
     paired_p_value,
@@ -113,9 +115,24 @@ def test_bca_of_several_samples_equals_scipy() -> None:
     assert (ours.low, ours.high) == pytest.approx(tuple(theirs.confidence_interval), rel=1e-9)
 
 
-def test_bca_of_what_does_not_vary_is_the_percentile_interval() -> None:
-    assert bca(np.full(50, 0.5), 0.5, [np.full(10, 0.5)]) == percentile(np.full(50, 0.5))
-    assert bca(np.linspace(1, 2, 50), 0.5, [np.linspace(0, 1, 10)]).kind == "percentile"
+def test_where_bca_cannot_be_computed_it_says_so_and_is_no_other_kind() -> None:
+    same = bca(np.full(50, 0.5), 0.5, [np.full(10, 0.5)])
+    above = bca(np.linspace(1, 2, 50), 0.5, [np.linspace(0, 1, 10)])
+    for found, reason in ((same, "that differ"), (above, "on both sides of the value; all lie above it")):
+        assert np.isnan([found.low, found.high]).all()
+        assert found.kind == "bca"
+        assert reason in found.reason
+
+
+def test_the_centred_interval_lies_around_the_value_as_wide_as_the_percentile_interval() -> None:
+    values = np.random.default_rng(7).gamma(2.0, size=500)
+    value = values.min() - 1  # all resamples lie above it, as those of a maximum may
+    found, plain = centred(values, value), percentile(values)
+    assert found.low < value < found.high
+    assert found.high - found.low == pytest.approx(plain.high - plain.low)
+    assert bias(values, value) == pytest.approx(plain.low - found.low) == pytest.approx(values.mean() - value)
+    without = centred(values, values.mean())
+    assert (without.low, without.high) == pytest.approx((plain.low, plain.high))
 
 
 def test_the_papers_form_shrinks_with_resamples_and_says_what_it_is() -> None:

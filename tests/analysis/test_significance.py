@@ -12,9 +12,9 @@ from statsmodels.stats.multicomp import pairwise_tukeyhsd
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
+from xclrun.analysis import mixed
 from xclrun.analysis.significance import (
     Replicates,
-    _random_effects,
     anova,
     blocked_anova,
     critical_difference,
@@ -112,55 +112,92 @@ def test_paired_t_and_wilcoxon_equal_scipy_with_holm_of_statsmodels(data: Replic
         assert ends == pytest.approx([0.025, 0.975], abs=1e-6)
 
 
-def test_the_mixed_model_equals_statsmodels_formula(data: Replicates) -> None:
-    long = frame(data).assign(all=1)
-    components = {"order": "0 + C(order)", "seed": "0 + C(seed)"}
+@pytest.mark.parametrize(
+    ("kind", "blocks", "languages"),
+    [
+        ("order", [(o, s, None) for o in ("h2l", "l2h") for s in (1, 2, 3)], ()),
+        ("order", [(o, s, b) for o in ("h2l", "l2h") for s in (1, 2) for b in (0, 1)], ("de+en",) * 8),
+        ("seed", [("h2l", s, None) for s in (1, 2, 3)], ()),
+        ("bucket", [("en-de", s, b) for b in (0, 1, 2) for s in (1, 2)], ("de+en",) * 6),
+        ("languages", [(f"en-{k}", 1, b) for k in ("de", "fr") for b in (0, 1)], ("de+en",) * 2 + ("en+fr",) * 2),
+    ],
+)
+def test_a_replicate_is_an_order_and_in_few_shot_a_language_or_the_buckets_of_one(
+    kind: str, blocks: list, languages: tuple
+) -> None:
+    values = np.random.default_rng(0).random((2, len(blocks)))
+    data = Replicates(("a", "b"), tuple(blocks), values, languages)
+    assert data.kind == kind
+    of = pd.Series(data.levels())
+    expected = [values[:, of == level].mean(axis=1) for level in of.unique()]
+    np.testing.assert_allclose(data.averaged().values.T, expected)
+
+
+def test_seeds_are_no_evidence_about_other_orders() -> None:
+    """Strategies that differ by order alone: every seed repeats its order, so more seeds change no p."""
+    rng = np.random.default_rng(1)
+    by_order = rng.normal(0.8, 0.02, (4, 6))
+    once = Replicates(NAMES, tuple((f"order{o}", 1, None) for o in range(6)), by_order)
+    blocks = tuple((f"order{o}", s, None) for o in range(6) for s in (1, 2, 3))
+    often = Replicates(NAMES, blocks, np.repeat(by_order, 3, axis=1) + rng.normal(0, 1e-6, (4, 18)))
+    for test in (paired_t, wilcoxon, lambda d: tukey(d, blocked_anova(d))):
+        assert [p.p for p in test(often.averaged())] == pytest.approx([p.p for p in test(once)], rel=1e-3)
+    assert [p.p for p in mixed_model(often)] == pytest.approx([p.p for p in mixed_model(once)], rel=1e-3)
+
+
+def interacting(seeds: tuple[int, ...], seed: int = 2) -> Replicates:
+    """Four strategies that interact with orders, each with its number of seeds; all variances well above 0."""
+    rng = np.random.default_rng(seed)
+    blocks = tuple((f"order{o}", s, None) for o, n in enumerate(seeds) for s in range(n))
+    of = np.repeat(np.arange(len(seeds)), seeds)
+    common = (rng.normal(0, 0.03, len(seeds))[of] + rng.normal(0, 0.01, len(of))) + 0.8
+    values = common + rng.normal(0, 0.02, (4, len(seeds)))[:, of] + rng.normal(0, 0.01, (4, len(of)))
+    return Replicates(NAMES, blocks, values)
+
+
+def test_the_balanced_mixed_model_is_the_t_test_on_order_means() -> None:
+    """Closed form: the error is the mean square of strategy × order, with its (k − 1)(orders − 1) degrees."""
+    data = interacting((3,) * 6)
+    anova_of = blocked_anova(data.averaged())
+    error = math.sqrt(2 * anova_of.mean_square_error / 6)
+    raw = []
+    for pair in mixed_model(data):
+        assert (pair.high - pair.low) / 2 == pytest.approx(stats.t.ppf(0.975, 15) * error, rel=1e-5)
+        raw.append(2 * stats.t.sf(abs(pair.difference) / error, 15))
+    assert [pair.p for pair in mixed_model(data)] == pytest.approx(multipletests(raw, method="holm")[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("seeds", [(3, 3, 3, 3, 3, 3), (3, 1, 2, 3, 1, 2)])
+def test_the_mixed_model_is_the_one_that_statsmodels_fits(seeds: tuple[int, ...]) -> None:
+    data = interacting(seeds)
+    long = frame(data).assign(all=1, both=lambda d: d["strategy"] + d["order"])
     scaled = long.assign(value=long["value"] / long["value"].std(ddof=0))
-    model = smf.mixedlm("value ~ 0 + C(strategy)", scaled, groups="all", vc_formula=components)
-    fit = model.fit()
-    (ours,) = (pair for pair in mixed_model(data) if (pair.a, pair.b) == ("naive", "ewc_online"))
-    contrast = (fit.fe_params.index == "C(strategy)[naive]").astype(float)
-    contrast -= fit.fe_params.index == "C(strategy)[ewc_online]"
-    covariance = np.asarray(fit.cov_params())[:4, :4]
-    error = math.sqrt(contrast @ covariance @ contrast) * long["value"].std(ddof=0)
-    assert ours.difference == pytest.approx(data.values[0].mean() - data.values[2].mean(), rel=1e-4)
-    assert ours.high - ours.low == pytest.approx(2 * 1.959964 * error, rel=1e-3)
+    components = {name: f"0 + C({name})" for name in ("order", "both", "block")}
+    fit = smf.mixedlm("value ~ 0 + C(strategy)", scaled, groups="all", vc_formula=components).fit(method="powell")
+    covariance = np.asarray(fit.cov_params())[:2, :2]
+    scale = long["value"].std(ddof=0)
+    ours = mixed.fit(data.values, [int(order[-1]) for order, _, _ in data.blocks])
+    assert ours.converged
+    assert ours.error == pytest.approx(math.sqrt([1, -1] @ covariance @ [1, -1]) * scale, rel=5e-3)
+    vcomp = dict(zip(sorted(components), fit.vcomp * scale**2, strict=True))
+    expected = (fit.scale * scale**2, vcomp["both"], vcomp["block"], vcomp["order"])
+    assert ours.variances == pytest.approx(expected, rel=0.05)
+    means = fit.fe_params.loc[[f"C(strategy)[{name}]" for name in NAMES]].to_numpy() * scale
+    np.testing.assert_allclose(np.diff(ours.means), np.diff(means), atol=1e-4)
+    if len(set(seeds)) > 1:  # between the strata of orders and of runs
+        assert 9 < ours.df < 24
 
 
-def test_buckets_are_nested_in_languages_as_in_statsmodels_formula() -> None:
-    """Few-shot: an order is a pair of languages, bucket k of one pair has nothing to do with bucket k of another."""
-    rng = np.random.default_rng(8)
-    blocks = tuple((f"en-{k}", seed, b) for k in ("de", "fr", "hi", "th") for seed in (1, 2, 3) for b in range(3))
-    languages = tuple(order.replace("-", "+") for order, _, _ in blocks)
-    of_bucket = {(o, b): rng.normal(0, 0.03) for o, _, b in blocks}
-    of_order = {o: rng.normal(0, 0.05) for o, _, _ in blocks}
-    of_seed = {1: -0.03, 2: 0.01, 3: 0.02}
-    effect = np.array([of_order[o] + of_bucket[o, b] + of_seed[s] for o, s, b in blocks])
-    values = np.array([0.6, 0.63, 0.7])[:, None] + effect + rng.normal(0, 0.01, (3, len(blocks)))
-    data = Replicates(NAMES[:3], blocks, values, languages)
-    assert list(_random_effects(data)) == ["order", "seed", "bucket"]  # here languages are the order
-    assert len(set(_random_effects(data)["bucket"])) == 12
-    long = pd.DataFrame(
-        [(s, o, seed, f"{o}/{b}", values[i, j]) for i, s in enumerate(NAMES[:3])
-         for j, (o, seed, b) in enumerate(blocks)],
-        columns=["strategy", "order", "seed", "bucket", "value"],
-    )  # fmt: skip
-    long = long.assign(all=1, value=long["value"] / long["value"].std(ddof=0))
-    components = {name: f"0 + C({name})" for name in ("order", "seed", "bucket")}
-    fit = smf.mixedlm("value ~ 0 + C(strategy)", long, groups="all", vc_formula=components).fit()
-    error = math.sqrt(np.array([1, -1, 0]) @ np.asarray(fit.cov_params())[:3, :3] @ np.array([1, -1, 0]))
-    (pair,) = (p for p in mixed_model(data) if (p.a, p.b) == NAMES[:2])
-    assert pair.high - pair.low == pytest.approx(2 * 1.959964 * error * values.std(), rel=1e-3)
-    # Buckets of the same languages in several orders are the same buckets.
-    crossed = Replicates(("a", "b"), tuple((o, 1, b) for o in ("h2l", "l2h") for b in range(3)), rng.random((2, 6)))
-    assert len(set(_random_effects(crossed)["bucket"])) == 3
-    with pytest.raises(ValueError, match="languages of every block"):
-        Replicates(("a",), (("o", 1, 0),), np.array([[1.0]]), ("de", "fr"))
+def test_there_is_no_p_where_the_mixed_model_did_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed, "ITERATIONS", 1)
+    for pair in mixed_model(interacting((3,) * 6)):
+        assert math.isnan(pair.p)
+        assert pair.reason == "the mixed model did not converge"
 
 
 def test_the_mixed_model_of_one_order_and_seed_is_not_available() -> None:
     one = Replicates(("a", "b"), (("h2l", 1, None),), np.array([[0.1], [0.2]]))
-    assert all(math.isnan(pair.p) for pair in mixed_model(one))
+    assert [(math.isnan(p.p), p.reason) for p in mixed_model(one)] == [(True, "needs two replicates or more")]
 
 
 def test_holm_with_missing_values() -> None:
@@ -203,11 +240,43 @@ def test_too_few_replicates_are_told() -> None:
     assert power_warnings(1, 1) == ["1 replicate: no test is possible; run more orders or seeds"]
 
 
-def test_equal_strategies_do_not_differ() -> None:
-    same = Replicates(("a", "b"), tuple(("o", s, None) for s in range(5)), np.tile(np.arange(5.0), (2, 1)))
-    assert math.isnan(blocked_anova(same).f)
-    assert [pair.p for pair in (*paired_t(same), *wilcoxon(same))] == [1.0, 1.0]
-    assert all(math.isnan(pair.p) for pair in (*tukey(same, blocked_anova(same)), *mixed_model(same)))
+@pytest.mark.parametrize("unit", [1.0, 1e6])
+@pytest.mark.parametrize("rows", [[[0.3, 0.4], [0.25, 0.35]], [[0.1, 0.7, 0.9], [0.1, 0.7, 0.9]]])
+def test_equal_differences_have_no_p_and_a_reason(rows: list, unit: float) -> None:
+    """a − b is 0.05 each time, but for rounding: there is no spread to test against, and no d_z of 1e15."""
+    data = Replicates(("a", "b"), tuple((f"o{k}", 1, None) for k in range(len(rows[0]))), unit * np.array(rows))
+    fitted = blocked_anova(data)
+    assert (math.isnan(fitted.p), fitted.reason) == (True, "all differences are equal")
+    for (pair,) in (paired_t(data), mixed_model(data), tukey(data, fitted)):
+        assert math.isnan(pair.p)
+        assert math.isnan(pair.effect)
+        assert pair.reason == "all differences are equal"
+        assert pair.difference == pytest.approx(unit * (rows[0][0] - rows[1][0]))
+    assert wilcoxon(data)[0].p == (0.5 if rows[0][0] != rows[1][0] else 1.0)
+
+
+def test_small_differences_are_tested_like_large_ones() -> None:
+    rng = np.random.default_rng(4)
+    values = rng.random((3, 6))
+    blocks = tuple((f"o{k}", 1, None) for k in range(6))
+    large, small = (Replicates(("a", "b", "c"), blocks, 0.5 + unit * values) for unit in (1.0, 1e-9))
+    assert blocked_anova(small).p == pytest.approx(blocked_anova(large).p, rel=1e-4)
+    assert [p.p for p in paired_t(small)] == pytest.approx([p.p for p in paired_t(large)], rel=1e-4)
+
+
+def test_differences_under_1e_12_are_ties_of_ranks() -> None:
+    """0.1 + 0.2 is not 0.3 in floating point, but no strategy is better for it."""
+    blocks = tuple((f"o{k}", 1, None) for k in range(8))
+    noise = np.random.default_rng(6).normal(0, 1e-14, (3, 8))
+    base = np.linspace(0.2, 0.9, 8)
+    equal = critical_difference(Replicates(("a", "b", "c"), blocks, base + noise), True)
+    assert (equal.p, equal.ranks.tolist()) == (1.0, [2.0, 2.0, 2.0])
+    steps = np.array([1, 1, -1, 2, 2, 3, -3, 0]) / 100
+    exact, noisy = np.array([steps, 0 * steps]), np.array([base + steps, base]) + noise[:2]
+    for values in (exact, noisy):
+        (pair,) = wilcoxon(Replicates(("a", "b"), blocks, values))
+        # Ranks of |d| without the 0: 1 1 1 → 2, 2 2 → 4.5, 3 3 → 6.5; the sum of the signed ones over that of all.
+        assert pair.effect == pytest.approx((2 + 2 - 2 + 4.5 + 4.5 + 6.5 - 6.5) / 28)
 
 
 def test_p_matrix_is_symmetric(data: Replicates) -> None:

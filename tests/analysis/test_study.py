@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -94,28 +96,50 @@ def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None
     comparison, references, predictions = made
     resampled = Resampled(comparison, references, predictions, "intent", resamples=3)
     assert resampled.of_strategy("lang_spec_ft", "F") is None
-    assert resampled.interval("lang_spec_ft", "T") is None
+    assert resampled.estimate("lang_spec_ft", "T") is None
     final = resampled.of_strategy("lang_spec_ft", "FP")
     assert final is not None
     assert ((final > 0) & (final < 1)).all()
 
 
-@pytest.mark.parametrize("kind", ["percentile", "bca", "paper"])
-def test_intervals(kind: str, made: tuple) -> None:
+@pytest.mark.parametrize("kind", ["centred", "percentile", "bca", "paper"])
+def test_intervals_stand_beside_the_value_of_the_table_and_the_bias(kind: str, made: tuple) -> None:
     comparison, references, predictions = made
     resampled = Resampled(comparison, references, predictions, "slots", resamples=300, size=None)
-    found = resampled.interval("er", "T", kind)
     frame = summarise(comparison.runs).query(
         "strategy == 'er' and order == 'mean' and task == 'slots' and language == ''"
     )
-    value = frame.loc[frame["measure"] == "T", "value"].item()
-    assert found is not None
-    assert found.low < found.high
-    if kind != "paper":
-        assert found.low < value < found.high
-    observed, left = resampled._jackknife("er", "T")
-    assert observed == pytest.approx(value)
+    for name in ("F", "T"):
+        found, values = resampled.estimate("er", name, kind), resampled.of_strategy("er", name)
+        assert found is not None
+        assert values is not None
+        assert found.value == pytest.approx(frame.loc[frame["measure"] == name, "value"].item())
+        assert found.bias == pytest.approx(values.mean() - found.value)
+        assert found.interval.low < found.interval.high
+        expected = {"percentile": 0.0, "centred": found.bias}.get(kind)
+        if expected is not None:
+            assert found.interval.low == pytest.approx(np.percentile(values, 2.5) - expected)
+    left = resampled._jackknife("er", "T")
     assert [len(part) for part in left] == [SENTENCES[k] for k in comparison.languages]
+
+
+def test_the_bootstrap_averages_within_orders_first(made: tuple) -> None:
+    """A second seed of one order, which is the first once more, changes nothing."""
+    comparison, _, predictions = made
+    runs = comparison.runs
+    again = [
+        dataclasses.replace(r, seed=2, run_id=f"{r.run_id}-2")
+        for r in runs
+        if r.order == "h2l" or r.stream == "independent"
+    ]
+    more = predictions | {r.run_id: predictions[r.run_id.removesuffix("-2")] for r in again}
+    (larger,) = comparisons([*runs, *again])
+    values = [
+        Resampled(c, References(c.runs), more, "intent", resamples=5).of_strategy("er", "FP")
+        for c in (comparison, larger)
+    ]
+    assert [len(larger.strategies[k]) for k in ("er", "naive")] == [3, 3]
+    np.testing.assert_allclose(*values)
 
 
 def test_different_test_sentences_are_refused(made: tuple) -> None:

@@ -1,19 +1,21 @@
 """Many runs → one table in long form: meta-metrics per order, and averaged over orders and seeds.
 
-A value is the mean over runs; where one of the runs does not have it, it is ``n/a`` with the reason, never the mean
-of the others. METRICS.md, "From the score matrix".
+A value is the mean over orders of the means over the runs of each order; where one of the runs does not have it, it is
+``n/a`` with the reason, never the mean of the others. METRICS.md, "From the score matrix".
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, explain, measure
 from xclrun.analysis.record import TASKS, RunRecord
@@ -29,6 +31,9 @@ COLUMNS = (
 )  # fmt: skip
 MEAN = "mean"
 CONFIDENCE = 0.95
+
+# Orders that have unequal numbers of runs: how the status begins (after that of an interim mean).
+UNBALANCED = "unbalanced: "
 
 NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
 
@@ -88,12 +93,14 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
     strategy that does not depend on the order (``lang_spec_ft``, ``multilingual``).
 
     Returns:
-        Columns `COLUMNS`. ``value`` mean over ``n`` runs, ``std`` sample standard deviation (n − 1), ``ci_low`` and
-        ``ci_high`` 95 % t interval; NaN where there is none. In ``mean`` the value of a language is over the orders
-        in which it is defined (transfer not to the first, forgetting not of the last). ``status``: ``ok``; ``n/a: …``
-        with the reason; or ``interim: 3 of 6 runs`` where only some (order, seed, bucket) combinations have been
-        finished by all strategies: the value is then over those alone, so that strategies stay comparable. With
-        ``unpaired`` it is over all that the strategy itself has.
+        Columns `COLUMNS`. ``value`` mean over ``n`` runs, within each order first, so that every order counts the same;
+        ``std`` sample standard deviation over runs (n − 1), weighted likewise; ``ci_low`` and ``ci_high`` 95 % t
+        interval with the means of orders as samples (a single order: its runs, and it speaks of this order alone); NaN
+        where there is none. In ``mean`` the value of a language is over the orders in which it is defined (transfer
+        not to the first, forgetting not of the last). ``status``: ``ok``; ``unbalanced: …`` where orders have unequal
+        numbers of runs; ``n/a: …`` with the reason; or ``interim: 3 of 6 runs`` (and ``; unbalanced: …``) where only
+        some (order, seed, bucket) combinations have been finished by all strategies: the value is then over those
+        alone, so that strategies stay comparable. With ``unpaired`` it is over all that the strategy itself has.
     """
     import pandas as pd
 
@@ -143,6 +150,22 @@ def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str,
     return missing
 
 
+def mean_over_orders(runs: Sequence[RunRecord], values: ArrayLike) -> np.ndarray:
+    """Average values of runs, shape (runs, ...), within each order first: every order counts the same. Shape (...)."""
+    return np.asarray(np.average(np.asarray(values, dtype=float), axis=0, weights=_weights(orders_of(runs))))
+
+
+def orders_of(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
+    """Return the order of each run as its languages; the same for all where a strategy does not depend on it."""
+    return [run.languages if run.stream == "sequence" else () for run in runs]
+
+
+def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
+    """Return weights that add up to the same for each order; None where each run counts the same."""
+    counts = Counter(orders)
+    return None if len(set(counts.values())) < 2 else np.array([1 / (len(counts) * counts[order]) for order in orders])
+
+
 def natural(text: str) -> list[tuple[bool, int, str]]:
     """Sort key that puts ``order2`` before ``order10`` and ``er(memory=750)`` before ``er(memory=6000)``."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text)]
@@ -190,7 +213,7 @@ def _task_rows(
             for name, language in _keys(scored, comparison.languages):
                 head = (comparison.dataset, comparison.model, label, order, task, name, language)
                 values = [measured[r.run_id].get((name, language)) for r in scored]
-                yield head + _average(values, whole - len(same))
+                yield head + _average(values, orders_of(scored), whole - len(same))
 
 
 def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple[str, str]]:
@@ -206,22 +229,36 @@ def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple
             yield from ((name, language) for language in here)
 
 
-def _average(values: Sequence[float | Absent | None], lacking: int) -> tuple[float, float, float, float, int, str]:
-    """Return value, std, ci_low, ci_high, n and status of one row."""
+def _average(
+    values: Sequence[float | Absent | None], orders: Sequence[tuple[str, ...]], lacking: int
+) -> tuple[float, float, float, float, int, str]:
+    """Return value, std, ci_low, ci_high, n and status of one row, from the values and orders of its runs."""
     nan = math.nan
-    given = [v for v in values if v is not None]
-    defined = [v for v in given if not (isinstance(v, Absent) and v.by_definition)] or given
-    absents = [v for v in defined if isinstance(v, Absent)]
+    given = [(v, order) for v, order in zip(values, orders, strict=True) if v is not None]
+    defined = [pair for pair in given if not (isinstance(pair[0], Absent) and pair[0].by_definition)] or given
+    absents = [v for v, _ in defined if isinstance(v, Absent)]
     if absents:
         return nan, nan, nan, nan, 0, f"n/a: {explain(absents)}"
-    numbers = np.array(defined, dtype=float)
-    n, mean = len(numbers), float(numbers.mean())
-    status = f"interim: {len(values)} of {len(values) + lacking} runs" if lacking else "ok"
+    numbers, of = np.array([v for v, _ in defined], dtype=float), [order for _, order in defined]
+    weights, n = _weights(of), len(numbers)
+    mean = float(np.average(numbers, weights=weights))
+    status = _status(f"interim: {len(values)} of {len(values) + lacking} runs" if lacking else "", of, weights)
     if n < 2:
         return mean, nan, nan, nan, n, status
-    std = float(numbers.std(ddof=1))
-    half = _t_quantile(n) * std / math.sqrt(n)
+    share = 1 / n if weights is None else (weights**2).sum()
+    std = math.sqrt(float(np.average((numbers - mean) ** 2, weights=weights)) / (1 - share))
+    samples = numbers
+    if len(set(of)) > 1:
+        samples = np.array([numbers[[o == order for o in of]].mean() for order in dict.fromkeys(of)])
+    half = _t_quantile(len(samples)) * float(samples.std(ddof=1)) / math.sqrt(len(samples))
     return mean, std, mean - half, mean + half, n, status
+
+
+def _status(interim: str, orders: Sequence[tuple[str, ...]], weights: np.ndarray | None) -> str:
+    if weights is None:
+        return interim or "ok"
+    runs = " and ".join(map(str, Counter(orders).values()))
+    return "; ".join(filter(None, (interim, f"{UNBALANCED}orders have {runs} runs and count the same")))
 
 
 @lru_cache(maxsize=1024)

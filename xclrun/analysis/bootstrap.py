@@ -103,29 +103,52 @@ def resample_languages(
 
 # Intervals.
 
+CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True)
 class Interval:
     """An interval and what it is one for.
 
     Attributes:
-        low, high: its ends.
-        kind: ``percentile``, ``bca``, or ``standard error of the bootstrap mean``.
+        low, high: its ends; NaN where there is none.
+        kind: ``centred``, ``percentile``, ``bca``, or ``standard error of the bootstrap mean``.
+        reason: why there is none; empty where there is one.
     """
 
     low: float
     high: float
     kind: str
+    reason: str = ""
 
 
-def percentile(values: ArrayLike, confidence: float = 0.95) -> Interval:
+def bias(values: ArrayLike, observed: float) -> float:
+    """Mean of the resampled values, shape (resamples,), minus the value from the data."""
+    return float(np.asarray(values, dtype=float).mean()) - observed
+
+
+def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
+    """The percentile interval shifted by −bias, so that it lies around the value from the data.
+
+    F holds a maximum over noisy scores, which resampling raises once more: the plain percentile interval can lie
+    wholly above the value. For what resampling does not shift, it is the percentile interval.
+
+    Args:
+        values: the statistic in each resample, shape (resamples,).
+        observed: the statistic on the whole sample.
+    """
+    shift, plain = bias(values, observed), percentile(values, confidence)
+    return Interval(plain.low - shift, plain.high - shift, "centred")
+
+
+def percentile(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """The middle ``confidence`` of the resampled values, shape (resamples,)."""
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.asarray(values, dtype=float), [tail, 100 - tail])
     return Interval(float(low), float(high), "percentile")
 
 
-def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], confidence: float = 0.95) -> Interval:
+def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], confidence: float = CONFIDENCE) -> Interval:
     """Bias-corrected and accelerated interval (Efron 1987), for statistics of one or several samples.
 
     Args:
@@ -133,7 +156,8 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
         observed: the statistic on the whole sample.
         jackknife: for each sample (each language's test set) the statistic with one of its sentences left out.
 
-    Where all resamples lie on one side of ``observed``, or nothing varies, it cannot be corrected: percentile.
+    Where all resamples lie on one side of ``observed``, or nothing varies, there is no such interval: its ends are
+    NaN and ``reason`` says why.
     """
     from scipy.special import ndtr, ndtri
 
@@ -142,20 +166,23 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
     influence = [(len(left) - 1) * (left.mean() - left) for left in (np.asarray(j, dtype=float) for j in jackknife)]
     cubes = sum((u**3).sum() / len(u) ** 3 for u in influence)
     squares = sum((u**2).sum() / len(u) ** 2 for u in influence)
-    if not 0 < below < 1 or squares <= 0:
-        return percentile(resampled, confidence)
+    if np.ptp(resampled) == 0 or squares <= 0:
+        return Interval(np.nan, np.nan, "bca", "BCa needs resamples that differ")
+    if not 0 < below < 1:
+        side = "above" if below == 0 else "below"
+        return Interval(np.nan, np.nan, "bca", f"BCa needs resamples on both sides of the value; all lie {side} it")
     acceleration = cubes / (6 * squares**1.5)
-    bias = ndtri(below)
+    correction = ndtri(below)
     tail = (1 - confidence) / 2
     ends = []
     for z in (ndtri(tail), ndtri(1 - tail)):
-        shifted = bias + z
-        ends.append(ndtr(bias + shifted / (1 - acceleration * shifted)))
+        shifted = correction + z
+        ends.append(ndtr(correction + shifted / (1 - acceleration * shifted)))
     low, high = np.percentile(resampled, 100 * np.array(ends))
     return Interval(float(low), float(high), "bca")
 
 
-def standard_error_of_mean(values: ArrayLike, confidence: float = 0.95) -> Interval:
+def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """The paper's form, mean ± t · s / √B: how well B resamples know their own mean.
 
     It is no interval for the score: it shrinks with every further resample, whatever the size of the test set.

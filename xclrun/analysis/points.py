@@ -75,8 +75,8 @@ class Selected:
     """What the choice of checkpoints did to the runs of one strategy, for each of N languages: arrays (N,).
 
     Attributes:
-        selected, oracle: mean test score over hops and runs at the point with the best dev score of the hop's training
-            languages, and of the language itself.
+        selected, oracle: mean test score over hops and runs (within each order first) at the point with the best dev
+            score of the hop's training languages, and of the language itself.
         selected_spread, oracle_spread: max − min over seeds, mean over hops and over what else differs; NaN with one.
         source, own: directional agreement of test with dev of the training languages, and of the language itself.
     """
@@ -92,7 +92,10 @@ class Selected:
 
 def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) -> Selected | None:
     """Return what the choice of checkpoints did, over runs of one strategy; None where none has points."""
-    values: dict[str, list[np.ndarray]] = {name: [] for name in ("selected", "oracle", "source", "own")}
+    # By order: each counts the same, however many runs it has.
+    values: dict[str, dict[tuple[str, ...], list[np.ndarray]]] = {
+        name: {} for name in ("selected", "oracle", "source", "own")
+    }
     seeds: dict[tuple[object, ...], list[tuple[np.ndarray, np.ndarray]]] = {}
     for run in runs:
         hops = hop_points(run, metric) if metric in run.scores else []
@@ -101,10 +104,12 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
         columns = [run.languages.index(k) if k in run.languages else None for k in languages]
         chosen = np.stack([_placed(selected(hop.dev, hop.test, hop.sources), columns) for hop in hops])
         best = np.stack([_placed(oracle(hop.dev, hop.test), columns) for hop in hops])
-        values["selected"].append(chosen)
-        values["oracle"].append(best)
+        order = run.languages if run.stream == "sequence" else ()
+        values["selected"].setdefault(order, []).append(chosen)
+        values["oracle"].setdefault(order, []).append(best)
         for name in ("source", "own"):
-            values[name].append(np.stack([_placed(_agreement(hop, name), columns) for hop in hops]))
+            agreement = np.stack([_placed(_agreement(hop, name), columns) for hop in hops])
+            values[name].setdefault(order, []).append(agreement)
         seeds.setdefault((run.languages, run.bucket, len(hops)), []).append((chosen, best))
     if not values["selected"]:
         return None
@@ -113,7 +118,7 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
         [spread(np.stack([pair[k] for pair in them])) for them in several] or [np.full((1, len(languages)), np.nan)]
         for k in (0, 1)
     ]
-    means = {name: _mean(parts) for name, parts in values.items()}
+    means = {name: _mean([_mean(parts)[np.newaxis] for parts in of.values()]) for name, of in values.items()}
     return Selected(
         tuple(languages), means["selected"], means["oracle"], _mean(spreads[0]), _mean(spreads[1]),
         means["source"], means["own"],

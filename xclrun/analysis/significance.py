@@ -1,7 +1,9 @@
-"""Do strategies differ? Tests over replicates: an (order, seed, bucket) is a block that every strategy has run.
+"""Do strategies differ? Tests over replicates. METRICS.md, "Significance".
 
-CCL: one-way ANOVA over strategies with language orders as samples, then Tukey's HSD on all pairs. Design-aware: the
-same orders and seeds are blocks. METRICS.md, "Significance".
+A replicate is an order: strategies interact with orders, so seeds of one order are no further evidence about other
+orders, and are averaged first (`Replicates.averaged`). Every strategy has run every replicate: replicates are blocks.
+CCL: one-way ANOVA over strategies with orders as samples, then Tukey's HSD on all pairs. How often each test rejects
+where strategies do not differ is simulated by ``python -m benchmarks.statistics`` and printed in docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
@@ -19,6 +21,11 @@ from numpy.typing import ArrayLike
 
 ALPHA = 0.05
 POWER = 0.8
+# What differs by no more is equal: scores are of order 1, and their rounding errors a few times 1e-16.
+TIE = 1e-12
+
+FEW = "needs two replicates or more"
+EQUAL = "all differences are equal"
 
 Block = tuple[str, int, int | None]
 
@@ -51,29 +58,65 @@ class Replicates:
             raise ValueError("replicates need the languages of every block, or of none")
         object.__setattr__(self, "values", values)
 
+    @property
+    def kind(self) -> str:
+        """What a replicate is: ``order``; ``languages`` or ``bucket`` of few-shot runs; ``seed`` of a single order."""
+        buckets = {bucket for _, _, bucket in self.blocks}
+        if buckets != {None} and len(set(self.languages)) > 1:
+            return "languages"
+        if len({order for order, _, _ in self.blocks}) > 1:
+            return "order"
+        return "bucket" if len(buckets) > 1 else "seed"
+
+    @property
+    def tolerance(self) -> float:
+        """Differences up to this are rounding errors: `TIE`, or that share of the largest value."""
+        return TIE * max(1.0, float(np.abs(self.values).max(initial=0.0)))
+
+    def averaged(self) -> Replicates:
+        """Return one block for each replicate, the mean over what is inside it."""
+        return self._means(self.kind)
+
     def by_order(self) -> Replicates:
         """Return the means over seeds and buckets: one block for each order, the paper's samples."""
-        orders = tuple(dict.fromkeys(order for order, _, _ in self.blocks))
-        of = np.array([orders.index(order) for order, _, _ in self.blocks])
-        means = np.stack([self.values[:, of == k].mean(axis=1) for k in range(len(orders))], axis=1)
-        return Replicates(self.strategies, tuple((order, -1, None) for order in orders), means)
+        return self._means("order")
+
+    def levels(self, kind: str | None = None) -> list[str | int | None]:
+        """Return the replicate of each block."""
+        named = {"order": 0, "seed": 1, "bucket": 2}
+        kind = kind or self.kind
+        return list(self.languages) if kind == "languages" else [block[named[kind]] for block in self.blocks]
+
+    def _means(self, kind: str) -> Replicates:
+        levels = self.levels(kind)
+        distinct = list(dict.fromkeys(levels))
+        of = np.array([distinct.index(level) for level in levels])
+        means = np.stack([self.values[:, of == k].mean(axis=1) for k in range(len(distinct))], axis=1)
+        order = self.blocks[0][0]
+        blocks: list[Block] = [
+            (order, -1, int(level)) if kind == "bucket" and level is not None
+            else (order, int(level or 0), None) if kind == "seed" else (str(level), -1, None)
+            for level in distinct
+        ]  # fmt: skip
+        return Replicates(self.strategies, tuple(blocks), means)
 
 
 @dataclass(frozen=True)
 class Anova:
     """An analysis of variance: F, its degrees of freedom, p, and the share of variance explained (η², partial where
-    there are blocks)."""
+    there are blocks). Where there is none, ``reason`` says why."""
 
     f: float
     df: tuple[int, int]
     p: float
     eta_squared: float
     mean_square_error: float
+    reason: str = ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One comparison, a − b, of which a pair of strategies may be told apart.
+    """Test of one pair of strategies, a − b.
 
     Attributes:
         difference: mean of a minus mean of b.
@@ -81,6 +124,7 @@ class Pair:
         p: p-value of the test, adjusted where the test adjusts it.
         effect: standardised difference (d of the paired differences for paired tests); NaN where there is none.
         effect_low, effect_high: its 95 % interval.
+        reason: why there is no p; empty where there is one.
     """
 
     a: str
@@ -92,6 +136,7 @@ class Pair:
     effect: float = math.nan
     effect_low: float = math.nan
     effect_high: float = math.nan
+    reason: str = ""
 
 
 def anova(data: Replicates) -> Anova:
@@ -100,7 +145,7 @@ def anova(data: Replicates) -> Anova:
     k, n = values.shape
     between = n * ((values.mean(axis=1) - values.mean()) ** 2).sum()
     within = ((values - values.mean(axis=1, keepdims=True)) ** 2).sum()
-    return _anova(between, within, k - 1, k * (n - 1))
+    return _anova(between, within, k - 1, k * (n - 1), data.tolerance)
 
 
 def blocked_anova(data: Replicates) -> Anova:
@@ -111,21 +156,22 @@ def blocked_anova(data: Replicates) -> Anova:
     of_block = values.mean(axis=0, keepdims=True)
     between = n * ((of_strategy - values.mean()) ** 2).sum()
     error = ((values - of_strategy - of_block + values.mean()) ** 2).sum()
-    return _anova(between, error, k - 1, (k - 1) * (n - 1))
+    return _anova(between, error, k - 1, (k - 1) * (n - 1), data.tolerance)
 
 
-def _anova(between: float, error: float, df_between: int, df_error: int) -> Anova:
+def _anova(between: float, error: float, df_between: int, df_error: int, tolerance: float) -> Anova:
     from scipy.stats import f as f_distribution
 
-    # Differences that are rounding errors of equal values are none.
-    between, error = (0.0 if ss < 1e-24 else float(ss) for ss in (between, error))
+    # Mean squares of rounding errors are none.
+    none = max(df_between, df_error, 1) * tolerance**2
+    between, error = (0.0 if ss <= none else float(ss) for ss in (between, error))
     eta = between / (between + error) if between + error else math.nan
-    if df_between < 1 or df_error < 1:
-        return Anova(math.nan, (df_between, df_error), math.nan, eta, math.nan)
+    if df_between < 1 or df_error < 1 or not error:
+        reason = FEW if df_error < 1 else EQUAL
+        return Anova(math.nan, (df_between, df_error), math.nan, eta, math.nan, reason)
     mse = error / df_error
-    f = between / df_between / mse if mse else (math.inf if between else math.nan)
-    p = float(f_distribution.sf(f, df_between, df_error)) if f == f else math.nan
-    return Anova(f, (df_between, df_error), p, eta, mse)
+    f = between / df_between / mse
+    return Anova(f, (df_between, df_error), float(f_distribution.sf(f, df_between, df_error)), eta, mse)
 
 
 def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
@@ -139,11 +185,10 @@ def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
     df = fitted.df[1]
     means = data.values.mean(axis=1)
     pairs = list(combinations(range(k), 2))
-    scale = math.sqrt(fitted.mean_square_error / n) if fitted.mean_square_error > 0 else math.nan
     differences = np.array([means[i] - means[j] for i, j in pairs])
-    if scale != scale or df < 1:
-        return [Pair(data.strategies[i], data.strategies[j], d, math.nan, math.nan, math.nan)
-                for (i, j), d in zip(pairs, differences, strict=True)]  # fmt: skip
+    if fitted.reason:
+        return [_untested(data, i, j, fitted.reason) for i, j in pairs]
+    scale = math.sqrt(fitted.mean_square_error / n)
     p = np.atleast_1d(studentized_range.sf(np.abs(differences) / scale, k, df))
     half = _range_quantile(1 - alpha, k, df) * scale
     return [
@@ -160,89 +205,47 @@ def _range_quantile(confidence: float, groups: int, df: float) -> float:
     return float(studentized_range.ppf(confidence, groups, df))
 
 
-def mixed_model(data: Replicates) -> list[Pair]:
-    """Mixed model: strategy as fixed effect; order and seed as random effects; buckets nested in languages; Wald, Holm.
+def _untested(data: Replicates, i: int, j: int, reason: str) -> Pair:
+    difference = float(data.values[i].mean() - data.values[j].mean())
+    return Pair(data.strategies[i], data.strategies[j], difference, math.nan, math.nan, math.nan, reason=reason)
 
-    Order and seed are crossed. What differs between sets of languages is one random effect (where it is not the order
-    already), what differs between the buckets of one set another (METRICS.md, "Significance"). Pairs
-    are NaN where the model cannot be fitted (one order and one seed, or nothing that varies).
+
+def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
+    """Mixed model of all blocks: strategy fixed; replicate, strategy × replicate and block in a replicate random.
+
+    t with Satterthwaite's degrees of freedom, Holm over all pairs; see `xclrun.analysis.mixed`. No p where the fit did
+    not converge.
     """
-    from scipy.stats import norm
+    from scipy.stats import t as t_distribution
+
+    from xclrun.analysis.mixed import fit
 
     k = len(data.strategies)
-    fit = _fitted(data)
+    pairs = list(combinations(range(k), 2))
+    levels = data.levels()
+    distinct = list(dict.fromkeys(levels))
+    differences = data.values - data.values[0]
+    if len(distinct) < 2:
+        return [_untested(data, i, j, FEW) for i, j in pairs]
+    if (np.ptp(differences, axis=1) <= data.tolerance).all():
+        return [_untested(data, i, j, EQUAL) for i, j in pairs]
+    fitted = fit(data.values, [distinct.index(level) for level in levels])
+    if not fitted.converged:
+        return [_untested(data, i, j, "the mixed model did not converge") for i, j in pairs]
     found = []
-    for i, j in combinations(range(k), 2):
-        contrast = np.zeros(k)
-        contrast[i], contrast[j] = 1, -1
-        difference = float(data.values[i].mean() - data.values[j].mean())
-        if fit is None:
-            found.append(Pair(data.strategies[i], data.strategies[j], difference, math.nan, math.nan, math.nan))
-            continue
-        means, covariance = fit
-        difference = float(contrast @ means)
-        error = math.sqrt(max(float(contrast @ covariance @ contrast), 0.0))
-        p = 2 * float(norm.sf(abs(difference) / error)) if error else math.nan
-        half = 1.959963984540054 * error
-        found.append(Pair(data.strategies[i], data.strategies[j], difference, difference - half, difference + half, p))
+    half = float(t_distribution.ppf(1 - alpha / 2, fitted.df)) * fitted.error
+    for i, j in pairs:
+        d = float(fitted.means[i] - fitted.means[j])
+        p = 2 * float(t_distribution.sf(abs(d) / fitted.error, fitted.df))
+        found.append(Pair(data.strategies[i], data.strategies[j], d, d - half, d + half, p))
     return _with_holm(found)
 
 
-def _fitted(data: Replicates) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the fixed effects, one mean for each strategy, and their covariance."""
-    import statsmodels.api as sm
-
-    k, n = data.values.shape
-    varying = _random_effects(data)
-    y = data.values.ravel()
-    if not varying or np.ptp(data.values - data.values.mean(axis=0)) == 0 or k < 2:
-        return None
-    # In units of the spread: the optimiser's tolerances are made for values near 1.
-    scale = float(y.std()) or 1.0
-    fixed = np.kron(np.eye(k), np.ones((n, 1)))
-    parts = [np.tile(_indicators(levels), (k, 1)) for levels in varying.values()]
-    names = [[f"{name}{i}" for i in range(part.shape[1])] for name, part in zip(varying, parts, strict=True)]
-    components = sm.regression.mixed_linear_model.VCSpec(list(varying), [[n] for n in names], [[p] for p in parts])
-    with warnings.catch_warnings():
-        # A component estimated at 0 lies on the boundary, which is an answer and no fault.
-        warnings.simplefilter("ignore")
-        try:
-            model = sm.MixedLM(y / scale, fixed, groups=np.zeros(k * n), exog_vc=components)
-            result = model.fit(reml=True)
-        except (np.linalg.LinAlgError, ValueError):
-            return None
-    means, covariance = np.asarray(result.fe_params), np.asarray(result.cov_params())[:k, :k]
-    if not np.isfinite(covariance).all():
-        return None
-    return means * scale, covariance * scale**2
-
-
-def _random_effects(data: Replicates) -> dict[str, list[str]]:
-    """Return factor → its level in each block, for the factors that vary and are no other one under a second name."""
-    languages = data.languages or ("",) * len(data.blocks)
-    factors = {
-        "order": [order for order, _, _ in data.blocks],
-        "languages": list(languages),
-        "seed": [str(seed) for _, seed, _ in data.blocks],
-        # Nested: a bucket is one only together with the languages that it was drawn from.
-        "bucket": [f"{of}/{bucket}" for of, (_, _, bucket) in zip(languages, data.blocks, strict=True)],
-    }
-    found: dict[str, list[str]] = {}
-    for name, levels in factors.items():
-        same = any(len(set(zip(levels, other, strict=True))) == len(set(levels)) == len(set(other))
-                   for other in found.values())  # fmt: skip
-        if len(set(levels)) > 1 and not same:
-            found[name] = levels
-    return found
-
-
-def _indicators(levels: Sequence[str]) -> np.ndarray:
-    every = sorted(set(levels))
-    return np.array([[float(level == one) for one in every] for level in levels])
-
-
 def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
-    """Paired t-test over blocks (LL), Holm over all pairs; effect: d_z with an interval from the noncentral t."""
+    """Paired t-test over replicates (LL), Holm over all pairs; effect: d_z with an interval from the noncentral t.
+
+    None where all differences of a pair are equal: they then have no standard deviation.
+    """
     from scipy.stats import t as t_distribution
 
     n = len(data.blocks)
@@ -250,9 +253,8 @@ def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     for a, b, d in _differences(data):
         mean, std = float(d.mean()), float(d.std(ddof=1)) if n > 1 else math.nan
         error = std / math.sqrt(n)
-        if not error > 0:
-            p = 1.0 if n > 1 and mean == 0 else math.nan
-            found.append(Pair(a, b, mean, math.nan, math.nan, p))
+        if n < 2 or np.ptp(d) <= data.tolerance:
+            found.append(Pair(a, b, mean, math.nan, math.nan, math.nan, reason=FEW if n < 2 else EQUAL))
             continue
         half = float(t_distribution.ppf(1 - alpha / 2, n - 1)) * error
         p = 2 * float(t_distribution.sf(abs(mean) / error, n - 1))
@@ -262,13 +264,17 @@ def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
-    """Wilcoxon's signed-rank test over blocks, exact for few pairs, Holm over all; effect: rank-biserial."""
+    """Wilcoxon's signed-rank test over replicates, exact for few pairs, Holm over all; effect: rank-biserial.
+
+    What is equal to `TIE` is tied.
+    """
     from scipy.stats import rankdata
     from scipy.stats import wilcoxon as signed_rank
 
     found = []
     for a, b, d in _differences(data):
-        moved = d[d != 0]
+        moved = d[np.abs(d) > data.tolerance]
+        moved = np.sign(moved) * _tied(np.abs(moved), data.tolerance)
         if len(moved) == 0:
             found.append(Pair(a, b, 0.0, math.nan, math.nan, 1.0, 0.0))
             continue
@@ -281,14 +287,24 @@ def wilcoxon(data: Replicates) -> list[Pair]:
     return _with_holm(found)
 
 
+def _tied(values: np.ndarray, tolerance: float) -> np.ndarray:
+    """Return the values, shape (n,), where those that follow each other within ``tolerance`` are made equal."""
+    order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    first = np.concatenate([[True], np.diff(ascending) > tolerance])[: len(values)]
+    equal = np.empty_like(ascending)
+    equal[order] = ascending[first][np.cumsum(first) - 1]
+    return equal
+
+
 def holm(p_values: ArrayLike) -> np.ndarray:
     """Holm's step-down adjustment: shape as given; NaN stays NaN and is no test."""
-    p = np.asarray(p_values, dtype=float)
-    adjusted = np.full_like(p, np.nan)
-    tested = np.flatnonzero(np.isfinite(p))
-    order = tested[np.argsort(p[tested], kind="stable")]
-    steps = p[order] * np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(order) else steps
+    from statsmodels.stats.multitest import multipletests
+
+    adjusted = np.array(p_values, dtype=float)
+    tested = np.isfinite(adjusted)
+    if tested.any():
+        adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
     return adjusted
 
 
@@ -368,11 +384,15 @@ class CriticalDifference:
 
 
 def critical_difference(data: Replicates, higher_is_better: bool, alpha: float = ALPHA) -> CriticalDifference:
-    """Rank the strategies within each block, test by Friedman, and compare mean ranks by Nemenyi's difference."""
+    """Rank the strategies within each replicate, test by Friedman, and compare mean ranks by Nemenyi's difference.
+
+    What is equal to `TIE` is tied.
+    """
     from scipy.stats import chi2, rankdata
 
     k, n = data.values.shape
-    ranks = rankdata(-data.values if higher_is_better else data.values, axis=0)
+    equal = np.apply_along_axis(_tied, 0, data.values, data.tolerance)
+    ranks = rankdata(-equal if higher_is_better else equal, axis=0)
     means = ranks.mean(axis=1)
     spread = ((ranks - (k + 1) / 2) ** 2).sum()
     # With ties this is the corrected form, as scipy's.
@@ -397,8 +417,6 @@ def _differences(data: Replicates) -> list[tuple[str, str, np.ndarray]]:
 
 
 def _with_holm(pairs: Sequence[Pair]) -> list[Pair]:
-    from dataclasses import replace
-
     adjusted = holm([pair.p for pair in pairs])
     return [replace(pair, p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]
 

@@ -8,8 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from xclrun.analysis import metrics
-from xclrun.analysis.aggregate import Comparison, compared
-from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, Counts, Interval, bca, percentile, resample_languages
+from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
+from xclrun.analysis.bootstrap import (
+    RESAMPLES,
+    SENTENCES,
+    Counts,
+    Interval,
+    bca,
+    bias,
+    centred,
+    percentile,
+    resample_languages,
+)
 from xclrun.analysis.bootstrap import standard_error_of_mean as paper
 from xclrun.analysis.measures import Measured, measure
 from xclrun.analysis.record import TASKS, RunRecord
@@ -94,6 +104,21 @@ class Predictions:
         return matrix
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What the bootstrap says of one number.
+
+    Attributes:
+        value: from the data: all test sentences, once each.
+        bias: mean of the resamples minus ``value``.
+        interval: 95 % interval.
+    """
+
+    value: float
+    bias: float
+    interval: Interval
+
+
 class Resampled:
     """Meta-metrics of the runs of a comparison in every bootstrap resample, paired over runs.
 
@@ -126,6 +151,7 @@ class Resampled:
             raise ValueError(f"no predictions of {missing[0]}")
         self._counts = {k: self._language(k, predictions) for k in comparison.languages}
         self._matrices = self._split(dict(resample_languages(self._counts, seed, resamples, size)))
+        self._whole = {k: counts.scores()[np.newaxis] for k, counts in self._counts.items()}
         self._compared = {
             label: [run for run in runs if task in run.tasks] for label, (runs, _) in compared(comparison).items()
         }
@@ -182,36 +208,48 @@ class Resampled:
         """Return the mean over the runs that enter the table, in every resample, shape (B,)."""
         key = (label, name)
         if key not in self._of_strategies:
-            values = [self.of_run(run, name) for run in self._compared.get(label, ())]
-            known = bool(values) and all(value is not None for value in values)
-            self._of_strategies[key] = np.mean(np.array(values, dtype=float), axis=0) if known else None
+            runs = self._compared.get(label, [])
+            self._of_strategies[key] = _mean(runs, [self.of_run(run, name) for run in runs])
         return self._of_strategies[key]
 
-    def interval(self, label: str, name: str, kind: str = "percentile") -> Interval | None:
-        """Return the 95 % interval of a strategy's mean: ``percentile``, ``bca`` or ``paper``."""
-        values = self.of_strategy(label, name)
-        if values is None:
-            return None
-        if kind == "bca":
-            observed, left = self._jackknife(label, name)
-            return bca(values, observed, left)
-        return paper(values) if kind == "paper" else percentile(values)
+    def estimate(self, label: str, name: str, kind: str = "centred") -> Estimate | None:
+        """Return a strategy's mean, its bootstrap bias and its 95 % interval; None where it does not have the measure.
 
-    def _jackknife(self, label: str, name: str) -> tuple[float, list[np.ndarray]]:
-        """Return a strategy's mean on the whole test sets, and for each language with each sentence left out."""
-        runs, whole = self._compared.get(label, []), {k: counts.scores()[None] for k, counts in self._counts.items()}
-        matrices = self._split(whole)
-        observed = np.mean([self._measure(run, name, _from(matrices)) for run in runs])
-        parts = []
+        Args:
+            kind: of the interval: ``centred``, ``percentile``, ``bca`` or ``paper``.
+        """
+        values, runs = self.of_strategy(label, name), self._compared.get(label, [])
+        whole = _from(self._split(self._whole))
+        observed = _mean(runs, [self._measure(run, name, whole) for run in runs])
+        if values is None or observed is None:
+            return None
+        value = float(observed[0])
+        if kind == "bca":
+            interval = bca(values, value, self._jackknife(label, name))
+        elif kind == "centred":
+            interval = centred(values, value)
+        else:
+            interval = paper(values) if kind == "paper" else percentile(values)
+        return Estimate(value, bias(values, value), interval)
+
+    def _jackknife(self, label: str, name: str) -> list[np.ndarray]:
+        """Return for each language a strategy's mean with each of its sentences left out."""
+        runs, parts = self._compared.get(label, []), []
         for language, counts in self._counts.items():
             left = counts.jackknife()
             shown = {
-                k: left if k == language else np.broadcast_to(v, (len(left), v.shape[1])) for k, v in whole.items()
+                k: left if k == language else np.broadcast_to(v, (len(left), v.shape[1]))
+                for k, v in self._whole.items()
             }
             stacks = self._split(shown)
             values = [self._measure(run, name, _from(stacks)) for run in runs]
-            parts.append(np.mean(np.array(values, dtype=float), axis=0))
-        return float(observed), parts
+            parts.append(mean_over_orders(runs, np.array(values, dtype=float)))
+        return parts
+
+
+def _mean(runs: list[RunRecord], values: list[np.ndarray | None]) -> np.ndarray | None:
+    known = bool(values) and all(value is not None for value in values)
+    return mean_over_orders(runs, np.array(values, dtype=float)) if known else None
 
 
 def _from(matrices: Mapping[str, np.ndarray]) -> Callable[[RunRecord], np.ndarray]:

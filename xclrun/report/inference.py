@@ -32,7 +32,7 @@ from xclrun.analysis.significance import (
 )
 from xclrun.analysis.study import TESTED, Resampled, replicates
 from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, tickless
-from xclrun.report.tables import Cell, Table, percent
+from xclrun.report.tables import Cell, Notes, Table, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,18 +41,47 @@ if TYPE_CHECKING:
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 
 KINDS = {
-    "percentile": "95 % percentile interval",
+    "centred": "95 % interval: the percentile interval shifted by −bias, so that it is centred on the value",
+    "percentile": "95 % percentile interval (of F, which holds a maximum, it can miss the value)",
     "bca": "95 % BCa interval",
-    "paper": "mean ± t·s/√B: the standard error of the bootstrap mean, no interval for the score",
+    "paper": "bootstrap mean ± t·s/√B: the standard error of the bootstrap mean, no interval for the score",
 }
+REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
 
 
 @dataclass(frozen=True)
 class Tests:
-    """All tests of one measure of one task."""
+    """All tests of one measure of one task.
+
+    Attributes:
+        data: all runs; tests are over its replicates, the mixed model over all of it.
+    """
 
     data: Replicates
     higher_is_better: bool
+
+    @cached_property
+    def averaged(self) -> Replicates:
+        """One block for each replicate."""
+        return self.data.averaged()
+
+    @property
+    def replicates(self) -> str:
+        """What the replicates are, in one word."""
+        return REPLICATES[self.data.kind]
+
+    @property
+    def told(self) -> str:
+        """What the replicates are, and what they allow to say."""
+        n, runs = len(self.averaged.blocks), len(self.data.blocks)
+        text = f"replicates: {n} {self.replicates}"
+        if runs > n:
+            text += f" ({runs} runs of each strategy; what is inside one of the {self.replicates} is averaged first)"
+        if self.data.kind == "seed":
+            text += f" of one order: the tests speak of {self.data.blocks[0][0]} alone"
+        if self.data.kind == "bucket":
+            text += " of one set of languages: the tests speak of these languages alone"
+        return text
 
     @cached_property
     def paper(self) -> tuple[Anova, list[Pair]]:
@@ -62,13 +91,13 @@ class Tests:
 
     @cached_property
     def blocked(self) -> tuple[Anova, list[Pair]]:
-        """ANOVA and Tukey with (order, seed) as blocks."""
-        fitted = blocked_anova(self.data)
-        return fitted, tukey(self.data, fitted)
+        """Two-way ANOVA, strategy + replicate, and Tukey on it."""
+        fitted = blocked_anova(self.averaged)
+        return fitted, tukey(self.averaged, fitted)
 
     @cached_property
     def ranks(self) -> CriticalDifference:
-        return critical_difference(self.data, self.higher_is_better)
+        return critical_difference(self.averaged, self.higher_is_better)
 
 
 class Inference:
@@ -86,7 +115,7 @@ class Inference:
         comparison: Comparison,
         references: References,
         resampled: Mapping[str, Resampled],
-        kind: str = "percentile",
+        kind: str = "centred",
     ) -> None:
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         self.tests: dict[tuple[str, str], Tests] = {}
@@ -96,7 +125,10 @@ class Inference:
                     self.tests[task, name] = Tests(data, TESTED[name])
 
     def marks(self) -> dict[tuple[str, str, str], str]:
-        """Return (strategy, task, measure) → mark of its difference from the first strategy, by blocked Tukey."""
+        """Return (strategy, task, measure) → mark of its difference from the first strategy, by Tukey over replicates.
+
+        Marks come from this test since it keeps to its level (docs/statistics.md).
+        """
         found = {}
         for (task, name), tests in self.tests.items():
             for pair in tests.blocked[1]:
@@ -106,19 +138,20 @@ class Inference:
 
     def anovas(self) -> Table | None:
         """Return the table of analyses of variance: does any strategy differ at all?"""
-        rows = []
+        rows, reasons = [], Notes()
         for (task, name), tests in self.tests.items():
             for what, fitted in (
                 ("one-way, orders (CCL)", tests.paper[0]),
-                ("blocks: (order, seed)", tests.blocked[0]),
+                (f"two-way, blocks: {tests.replicates}", tests.blocked[0]),
             ):
                 df = f"{fitted.df[0]}, {fitted.df[1]}"
-                rows.append((task, name, what, df, _number(fitted.f), p_text(fitted.p), _number(fitted.eta_squared, 3)))
+                p = _p_cell(fitted.p, fitted.reason, reasons)
+                rows.append((task, name, what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
         if not rows:
             return None
-        first = next(iter(self.tests.values())).data
-        notes = [f"replicates: {len(first.blocks)} blocks of {len(first.strategies)} strategies"]
-        notes += power_warnings(len(first.blocks), len(first.strategies) * (len(first.strategies) - 1) // 2)
+        first = next(iter(self.tests.values()))
+        n, k = first.averaged.values.shape[1], len(first.data.strategies)
+        notes = [*reasons.lines(), f"{first.told}; {k} strategies", *power_warnings(n, k * (k - 1) // 2)]
         notes.append("η²: share of the variance that strategies explain (partial, with blocks)")
         header = ("task", "measure", "analysis of variance", "df", "F ratio", "p", "η²")
         return Table("Do strategies differ", header, tuple(rows), tuple(notes), left=3)
@@ -128,11 +161,11 @@ class Inference:
         tests = self.tests.get((task, name))
         if tests is None:
             return None
-        data = tests.data
+        data, reasons = tests.averaged, Notes()
         columns = {
             "Tukey, orders (CCL)": tests.paper[1],
             "Tukey, blocks": tests.blocked[1],
-            "mixed model": mixed_model(data),
+            "mixed model (Satterthwaite)": mixed_model(tests.data),
             "paired t": paired_t(data),
             "Wilcoxon": wilcoxon(data),
         }
@@ -144,15 +177,18 @@ class Inference:
             effect = _number(pair.effect)
             if pair.effect_low == pair.effect_low:
                 effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
-            told = [Cell(p_text(pairs[k].p), pairs[k].p) for pairs in columns.values()]
+            told = [_p_cell(pairs[k].p, pairs[k].reason, reasons) for pairs in columns.values()]
             told += [Cell(p_text(bootstrap[k]), bootstrap[k])] if bootstrap is not None else []
             rows.append((pair.a, pair.b, Cell(percent(pair.difference), pair.difference), interval,
                          Cell(effect, pair.effect), *told))  # fmt: skip
         names = [*columns, *(["paired bootstrap"] if bootstrap is not None else [])]
         notes = [
+            *reasons.lines(),
+            f"{tests.told}; the replicates are the blocks",
             "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
-            "between blocks, with 95 % interval",
-            "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs",
+            "between replicates, with 95 % interval",
+            "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs; mixed model: t with "
+            "Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of these runs alone",
         ]
         title = f"{task.capitalize()} {name}: pairs of strategies"
         return Table(title, ("a", "b", "Δ", "interval", "d_z", *names), tuple(rows), tuple(notes), left=2)
@@ -173,18 +209,20 @@ class Inference:
         """Return the bootstrap intervals of every strategy's means over the test sentences."""
         if not self.resampled:
             return None
-        tasks = list(self.resampled)
+        tasks, reasons = list(self.resampled), Notes()
         rows = []
         for label in self.comparison.strategies:
             cells = []
             for resampled in self.resampled.values():
                 for name in TESTED:
-                    values, found = resampled.of_strategy(label, name), resampled.interval(label, name, self.kind)
-                    if values is None or found is None:
+                    found = resampled.estimate(label, name, self.kind)
+                    if found is None:
                         cells.append(Cell("–"))
-                    else:
-                        mean = float(values.mean())
-                        cells.append(Cell(f"{percent(mean)} [{percent(found.low)}, {percent(found.high)}]", mean))
+                        continue
+                    ends = found.interval
+                    told = f"[{percent(ends.low)}, {percent(ends.high)}]"
+                    told = f"n/a {reasons.mark(ends.reason)}" if ends.reason else told
+                    cells.append(Cell(f"{percent(found.value)} (bias {_signed(found.bias)}) {told}", found.value))
             if any(cell != "–" for cell in cells):
                 rows.append((label, *cells))
         several = len(tasks) > 1
@@ -192,10 +230,15 @@ class Inference:
         sizes = next(iter(self.resampled.values())).size
         n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
         notes = (
-            f"mean over {RESAMPLES} resamples of {n}, and {KINDS[self.kind]}; the same draws for all strategies",
-            "these intervals are about the choice of test sentences; ± of other tables is about orders and seeds",
+            *reasons.lines(),
+            f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value; {KINDS[self.kind]}",
+            "the same draws for all strategies; these intervals are about the choice of test sentences; ± of other "
+            "tables is about orders and seeds",
         )
         return Table("Bootstrap over test sentences", header, tuple(rows), notes)
+
+    def _replicates(self, task: str) -> str:
+        return next(tests.replicates for (of, _), tests in self.tests.items() if of == task)
 
     def p_values(self, task: str) -> Figure | None:
         """Draw the p-values of all pairs, a panel per measure: below the diagonal the paper's, above it blocked."""
@@ -218,7 +261,7 @@ class Inference:
         _p_key(figure)
         text = (
             f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; Tukey's HSD, p-values. "
-            "Below the diagonal: over orders (CCL); above: blocks (order, seed)"
+            f"Below the diagonal: one-way, over orders (CCL); above: {self._replicates(task)} as blocks"
         )
         figure.suptitle(textwrap.fill(text, int(13 * figure.get_size_inches()[0])), fontsize=10)
         return figure
@@ -235,8 +278,8 @@ class Inference:
         for axes, (name, tests) in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown.items(), strict=True):
             _ranks(axes, tests.ranks, f"{name}  (Friedman p {p_text(tests.ranks.p, sign=True)})")
         text = (
-            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; mean ranks over (order, seed), "
-            "1 is best; CD: critical difference at 0.05"
+            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; mean ranks over "
+            f"{self._replicates(task)}, 1 is best; CD: critical difference at 0.05"
         )
         figure.suptitle(textwrap.fill(text, 100), fontsize=10)
         return figure
@@ -247,6 +290,15 @@ def p_text(p: float, sign: bool = False) -> str:
     if p != p:
         return "–"
     return "< 0.001" if p < 0.001 else f"{'= ' if sign else ''}{p:.3f}"
+
+
+def _p_cell(p: float, reason: str, reasons: Notes) -> Cell:
+    return Cell(f"n/a {reasons.mark(reason)}" if reason else p_text(p), p)
+
+
+def _signed(difference: float) -> str:
+    text = percent(difference)
+    return text if text.startswith("-") else f"+{text}"
 
 
 def _number(value: float, digits: int = 2) -> str:

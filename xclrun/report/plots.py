@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis import metrics
-from xclrun.analysis.aggregate import compared
+from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
 from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, colour, marker, tickless, tip
@@ -59,8 +59,8 @@ def distances(summary: Summary, task: str) -> Figure | None:
     for label, (runs, _) in compared(summary.comparison).items():
         having = [run for run in runs if task in run.tasks and run.stream == "sequence"]
         if having and len({len(run.languages) for run in having}) == 1 and len(having[0].languages) > 1:
-            lines[label] = 100 * np.mean(
-                [metrics.generalisation_by_distance(run.scores[TASKS[task]]) for run in having], axis=0
+            lines[label] = 100 * mean_over_orders(
+                having, [metrics.generalisation_by_distance(run.scores[TASKS[task]]) for run in having]
             )
     if not lines:
         return None

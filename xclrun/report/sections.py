@@ -122,14 +122,14 @@ class Options:
 
     Attributes:
         unpaired: means over all runs of each strategy, not over those that all have finished.
-        interval: of the bootstrap: ``percentile``, ``bca`` or ``paper``.
+        interval: of the bootstrap: ``centred``, ``percentile``, ``bca`` or ``paper``.
         full: resamples have as many sentences as the test set, instead of 600 at most.
         table: number of the published table to set beside ours.
         few_shot_table: number of the table of the few-shot paper that the sweep makes.
     """
 
     unpaired: bool = False
-    interval: str = "percentile"
+    interval: str = "centred"
     full: bool = False
     table: str | None = None
     few_shot_table: str | None = None
@@ -220,7 +220,8 @@ def _trade_offs(summary: Summary, references: References) -> Part:
 def _significance(inference: Inference) -> Part:
     text = (
         "CCL compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. Here all strategies also "
-        "run the same orders and seeds: these are blocks, and what a block does to all strategies is no error."
+        "run the same orders: these are blocks (seeds of an order are averaged first), and what a block does to all "
+        "strategies is no error."
     )
     part = Part("Intervals and tests", text=text)
     part.tables = [table for table in (inference.intervals(), inference.anovas()) if table is not None]

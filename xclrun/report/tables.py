@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from xclrun.analysis.aggregate import MEAN, Comparison, compared
+from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.names import escape, markdown
 from xclrun.task import BY_SHORT, Scored
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHOWN = {"F": "↓", "T": "↑", "T0": "↑", "FP": "↑"}
 
 MARKS = (
-    "* ** ***: differs from the first row by Tukey's HSD with (order, seed) as blocks, p < 0.05, 0.01, 0.001 "
+    "* ** ***: differs from the first row by Tukey's HSD with orders as blocks, p < 0.05, 0.01, 0.001 "
     "(in LaTeX and on the page; bold: best of the column)"
 )
 
@@ -238,7 +238,7 @@ class Summary:
             for k, strategy in enumerate(shown)
         ]
         header = ("strategy", "runs", *self._header(tasks))
-        footer = self._footer(tasks, [row[1] for row in rows])
+        footer = [*self._unbalanced(order, tasks), *self._footer(tasks, [row[1] for row in rows])]
         if order == MEAN and any(task in tasks for _, task, _ in self.marks):
             footer.append(MARKS)
         return Table(title, header, tuple(rows), (*notes.lines(), *footer))
@@ -268,7 +268,8 @@ class Summary:
         columns = [self._column(shown, MEAN, task, measure, language, notes) for language in languages]
         rows = [(strategy, *(column[k] for column in columns)) for k, strategy in enumerate(shown)]
         title = f"{task.capitalize()} {measure} {SHOWN[measure]} by language"
-        return Table(title, ("strategy", *languages), tuple(rows), (*notes.lines(), *self._footer([task])))
+        footer = (*notes.lines(), *self._unbalanced(MEAN, [task]), *self._footer([task]))
+        return Table(title, ("strategy", *languages), tuple(rows), footer)
 
     def value(self, strategy: str, task: str, measure: str, order: str = MEAN, language: str = "") -> float:
         """Return a mean as a fraction; NaN where there is none."""
@@ -327,10 +328,19 @@ class Summary:
         """Number of runs of a row, ``2 of 6`` where not all that others have are finished."""
         keys = [(strategy, order, task, measure, "") for task in self.comparison.tasks for measure in SHOWN]
         rows = [self._rows[key] for key in keys if key in self._rows]
-        interim = [row.status for row in rows if row.status.startswith("interim")]
+        interim = [row.status.split(";")[0] for row in rows if row.status.startswith("interim")]
         count = max(row.n for row in rows)
         told = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else str(count or "–")
         return Cell(told, float(count), self.behind(strategy, order))
+
+    def _unbalanced(self, order: str, tasks: Sequence[str]) -> list[str]:
+        """Say where orders have unequal numbers of runs."""
+        if not any(UNBALANCED in r.status for key, r in self._rows.items() if key[1] == order and key[2] in tasks):
+            return []
+        return [
+            "orders have unequal numbers of runs: each mean is over the means of the orders, which count the same; "
+            "± is over runs, weighted likewise"
+        ]
 
     def _footer(self, tasks: Sequence[str], runs: Iterable[str] = ()) -> list[str]:
         lines = []
