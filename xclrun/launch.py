@@ -6,13 +6,14 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config import Device, Precision, TrackingConfig
 from xclrun.console import Console, duration, line
+from xclrun.data.notes import told
 from xclrun.errors import UsageError, XclrunError
 from xclrun.names import check_name
 from xclrun.plan import digest
@@ -203,16 +204,8 @@ def announce(sweep: Sweep, waiting: int) -> None:
         f"xclrun: {len(runs)} run{'' if len(runs) == 1 else 's'} ({' × '.join(parts)}) on {first.dataset.name} "
         f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
     )
-    for dataset in {id(run.dataset): run.dataset for run in runs}.values():
-        _note("line", "that could not be read: skipped", dataset.notes.get("skipped", {}))
-        _note("sentence", "with a label that training never has: scored as wrong", dataset.unseen_labels)
-
-
-def _note(word: str, what: str, counts: Mapping[str, int]) -> None:
-    """Tell what was counted in a dataset, where there is anything."""
-    if total := sum(counts.values()):
-        places = ", ".join(f"{place}: {count}" for place, count in counts.items())
-        line(f"  note: {total} {word}{'' if total == 1 else 's'} {what} ({places})")
+    for note in told({id(run.dataset): run.dataset for run in runs}.values()) if waiting else ():
+        line(f"  note: {note}")
 
 
 def conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -> None:

@@ -180,6 +180,32 @@ def test_a_label_that_training_never_has(
     assert "B-unheard_of" not in found["tags"]
 
 
+def test_what_is_odd_about_the_data_is_told_before_training_noted_and_audited(
+    xclrun: Callable[..., Told], jsonl: Any, changed_corpus: Any, here: Path
+) -> None:
+    def of_train(rows: Rows) -> None:
+        rows[0] |= {"tokens": ["Guten", "Tag"], "tags": ["O", "I-time"]}
+        rows[1] |= {"tokens": ["gute", "Nacht", "!"], "tags": ["B-time", "I-time", "I-name"]}
+
+    def of_test(rows: Rows) -> None:
+        for row in rows[:2]:
+            row |= {"tokens": ["guten", "TAG"], "tags": ["O", "O"]}
+
+    command = jsonl(changed_corpus({("de", "train"): of_train, ("de", "test"): of_test}))
+    told = xclrun(*command)
+    stray = "note: 2 tags I-… after O or after another type: read as the beginning of a span (de/train: 2)\n"
+    shared = "note: 11 test sentences found in the language's training split too (en: 6, de: 5)\n"
+    assert told.err.index(stray) < told.err.index(shared) < told.err.index("[1/1]")
+    assert told.err.count("note: ") == 2, "once for each language"
+    data = manifest(here / "outputs")["data"]
+    assert (data["stray_tags"], data["test_in_train"]) == ({"de/train": 2}, {"en": 6, "de": 5})
+    audited = xclrun("data", "audit", *command).out
+    assert stray in audited
+    assert shared in audited
+    # Finished before: nothing is trained.
+    assert "note: " not in xclrun(*command).err
+
+
 def test_a_sentence_longer_than_the_limit_is_cut_and_counted(
     xclrun: Callable[..., Told], jsonl: Any, changed_corpus: Any, here: Path
 ) -> None:

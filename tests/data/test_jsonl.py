@@ -128,6 +128,7 @@ def test_a_bad_row_says_what_is_wrong(changes: dict[str, Any], reason: str) -> N
         (b'{"id": "\xff"}', "not UTF-8 (byte 9 of the line)"),
         (b'{"id": "8", "tokens": ["a"], "label": "\\ud800"}', "half of a surrogate pair"),
         (dump(GOOD).strip(), "id '7' is taken by line 1"),
+        (b'{"id": "8", "tokens": ["a"], "label": "x", "label": "y"}', "the line: the key 'label' is there twice"),
     ],
 )
 def test_a_bad_line_is_named_or_skipped(tmp_path: Path, config: Config, line: bytes, reason: str) -> None:

@@ -79,23 +79,24 @@ def test_tags_are_right_in_any_unit_of_offsets(words: list[str], data: st.DataOb
         spans = [{"start": s, "length": n} for s, n in zip(starts, lengths, strict=True)]
         column = ",".join(f"{starts[first]}:{starts[last - 1] + lengths[last - 1]}:SL:S" for first, last in slots)
         tokens = json.dumps({"tokens": words, "tokenSpans": spans})
-        example, widened = mtop.parse_line(mtop_line(utterance, column, json_tokens=tokens).encode(), "en", "1")
-        assert (list(example.tags or ()), widened) == (expected, 0)
+        example, inside = mtop.parse_line(mtop_line(utterance, column, json_tokens=tokens).encode(), "en", "1")
+        assert (list(example.tags or ()), inside) == (expected, 0)
 
 
 @pytest.mark.parametrize(
-    ("slots", "tags", "widened"),
+    ("slots", "tags", "inside"),
     [
         ("2:9:SL:X", ("B-X", "I-X", "O"), 1),  # begins inside "abcd"
         ("0:6:SL:X", ("B-X", "I-X", "O"), 1),  # ends inside "efgh"
         ("1:2:SL:X", ("B-X", "O", "O"), 1),
         ("4:9:SL:X", ("O", "B-X", "O"), 0),  # begins at the space before a token
-        ("0:6:SL:X,6:12:SL:Y", ("B-X", "I-X", "B-Y"), 1),  # both reach "efgh": the earlier one has it
+        ("0:6:SL:X,6:12:SL:Y", ("B-X", "I-X", "B-Y"), 2),  # both reach "efgh": the earlier one has it
+        ("0:9:SL:X,10:12:SL:Y", ("B-X", "I-X", "B-Y"), 0),
     ],
 )
-def test_a_slot_covers_every_token_that_it_overlaps(slots: str, tags: tuple[str, ...], widened: int) -> None:
+def test_a_slot_covers_every_token_that_it_overlaps(slots: str, tags: tuple[str, ...], inside: int) -> None:
     example, count = mtop.parse_line(mtop_line("abcd efgh ij", slots).encode(), "en", "1")
-    assert (example.tags, count) == (tags, widened)
+    assert (example.tags, count) == (tags, inside)
 
 
 def spans(*values: object) -> str:
@@ -155,10 +156,10 @@ def test_bad_lines_are_skipped_and_counted(config: Config, mtop_root: Root) -> N
     assert notes == {"skipped": {"en/train": 3}}
 
 
-def test_widened_slots_are_counted(config: Config, mtop_root: Root) -> None:
+def test_slots_with_an_end_inside_a_word_are_counted(config: Config, mtop_root: Root) -> None:
     path = mtop_root("de", "en") / "de" / "eval.txt"
     path.write_text(mtop_line(slots="0:2:SL:X,5:6:SL:Y"), encoding="utf-8")
-    assert mtop.read(config())[1] == {"widened": {"de/dev": 2}}
+    assert mtop.read(config())[1] == {"slots_inside_words": {"de/dev": 2}}
 
 
 def test_only_a_line_feed_ends_a_line(config: Config, mtop_root: Root) -> None:

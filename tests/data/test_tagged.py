@@ -84,6 +84,7 @@ def test_conllu_layouts(tmp_path: Path, pos: Config, name: str) -> None:
         (word("1", " ", "INTJ"), "the word is blank"),
         (word("1", "Ja", "_"), "'Ja' has no UPOS tag"),
         (word("1", "\udcff", "X"), "not UTF-8 (byte 3 of the line)"),
+        (word("0", "Ja", "X"), "word 0 after word 0; is a blank line missing between two sentences?"),
     ],
 )
 def test_conllu_names_the_line(tmp_path: Path, pos: Config, line: str, reason: str) -> None:
@@ -105,6 +106,17 @@ def test_conllu_sentences_without_words_or_with_the_id_of_another(tmp_path: Path
         write(tmp_path, "{language}-{split}.conllu", content)
         with pytest.raises(UsageError, match=message):
             conllu.read(pos())
+
+
+def test_conllu_counts_what_is_odd_and_refuses_two_sentences_that_run_together(tmp_path: Path, pos: Config) -> None:
+    gaps = [word("2", "a", "DET"), word("4", "b", "NN"), "", word("1", "c", "X"), word("2", "_", "_")]
+    write(tmp_path, "{language}-{split}.conllu", "\n".join(gaps))
+    splits, notes = conllu.read(pos())
+    assert [e.tags for e in splits["de", "test"]] == [("DET", "NN"), ("X", "_")]
+    assert {what: counts["de/test"] for what, counts in notes.items()} == {"missing_words": 1, "unknown_upos": 2}
+    write(tmp_path, "{language}-{split}.conllu", GOOD + "\n" + word("1", "Ja", "INTJ"))
+    with pytest.raises(UsageError, match=r"de-train.conllu:9: word 1 after word 4; is a blank line missing"):
+        conllu.read(pos())
 
 
 def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> None:

@@ -38,6 +38,7 @@ def _print(given: argparse.Namespace) -> None:
     from xclrun.config import check
     from xclrun.data.audit import coverage, overlaps, pieces
     from xclrun.data.load import load_dataset
+    from xclrun.data.notes import noted, told
     from xclrun.model.vocabulary import load_tokenizer
 
     jobs = compose_command(given.overrides)
@@ -55,7 +56,7 @@ def _print(given: argparse.Namespace) -> None:
         "model": config.model.name,
         "labels": len(dataset.labels),
         "tags": len(dataset.tags),
-        "notes": dataset.notes,
+        "notes": noted(dataset),
         "coverage": [asdict(row) for row in coverage(dataset)],
         "overlaps": [asdict(row) for row in overlaps(dataset)],
         "pieces": [asdict(row) for row in of_pieces],
@@ -67,8 +68,8 @@ def _print(given: argparse.Namespace) -> None:
         f"{dataset.name}: {len(dataset.languages)} languages, {len(dataset.labels)} labels, {len(dataset.tags)} tags\n"
     )
     print("\n".join(table.text(110) for table in _tables(facts, config.model.max_length)))
-    for name, counts in dataset.notes.items():
-        print(f"{name}: {', '.join(f'{where} {n}' for where, n in counts.items())}")
+    for note in told([dataset]):
+        print(f"note: {note}")
 
 
 def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:

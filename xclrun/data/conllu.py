@@ -3,12 +3,14 @@
 A sentence is a block of lines of ten columns between tabs, of which FORM (2) and UPOS (4) are read; comments begin with
 ``#``. Multi-word tokens (``1-2``) and empty nodes (``1.1``) are left out: tags stand on syntactic words. The id is
 ``sent_id`` where there is one, else the split and the sentence's number of its first line; ``text`` is kept where it is
-not just the words joined by spaces. See https://universaldependencies.org/format.html.
+not just the words joined by spaces. Words are numbered from 1 without gaps; a number that does not grow is an error,
+since two sentences have run together there, while gaps and tags beyond the 17 of UPOS are counted. See https://universaldependencies.org/format.html.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from xclrun.config import DatasetConfig
 from xclrun.data.example import Example
@@ -22,27 +24,48 @@ LAYOUT = (
     "{language}/{split}.conllu",
 )
 COLUMNS = 10
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,9}")
 _LEFT_OUT = re.compile(r"\d+[-.]\d+")
+UPOS = frozenset(
+    ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
+     "SYM", "VERB", "X")
+)  # fmt: skip
 
 
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Read every wanted language under ``dataset.root``.
 
+    Returns:
+        The examples, and as notes the sentences with ``missing_words`` and the words with ``unknown_upos``.
+
     Raises:
         UsageError: the task is not one of tags; see `find_files` and `collect`.
     """
     task_of_files(cfg, tags=True)
+    odd: dict[str, dict[str, int]] = {}
+
+    def parse(block: list[bytes], language: str, split: str, number: int) -> Example:
+        example, counts = parse_sentence(block, language, split, number)
+        for what, count in counts.items():
+            of, place = odd.setdefault(what, {}), f"{language}/{split}"
+            of[place] = of.get(place, 0) + count
+        return example
+
     sources = (Source(f.language, f.split, f.shown, blocks(f)) for f in find_files(cfg, LAYOUT))
-    return collect(sources, parse_sentence, cfg.on_bad_line)
+    splits, notes = collect(sources, parse, cfg.on_bad_line)
+    return splits, notes | odd
 
 
-def parse_sentence(block: list[bytes], language: str, split: str, number: int) -> Example:
-    """Return the example of one block of lines; ``number`` is that of its first line.
+def parse_sentence(block: list[bytes], language: str, split: str, number: int) -> tuple[Example, Counter[str]]:
+    """Return the example of one block of lines, and what is odd about it, counted: see `read`.
+
+    ``number`` is that of the block's first line.
 
     Raises:
         BadRow: a line is not of this format, or the sentence has no words.
     """
+    odd: Counter[str] = Counter()
+    last = 0
     facts: dict[str, str] = {}
     words: list[str] = []
     tags: list[str] = []
@@ -55,19 +78,27 @@ def parse_sentence(block: list[bytes], language: str, split: str, number: int) -
                 continue
             if (found := _word(line)) is None:
                 continue
-            words.append(found[0])
-            tags.append(found[1])
+            place, form, tag = found
+            if place <= last:
+                raise BadRow(f"word {place} after word {last}; is a blank line missing between two sentences?")
+            if place > last + 1:
+                odd["missing_words"] = 1
+            odd.update(["unknown_upos"] if tag not in UPOS else ())
+            last = place
+            words.append(form)
+            tags.append(tag)
         except BadRow as bad:
             raise BadRow(str(bad), below) from None
     if not words:
         raise BadRow("a sentence without words")
     text = facts.get("text") or None
     text = None if text == " ".join(words) else text
-    return Example(facts.get("sent_id") or f"{split}-{number}", language, tuple(words), None, tuple(tags), text)
+    name = facts.get("sent_id") or f"{split}-{number}"
+    return Example(name, language, tuple(words), None, tuple(tags), text), odd
 
 
-def _word(line: str) -> tuple[str, str] | None:
-    """Return the word of a line and its tag; None where the line is no syntactic word."""
+def _word(line: str) -> tuple[int, str, str] | None:
+    """Return the number of a line's word, the word and its tag; None where the line is no syntactic word."""
     fields = line.split("\t")
     if len(fields) != COLUMNS:
         raise BadRow(f"{len(fields)} columns between tabs instead of {COLUMNS}")
@@ -80,4 +111,4 @@ def _word(line: str) -> tuple[str, str] | None:
         raise BadRow("the word is blank")
     if not tag.strip() or (tag == "_" and form != "_"):
         raise BadRow(f"'{form}' has no UPOS tag")
-    return form, tag
+    return int(number), form, tag

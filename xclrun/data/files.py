@@ -237,13 +237,23 @@ def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
 def parse_json(text: str, what: str) -> Any:
     """Return what a JSON text says, or raise `BadRow`; ``what`` names it in the message."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
+    except BadRow as bad:
+        raise BadRow(f"{what}: {bad}") from None
     except json.JSONDecodeError as error:
         raise BadRow(f"{what} is not JSON ({error.msg} at character {error.pos + 1})") from None
     except (ValueError, RecursionError):
         raise BadRow(
             f"{what} is not JSON that can be read (nested too deeply, or a number of thousands of digits)"
         ) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise BadRow(f"the key '{next(key for key in keys if keys.count(key) > 1)}' is there twice")
+    return found
 
 
 def parse_utf8(line: bytes) -> str:

@@ -33,17 +33,17 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
     Returns:
         The examples, with intents and slots without their prefixes ``IN:`` and ``SL:``, and as notes the lines
-        ``skipped`` and the slots ``widened`` to whole tokens, as ``language/split`` → count.
+        ``skipped`` and the ``slots_inside_words``, which begin or end inside a token, as ``language/split`` → count.
 
     Raises:
         UsageError: see `find_files` and `collect`.
     """
-    widened: Counter[str] = Counter()
+    moved: Counter[str] = Counter()
 
     def parse(line: bytes, language: str, split: str, number: int) -> Example:
         example, cuts = parse_line(line, language, f"{split}-{number}")
         if cuts:
-            widened[f"{language}/{split}"] += cuts
+            moved[f"{language}/{split}"] += cuts
         return example
 
     sources = (Source(f.language, f.split, f.shown, lines(f)) for f in find_files(cfg, LAYOUT))
@@ -51,7 +51,7 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     if cfg.languages is None:
         # Where a subset makes languages equally large, h2l and l2h still mean what they mean on all of MTOP.
         splits = dict(sorted(splits.items(), key=lambda item: _rank(item[0][0])))
-    return splits, {**notes, "widened": dict(widened)} if widened else notes
+    return splits, {**notes, "slots_inside_words": dict(moved)} if moved else notes
 
 
 def _rank(language: str) -> tuple[int, str]:
@@ -59,7 +59,7 @@ def _rank(language: str) -> tuple[int, str]:
 
 
 def parse_line(line: bytes, language: str, default_id: str) -> tuple[Example, int]:
-    """Return the example of one line and how many of its slots had to be widened to whole tokens.
+    """Return the example of one line and how many of its slots begin or end inside a token.
 
     Args:
         line: one line without its end.
@@ -115,20 +115,21 @@ def _tags(column: str, starts: list[int], ends: list[int], length: int) -> tuple
     Such a slot covers every token that it overlaps; a token that two slots reach is the earlier one's.
     """
     tags = [OUTSIDE] * len(starts)
-    widened = 0
+    inside = 0
     slot_end = free = 0
     for start, end, name in sorted(_slot(slot) for slot in column.split(",") if slot):
         if not start < end <= length:
             raise BadRow(f"slot {start}:{end}:SL:{name} does not lie inside the sentence (0 to {length})")
         if start < slot_end:
             raise BadRow(f"slot {start}:{end}:SL:{name} overlaps the one before it, which ends at {slot_end}")
-        first, last = max(bisect_right(ends, start), free), bisect_left(starts, end)
+        begin, last = bisect_right(ends, start), bisect_left(starts, end)
+        first = max(begin, free)
         if first >= last:
             raise BadRow(f"slot {start}:{end}:SL:{name} covers no token of its own")
         tags[first:last] = [f"B-{name}", *[f"I-{name}"] * (last - first - 1)]
-        widened += starts[first] < start or ends[last - 1] > end
+        inside += starts[begin] < start or ends[last - 1] > end
         slot_end, free = end, last
-    return tuple(tags), widened
+    return tuple(tags), inside
 
 
 def _slot(text: str) -> tuple[int, int, str]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from xclrun.data.notes import noted
 from xclrun.errors import RunError, XclrunError
 from xclrun.plan import ALGORITHMS, Stage
 from xclrun.run import Run
@@ -208,8 +209,7 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
             "fingerprint": run.data_fingerprint,
             "whole": run.whole_fingerprint,
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
-            "unseen_labels": dataset.unseen_labels,
-            **dataset.notes,
+            **noted(dataset),
         },
         # Everything in the store that the run refers to, from the start on: it is not removed while the run needs it.
         "keys": run.keys,

@@ -1,0 +1,99 @@
+"""What a person should know of a dataset before anything is trained on it: counted here, told before a command trains
+and by `xclrun data audit`, and noted in manifests.
+
+What cannot be right is an error of the reader, with file and line; this is what can be, and changes no example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
+
+# Name → what is counted, one of it, and what is said of it. The readers count the first four (see `Dataset.notes`).
+TOLD = {
+    "skipped": ("line", "that could not be read: skipped"),
+    "slots_inside_words": ("slot", "with an end inside a word: moved to an end of the word"),
+    "missing_words": ("sentence", "with gaps in the numbers of words: taken as written"),
+    "unknown_upos": ("word", "with a tag that is no universal part of speech: taken as written"),
+    "unseen_labels": ("sentence", "with a label that training never has: scored as wrong"),
+    "stray_tags": ("tag", "I-… after O or after another type: read as the beginning of a span"),
+    "test_in_train": ("test sentence", "found in the language's training split too"),
+}
+
+
+def noted(dataset: Dataset) -> dict[str, dict[str, int]]:
+    """Return name → place (``language/split``; of ``test_in_train`` the language) → how many, where there are any."""
+    found = {**dataset.notes, "unseen_labels": dataset.unseen_labels}
+    if stray := _where(dataset, stray_tags):
+        found["stray_tags"] = stray
+    if shared := {language: n for language in dataset.languages if (n := in_train(dataset, language))}:
+        found["test_in_train"] = shared
+    return found
+
+
+def told(datasets: Iterable[Dataset]) -> list[str]:
+    """Return a line for each thing to know: the most that any dataset of a name has, since they are parts of one."""
+    most: dict[tuple[str, str], dict[str, int]] = {}
+    for dataset in datasets:
+        for name, counts in noted(dataset).items():
+            mine = most.setdefault((dataset.name, name), {})
+            for place, count in counts.items():
+                mine[place] = max(count, mine.get(place, 0))
+    several = len({dataset for dataset, _ in most}) > 1
+    return [f"{dataset}: {_line(name, c)}" if several else _line(name, c) for (dataset, name), c in most.items() if c]
+
+
+def _line(name: str, counts: Mapping[str, int]) -> str:
+    word, what = TOLD[name]
+    total = sum(counts.values())
+    places = ", ".join(f"{place}: {count}" for place, count in counts.items())
+    return f"{total} {word}{'' if total == 1 else 's'} {what} ({places})"
+
+
+def stray_tags(tags: Sequence[str]) -> int:
+    """Return how many tags ``I-x`` follow neither ``B-x`` nor ``I-x``."""
+    return sum(tag[:2] == "I-" and tag[2:] != before[2:] for before, tag in zip((OUTSIDE, *tags), tags, strict=False))
+
+
+def in_train(dataset: Dataset, language: str) -> int:
+    """Return how many test sentences of a language stand in its training split: words alike but for case."""
+    train, test = dataset.fingerprints[language, "train"], dataset.fingerprints[language, "test"]
+
+    def count() -> int:
+        tested = _sentences(dataset.split(language, "test"), test)
+        there = {sentence for e in dataset.split(language, "train") if (sentence := same_sentence(e)) in tested}
+        return sum(tested[sentence] for sentence in there)
+
+    return _once(("test_in_train", train, test), count)
+
+
+def _where(dataset: Dataset, count: Callable[[Sequence[str]], int]) -> dict[str, int]:
+    """Return ``language/split`` → the sum of a count over tags, where they are spans and it is not 0."""
+    found = {}
+    for (language, split), examples in dataset.splits.items() if dataset.kind.tag_spans else ():
+        key = (count.__name__, dataset.fingerprints[language, split])
+        if n := _once(key, lambda examples=examples: sum(count(e.tags or ()) for e in examples)):  # type: ignore[misc]
+            found[f"{language}/{split}"] = n
+    return found
+
+
+# The datasets of a sweep on buckets have most splits in common: each is looked through once.
+_counted: dict[tuple[str, ...], int] = {}
+_tested: dict[str, dict[tuple[str, ...], int]] = {}
+
+
+def _once(key: tuple[str, ...], count: Callable[[], int]) -> int:
+    if key not in _counted:
+        _counted[key] = count()
+    return _counted[key]
+
+
+def _sentences(examples: Iterable[Example], mark: str) -> dict[tuple[str, ...], int]:
+    """Return sentence → how often it is there."""
+    if mark not in _tested:
+        found = _tested.setdefault(mark, {})
+        for e in examples:
+            sentence = same_sentence(e)
+            found[sentence] = found.get(sentence, 0) + 1
+    return _tested[mark]
