@@ -5,6 +5,8 @@ Nothing heavy is imported before it is known what is wanted, so that help answer
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import traceback
@@ -12,11 +14,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from xclrun.errors import UsageError, XclrunError, did_you_mean
+from xclrun.secret import put_away_arguments, redact
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code: 0 done, 1 something failed, 2 wrong usage."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = put_away_arguments(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        # What reads the command again, to show it, finds no password in it.
+        sys.argv[1:] = arguments
     try:
         return _dispatch(arguments)
     except SystemExit as end:
@@ -74,7 +80,9 @@ def _hydra(arguments: list[str]) -> int:
     for flag in ("cfg", "info", "package"):
         if getattr(given, flag) is not None:
             flags += [f"--{flag}", getattr(given, flag)]
-    _hydra_main([*flags, *(["--resolve"] if given.resolve and given.cfg else []), *overrides])
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        _hydra_main([*flags, *(["--resolve"] if given.resolve and given.cfg else []), *overrides])
+    print(redact(told.getvalue()), end="")
     return 0
 
 
@@ -119,9 +127,6 @@ def _hydra_main(arguments: list[str]) -> None:
 
 def _completion(arguments: list[str]) -> int:
     """Print what the shell asks for: Hydra's script that sets completion up, or the words that may come next."""
-    import contextlib
-    import io
-
     from xclrun import command as commands
     from xclrun.compose import register
 
@@ -158,17 +163,17 @@ def _never(cfg: Any) -> None:
 def _told(error: BaseException) -> int:
     """Print what a person should know of an error, and return its exit code."""
     if os.environ.get("XCLRUN_DEBUG"):
-        traceback.print_exc()
+        print(redact(traceback.format_exc()), end="", file=sys.stderr)
     shown = _as_usage_error(error)
     if isinstance(shown, XclrunError):
-        print(f"xclrun: {shown}", file=sys.stderr)
+        print(f"xclrun: {redact(str(shown))}", file=sys.stderr)
         return shown.exit_code
     if type(error).__name__ == "Stopped":
         print(
             f"\nxclrun: stopped by {error}; a checkpoint is saved: the same command goes on from there", file=sys.stderr
         )
         return 128 + getattr(error, "number", 0)
-    what = " ".join(str(error).split())
+    what = redact(" ".join(str(error).split()))
     print(f"xclrun: {type(error).__name__}: {what} (XCLRUN_DEBUG=1 shows where)", file=sys.stderr)
     return 1
 

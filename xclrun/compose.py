@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from xclrun.config import SCHEMAS, Config, ProtocolConfig, choices, packaged
 from xclrun.errors import UsageError, did_you_mean
+from xclrun.secret import put_away
 from xclrun.strategy import STRATEGIES, strategy_class
 
 # Why a strategy has no key `expansion`.
@@ -282,6 +283,8 @@ def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:
     assert isinstance(resolved, dict)
     if added := next(_added(resolved, config), None):
         raise UsageError(f"no key is called '{added}'; {nearest(added)}")
+    if config.tracking.uri is not None:
+        config.tracking.uri = resolved["tracking"]["uri"] = put_away(config.tracking.uri)
     return config, {str(key): value for key, value in resolved.items()}
 
 

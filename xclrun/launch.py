@@ -18,6 +18,7 @@ from xclrun.errors import UsageError, XclrunError
 from xclrun.names import check_name
 from xclrun.plan import digest
 from xclrun.run import Run, plan_jobs
+from xclrun.secret import private, redact
 from xclrun.store.files import atomic_write, read_json, write_json
 from xclrun.track import LOG, BackgroundMirror
 from xclrun.work import work, work_in_processes
@@ -69,7 +70,7 @@ class Sweep:
                 line(
                     f"  note: {self.name} had {many} that this command has not; `xclrun report --all` still finds them"
                 )
-        write_json(path, facts)
+        write_json(path, facts, mode=private())
 
 
 def make_sweep(composed: Sequence[Composed]) -> Sweep:
@@ -94,7 +95,7 @@ def command() -> str:
     """Return the command that was given, as it could be given again."""
     # Hydra is handed the long form of -m for every command (see `xclrun.cli`).
     given = [argument for argument in sys.argv[1:] if argument != "--multirun"]
-    return shlex.join(["xclrun", *given, *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
+    return shlex.join(["xclrun", *map(redact, given), *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
 
 
 def launch_local(

@@ -31,6 +31,7 @@ from xclrun.plan import (
     trainer_of,
     transfer,
 )
+from xclrun.secret import private
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
@@ -182,7 +183,8 @@ def freeze(run: Run) -> None:
         if resolved[group].get(key) is not None:
             resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
     resolved["strategy"] = _with_folders(run.resolved["strategy"])
-    atomic_write(run.directory.config, OmegaConf.to_yaml(OmegaConf.create({**run.resolved, **resolved})))
+    content = OmegaConf.to_yaml(OmegaConf.create({**run.resolved, **resolved}))
+    atomic_write(run.directory.config, content, private())
     run.directory.write_queued(run.keys)
 
 

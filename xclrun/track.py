@@ -15,6 +15,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from xclrun.analysis.reference import References
 from xclrun.config import TrackingConfig
 from xclrun.errors import RunError
 from xclrun.records import read_records, record, run_directories, sweeps
+from xclrun.secret import connect, put_away, redact
 from xclrun.store.files import sha256
 from xclrun.store.rundir import RunDirectory
 
@@ -73,11 +75,11 @@ class Mirror:
         from mlflow import MlflowClient
 
         self.outputs, self.tracking = outputs, tracking
-        self.uri = tracking_uri(outputs, tracking.uri)
+        self.uri = tracking_uri(outputs, put_away(tracking.uri) if tracking.uri else None)
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():
-            self.client: MlflowClient = MlflowClient(self.uri)
+            self.client: MlflowClient = MlflowClient(connect(self.uri))
             self.experiment = self._experiment()
 
     @contextlib.contextmanager
@@ -90,7 +92,7 @@ class Mirror:
             with _quiet(), self._locked():
                 yield
         except (MlflowException, SQLAlchemyError, OSError) as error:
-            raise RunError(f"MLflow at {self.uri} cannot be used: {str(error).splitlines()[0]}") from error
+            raise RunError(f"MLflow at {self.uri} cannot be used: {redact(str(error).splitlines()[0])}") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -396,7 +398,7 @@ class BackgroundMirror:
         self.process: subprocess.Popen[bytes] | None = None
         if self.tracking.enabled if self.enabled is None else self.enabled:
             request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
-            with (self.outputs / LOG).open("ab") as log:
+            with open(self.outputs / LOG, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "xclrun.track", request],
                     stdin=subprocess.PIPE,
@@ -438,4 +440,8 @@ def _background(request: str) -> None:
 
 
 if __name__ == "__main__":
-    _background(sys.argv[1])
+    try:
+        _background(sys.argv[1])
+    except Exception:
+        # Into the log, where libraries' own words about a server must not carry its password.
+        sys.exit(redact(traceback.format_exc()))

@@ -18,6 +18,7 @@ from types import FrameType
 from xclrun.console import Console, line
 from xclrun.errors import XclrunError
 from xclrun.run import Run
+from xclrun.secret import redact
 from xclrun.store.files import atomic_write
 from xclrun.track import BackgroundMirror
 from xclrun.train.listen import Listener, Progress
@@ -93,7 +94,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
     except Exception:
         # Not foreseen, so the whole story is kept where it can be sent to the authors.
         log = run.directory.path / "error.log"
-        atomic_write(log, traceback.format_exc())
+        atomic_write(log, redact(traceback.format_exc()), 0o600)
         line(f"  the traceback is in {log}")
         _debug()
     return True

@@ -17,6 +17,7 @@ from xclrun.command.common import add_tracking, choose, existing, parser
 from xclrun.config import TrackingConfig
 from xclrun.errors import RunError, UsageError
 from xclrun.names import check_name
+from xclrun.secret import redact
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     if sweep is not None:
         wanted = set(sweep["runs"])
         records = [r for r in pool if r.run_id in wanted]
-        commands.append(sweep["command"])
+        commands.append(redact(sweep["command"]))
     records = filtered(records, filters)
     if sweep is not None or filters:
         # The runs that their transfer is measured by, wherever they were run; a run that is there twice counts once.

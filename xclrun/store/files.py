@@ -51,8 +51,11 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def atomic_write(path: Path, data: bytes | str) -> None:
+def atomic_write(path: Path, data: bytes | str, mode: int = 0o644) -> None:
     """Write a whole file at once: readers see the old content or the new, never a part.
+
+    Args:
+        mode: who may read it.
 
     Raises:
         UsageError: the place cannot be written.
@@ -67,7 +70,7 @@ def atomic_write(path: Path, data: bytes | str) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)
+            os.chmod(name, mode)
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -107,9 +110,9 @@ def atomic_directory(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, mode: int = 0o644) -> None:
     """Write a JSON file atomically; NaN is refused, since JSON has none."""
-    atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    atomic_write(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", mode)
 
 
 def read_json(path: Path) -> Any:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xclrun.secret import private
 from xclrun.store.files import TEMPORARY, atomic_write, read_json, sha256, write_json, writing
 from xclrun.store.lease import Lease
 
@@ -100,7 +101,7 @@ class RunDirectory:
 
     def open(self, config_yaml: str, manifest: dict[str, Any]) -> None:
         """Make the directory, or take it up again: the config is frozen, the manifest says that the run is running."""
-        atomic_write(self.config, config_yaml)
+        atomic_write(self.config, config_yaml, private())
         self.write_manifest(manifest)
 
     def tidy(self) -> None:
