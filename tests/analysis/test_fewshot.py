@@ -64,6 +64,16 @@ def test_settings_make_rows_of_their_own_but_bucket_language_and_k_do_not() -> N
     assert sorted(few_shot_scores([one, changed])["strategy"]) == ["full(trainer.lr=1e-05)", "full(trainer.lr=7e-05)"]
 
 
+def test_runs_on_different_data_are_never_averaged() -> None:
+    german = [scored(b, 1, 0.5, 0.6, whole_fingerprint=data * 12) for b, data in enumerate("ab")]
+    hindi = [run("hi", k, 0, whole_fingerprint="c" * 12) for k in (1, 4)]
+    # Data differs with language and K as a matter of course.
+    assert set(few_shot_scores([german[0], *hindi])["strategy"]) == {"full"}
+    table = few_shot_scores([*german, *hindi])
+    assert sorted(table["strategy"]) == ["full", "full", "full(data=aaaaaa)", "full(data=bbbbbb)"]
+    assert over_buckets(table).query("language == 'de' and shots == 1")["buckets"].tolist() == [1, 1]
+
+
 def test_buckets_against_seeds() -> None:
     runs = [scored(0, 1, 0.5, 0.6), scored(1, 1, 0.5, 0.9), scored(0, 2, 0.5, 0.8), scored(2, 1, 0.5, 0.7)]
     found = seeds_against_buckets(few_shot_scores(runs))

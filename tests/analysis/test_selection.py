@@ -21,6 +21,16 @@ def test_the_oracle_takes_each_languages_own_point() -> None:
     assert (oracle(TEST, TEST) >= selected(DEV, TEST, [0])).all()
 
 
+def test_a_dev_score_that_was_not_measured_chooses_nothing() -> None:
+    nan = np.nan
+    dev = np.array([[0.5, nan, nan], [nan, 0.1, nan], [0.4, 0.9, nan]])
+    np.testing.assert_array_equal(selected(dev, TEST, [0]), TEST[0])
+    np.testing.assert_array_equal(selected(dev, TEST, [0, 1]), TEST[2])
+    np.testing.assert_array_equal(selected(dev, TEST, [2]), [nan] * 3)
+    np.testing.assert_array_equal(oracle(dev, TEST), [TEST[0, 0], TEST[2, 1], nan])
+    assert directional_agreement([1, nan, 2, 3], [0.1, 0.9, 0.2, 0.3]) == 1
+
+
 def test_spread_over_seeds() -> None:
     np.testing.assert_allclose(spread([[0.5, 0.7], [0.8, 0.6], [0.6, 0.7]]), [0.3, 0.1])
 

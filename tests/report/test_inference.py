@@ -164,6 +164,15 @@ def test_replay_by_memory_needs_two_sizes() -> None:
     assert figure is not None
     assert figure.axes[3].lines[0].get_xdata().tolist() == [750, 6000]
     assert plots.memory_curve(made()[0], "intent") is None
+    # Two settings with memories of the same sizes are two lines.
+    few += [run("er", "h2l", 1, LANGUAGES, settings={"memory": m, "every_k": 9}) for m in (750, 6000)]
+    (comparison,) = comparisons(few)
+    both = Summary(summarise(few), comparison)
+    figure = plots.memory_curve(both, "intent")
+    assert figure is not None
+    drawn = {line.get_label(): line.get_ydata()[0] for line in figure.axes[3].lines}
+    assert set(drawn) == {"er(every_k=9)", "er(every_k=unset)", "naive"}
+    assert drawn["er(every_k=9)"] == 100 * both.value("er(every_k=9, memory=750)", "intent", "FP")
 
 
 def test_confusions_are_shares_of_the_gold_class() -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -12,6 +13,8 @@ from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.errors import UsageError
 from xclrun.report import write, write_report
 from xclrun.report.notes import comparison_notes
+from xclrun.report.sections import Part
+from xclrun.report.tables import Table
 
 from .study import LANGUAGES, run, study
 
@@ -180,6 +183,18 @@ def test_the_first_language_of_an_order_needs_no_reference_run(tmp_path: Path) -
     enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them, **one) for them in (("de", "th"), ("en", "th")))
     notes = [write_report([naive, other], tmp_path, "demo").sections[0].notes for other in (enough, too_few)]
     assert [any(note.startswith("T needs") for note in them) for them in notes] == [False, True]
+
+
+def test_no_table_overwrites_another(tmp_path: Path) -> None:
+    def part(title: str) -> Part:
+        return Part("x", [Table(title, ("a",), ((title,),))])
+
+    long = "Ä very long title " * 9
+    sections = [SimpleNamespace(where="w", parts=[part(long + "one"), part(long + "other"), part("A b"), part("a B")])]
+    write._write_tables(sections, tmp_path)  # type: ignore[arg-type]
+    found = sorted(path.read_text(encoding="utf-8").splitlines()[1] for path in tmp_path.glob("*.csv"))
+    assert found == ["A b", "a B", long + "one", long + "other"]
+    assert len(list(tmp_path.iterdir())) == 12
 
 
 def test_several_datasets_are_sections_of_their_own(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.analysis.settings import config_settings, content_settings, strategy_labels
+from xclrun.analysis.settings import config_settings, content_settings, grouped, strategy_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,15 +56,32 @@ def source(record: RunRecord) -> str:
 def labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return run id → label of its strategy: the name, and settings where runs of that name differ in them.
 
-    Not told apart by K, language, bucket and source, nor by their data, which differ with them. ``naive`` is called
-    ``full``, as the paper and the choice of conf call it.
+    Not told apart by K, language, bucket and source, nor by data that differs with them; but where runs of one K,
+    language and source drew from different data, that is named (its fingerprint's first six digits). ``naive`` is
+    called ``full``, as the paper and the choice of conf call it.
     """
+    records = list(records)
     found = strategy_labels(
         records,
         config=lambda r: tuple(item for item in config_settings(r) if item[0] not in _OWN),
         content=lambda r: tuple(item for item in content_settings(r) if item[0] not in ("languages", "data")),
     )
-    return {run_id: re.sub(r"^naive\b", FULL, label) for run_id, label in found.items()}
+    named = {run_id: re.sub(r"^naive\b", FULL, label) for run_id, label in found.items()}
+    # Of a bucket whose whole data is not known nothing can be said: buckets of one set differ too.
+    drawn = {r.run_id: r.data_fingerprint if r.bucket is None else r.whole_fingerprint for r in records}
+    several: dict[tuple[str, str, str], set[str]] = {}
+    rows = grouped(
+        records, lambda r: (r.dataset, r.model, named[r.run_id], source(r), target(r), r.shots, r.bucket is None)
+    )
+    for (dataset, model, label, *_), runs in rows.items():
+        if len(data := {drawn[r.run_id] for r in runs}) > 1:
+            several.setdefault((dataset, model, label), set()).update(data)
+    for r in records:
+        label, data = named[r.run_id], drawn[r.run_id]
+        if data in several.get((r.dataset, r.model, label), ()):
+            settings = label[:-1] + ", " if label.endswith(")") else f"{label}("
+            named[r.run_id] = f"{settings}data={data[:6]})"
+    return named
 
 
 def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:

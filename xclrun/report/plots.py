@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
+from xclrun.analysis.settings import config_settings, content_settings
 from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, colour, marker, tickless, tip
 from xclrun.report.tables import Summary
 from xclrun.task import INTENT_ACCURACY, Metric
@@ -138,24 +140,31 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
 
 
 def memory_curve(summary: Summary, task: str) -> Figure | None:
-    """Draw F, T, T0 and FP of replay by the size of its memory (CCL Table 17); naive, without memory, as a line."""
-    sizes: dict[int, str] = {}
-    naive = None
+    """Draw F, T, T0 and FP of replay by the size of its memory (CCL Table 17); naive, without memory, as a line.
+
+    Settings that differ in more than the memory have a line each.
+    """
+    lines: dict[object, dict[int, str]] = {}
+    naive = []
     for label, runs in summary.comparison.strategies.items():
-        settings = runs[0].config.get("strategy", {})
-        if runs[0].strategy == "er" and isinstance(settings.get("memory"), int):
-            sizes[settings["memory"]] = label
-        naive = label if runs[0].strategy == "naive" else naive
-    if len(sizes) < 2:
+        memory = runs[0].config.get("strategy", {}).get("memory")
+        if runs[0].strategy == "er" and isinstance(memory, int):
+            others = [item for item in config_settings(runs[0]) if item[0] != "strategy.memory"]
+            lines.setdefault((*others, *content_settings(runs[0])), {})[memory] = label
+        naive += [label] if runs[0].strategy == "naive" else []
+    if len({size for sizes in lines.values() for size in sizes}) < 2:
         return None
-    figure = figure_of(9.6, 2.9)
+    figure = figure_of(9.6 if len(lines) == 1 else 11.6, 2.9)
     for axes, name in zip(figure.subplots(1, 4), ("F", "T", "T0", "FP"), strict=True):
-        x = sorted(sizes)
-        y = [100 * summary.value(sizes[size], task, name) for size in x]
-        (line,) = axes.plot(x, y, "o-", color=colour(1), label="er", markersize=4)
-        tip(line, ", ".join(f"{size}: {value:.2f}" for size, value in zip(x, y, strict=True)))
-        if naive is not None:
-            axes.axhline(100 * summary.value(naive, task, name), color=GREY, linestyle="--", label="naive")
+        for k, sizes in enumerate(lines.values(), start=1):
+            x = sorted(sizes)
+            y = [100 * summary.value(sizes[size], task, name) for size in x]
+            of = "er" if len(lines) == 1 else re.sub(r"memory=\d+, |(, )?memory=\d+", "", sizes[x[0]]).replace("()", "")
+            (line,) = axes.plot(x, y, f"{marker(k)}-", color=colour(k), label=textwrap.fill(of, 26), markersize=4)
+            tip(line, ", ".join(f"{sizes[size]}: {value:.2f}" for size, value in zip(x, y, strict=True)))
+        for k, label in enumerate(naive):
+            look = ("--", ":", "-.")[k % 3]
+            axes.axhline(100 * summary.value(label, task, name), color=GREY, linestyle=look, label=label)
         axes.set_xlabel("memory (sentences)", fontsize=8)
         axes.set_title(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=9)
         plain(axes)

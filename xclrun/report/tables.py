@@ -7,6 +7,7 @@ numbered reason under the table.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 import re
@@ -42,6 +43,8 @@ DEFINITIONS = {
 # On a terminal: columns between two of a table, and how narrow a column of names can be folded at the most.
 GAP = 2
 NAMES = 18
+# Characters of the name of a table's files.
+LONGEST = 80
 
 
 class Cell(str):
@@ -90,9 +93,10 @@ class Table:
 
     @property
     def slug(self) -> str:
-        """Name of the table's files."""
+        """Name of the table's files; where it had to be cut, a short hash tells it from others that begin like it."""
         plain = re.sub(r"[↑↓]|:.* → .*", "", self.title)
-        return re.sub(r"[^\w.+=-]+", "_", plain).strip("_").lower()[:80]
+        name = re.sub(r"[^\w.+=-]+", "_", plain).strip("_").lower()
+        return name if len(name) <= LONGEST else f"{name[: LONGEST - 7]}-{_short_hash(self.title)}"
 
     def csv(self) -> str:
         """Return the table as comma-separated values, as shown: for spreadsheets."""
@@ -352,6 +356,10 @@ class Summary:
             definition = self.scoring if metric.of is Scored.spans else metric.definition
             lines += [f"{metric.short}: {definition}"] if definition else []
         return lines
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def percent(value: float) -> str:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -209,12 +210,16 @@ def _draw(sections: Sequence[Shown], drawers: Drawers) -> tuple[list[Path], dict
 
 def _write_tables(sections: Sequence[Shown], folder: Path) -> None:
     """Write each table as Markdown, CSV and LaTeX, and remove those of an earlier report."""
-    kept = set()
+    kept: set[Path] = set()
     for section in sections:
         where = slug(section.where)
         for table in (table for part in section.parts for table in part.tables):
+            name = f"{where}_{table.slug}"
+            # Two tables whose names come out the same both stay.
+            same = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
+            name = next(one for one in same if folder / f"{one}.md" not in kept)
             for suffix, content in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
-                path = folder / f"{where}_{table.slug}.{suffix}"
+                path = folder / f"{name}.{suffix}"
                 atomic_write(path, content)
                 kept.add(path)
     for path in folder.glob("*"):
