@@ -74,8 +74,8 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
         records, lambda r: (r.dataset, r.model, named[r.run_id], source(r), target(r), r.shots, r.bucket is None)
     )
     for (dataset, model, label, *_), runs in rows.items():
-        if len(data := {drawn[r.run_id] for r in runs}) > 1:
-            several.setdefault((dataset, model, label), set()).update(data)
+        if len(found_data := {drawn[r.run_id] for r in runs}) > 1:
+            several.setdefault((dataset, model, label), set()).update(found_data)
     for r in records:
         label, data = named[r.run_id], drawn[r.run_id]
         if data in several.get((r.dataset, r.model, label), ()):
