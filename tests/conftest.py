@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -84,13 +85,50 @@ def write_corpus(folder: Path, change: Mapping[tuple[str, str], Callable[[list[d
 
 
 @cache
-def composed(overrides: tuple[str, ...]) -> Composed:
-    """Compose one job as the command line does; Hydra takes a tenth of a second, so each is composed once."""
-    from xclrun.compose import compose_jobs, expansions, lists_of_languages, loader
+def parsed(text: str) -> Any:
+    """Return one override as Hydra reads it."""
+    from xclrun.compose import parse
+
+    [override] = parse([text])
+    return override
+
+
+@cache
+def groups() -> set[str]:
+    """Return the names of all groups, also as keys of values."""
+    from xclrun.config import choices
+
+    return {key for name in choices() for key in (name, name.replace("/", "."))}
+
+
+@cache
+def composed_groups(overrides: tuple[str, ...]) -> Any:
+    """Compose the choices of groups, which is what takes Hydra a quarter of a second; values are as they are."""
+    from hydra.types import RunMode
+    from omegaconf import open_dict
+
+    from xclrun.compose import loader
 
     with loader() as config_loader:
-        [job] = compose_jobs([expansions(lists_of_languages(overrides))], config_loader)
-    return job
+        cfg = config_loader.load_configuration("config", list(overrides), RunMode.RUN, from_shell=False)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+@cache
+def composed(overrides: tuple[str, ...]) -> Composed:
+    """Compose one job as the command line does: groups first, once for all tests, then values, as Hydra sets them."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.types import OverrideType
+
+    from xclrun.compose import Composed, expansions, lists_of_languages, typed
+
+    given = {text: parsed(text) for text in expansions(lists_of_languages(overrides))}
+    plain = [o for o in given.values() if o.type is OverrideType.CHANGE and o.key_or_group not in groups()]
+    cfg = copy.deepcopy(composed_groups(tuple(text for text, override in given.items() if override not in plain)))
+    ConfigLoaderImpl._apply_overrides_to_config(plain, cfg)
+    return Composed(*typed(cfg), tuple(given))
 
 
 @pytest.fixture

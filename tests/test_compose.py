@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,17 @@ import yaml
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import OmegaConf
 
-from xclrun import compose
-from xclrun.compose import checked, compose_command, compose_jobs, expand, lists_of_languages, loader
+from xclrun import compose as compose_module
+from xclrun.compose import (
+    Composed,
+    checked,
+    compose_command,
+    compose_jobs,
+    expand,
+    expansions,
+    lists_of_languages,
+    loader,
+)
 from xclrun.config import Config, choices, packaged
 from xclrun.errors import UsageError
 
@@ -48,6 +57,13 @@ def hydras_own(overrides: list[str]) -> dict[str, Any]:
     resolved = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
+
+
+def test_what_tests_compose_is_what_a_command_composes(compose: Callable[..., Composed]) -> None:
+    given = ["strategy=er", "strategy.expansion=lang_spec_task", "strategy.memory=7", "seed=3", "order=[en,de]"]
+    found = compose(*given)
+    with loader() as config_loader:
+        assert [found] == compose_jobs([expansions(lists_of_languages(given))], config_loader)
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
@@ -116,8 +132,8 @@ def test_seeds_and_buckets_need_no_composition_of_their_own(
     config_loader: ConfigLoader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads = []
-    load = compose._load
-    monkeypatch.setattr(compose, "_load", lambda *arguments: loads.append(arguments) or load(*arguments))
+    load = compose_module._load
+    monkeypatch.setattr(compose_module, "_load", lambda *arguments: loads.append(arguments) or load(*arguments))
     jobs = expand(["strategy=naive,er", "order=h2l,l2h", "seed=range(1,11)", "bucket=range(0,10)"], config_loader)
     composed = compose_jobs(jobs, config_loader)
     assert len(composed) == 400

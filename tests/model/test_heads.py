@@ -52,7 +52,7 @@ def test_likelihood_and_decoding_equal_enumeration(head: TagHead) -> None:
     for i, words in enumerate(lengths):
         scores = enumerate_scores(head.crf, emissions[i], words)
         gold = tuple(tags[i, :words].tolist())
-        assert likelihood[i].item() == pytest.approx(scores[gold] - log_sum(scores.values()), abs=1e-5)
+        assert likelihood[i].item() == pytest.approx(scores[gold] - log_sum(scores.values()), rel=1e-4)
         assert tuple(decoded[i, :words].tolist()) == max(scores, key=scores.__getitem__)
 
 
@@ -92,7 +92,7 @@ def test_loss_of_a_model_that_knows_nothing(encoder: KnownEncoder) -> None:
     """All-zero parameters: ln C for the intent, and ln T for each word, means over the sentences."""
     model = zeroed(Model(encoder, classes=5, tags=3, dropout=0.0))
     given = batch([4, 1, 3], labels=[0, 4, 2], tags=[[0, 1, 2, 0], [1], [2, 2, 2]])
-    assert model.loss(given).item() == pytest.approx(math.log(5) + (4 + 1 + 3) / 3 * math.log(3))
+    assert model.loss(given).item() == pytest.approx(math.log(5) + (4 + 1 + 3) / 3 * math.log(3), rel=1e-4)
 
 
 def test_loss_is_the_sum_of_intent_and_tags(encoder: KnownEncoder) -> None:
@@ -107,18 +107,18 @@ def test_loss_is_the_sum_of_intent_and_tags(encoder: KnownEncoder) -> None:
     for i, gold in enumerate([(0, 1, 2), (2, 2)]):
         scores = enumerate_scores(model.tagger.crf, output.emissions[i], len(gold))
         tags += log_sum(scores.values()) - scores[gold]
-    assert model.loss(given).item() == pytest.approx((intent + tags) / 2, abs=1e-5)
+    assert model.loss(given).item() == pytest.approx((intent + tags) / 2, rel=1e-4)
     assert model.loss(given, output) == model.loss(given)
 
 
 def test_loss_without_tags_is_the_intent_s(encoder: KnownEncoder) -> None:
     model = zeroed(Model(encoder, classes=7, tags=0, dropout=0.0))
     given = batch([2, 1], labels=[6, 0], tags=[[-1, -1], [-1]])
-    assert model.loss(given).item() == pytest.approx(math.log(7))
+    assert model.loss(given).item() == pytest.approx(math.log(7), rel=1e-4)
     found = model.predict(given)
     assert found.tags is None
     assert found.log2_tags is None
-    assert found.log2_label.tolist() == pytest.approx([-math.log2(7)] * 2)
+    assert found.log2_label.tolist() == pytest.approx([-math.log2(7)] * 2, rel=1e-4)
 
 
 def test_log2_probabilities_equal_enumeration(encoder: KnownEncoder) -> None:
@@ -129,10 +129,10 @@ def test_log2_probabilities_equal_enumeration(encoder: KnownEncoder) -> None:
     for i, gold in enumerate([(1, 1, 0), (2,)]):
         scores = enumerate_scores(model.tagger.crf, output.emissions[i], len(gold))
         wanted = (scores[gold] - log_sum(scores.values())) / math.log(2)
-        assert found.log2_tags[i].item() == pytest.approx(wanted, abs=1e-5)
+        assert found.log2_tags[i].item() == pytest.approx(wanted, rel=1e-4)
         assert tuple(found.tags[i, : len(gold)].tolist()) == max(scores, key=scores.__getitem__)
         probabilities = output.logits[i].exp() / output.logits[i].exp().sum()
-        assert found.log2_label[i].item() == pytest.approx(math.log2(probabilities[given.labels[i]].item()), abs=1e-5)
+        assert found.log2_label[i].item() == pytest.approx(math.log2(probabilities[given.labels[i]].item()), rel=1e-4)
     assert found.label.tolist() == output.logits.argmax(1).tolist()
 
 
@@ -158,8 +158,10 @@ def test_words_are_packed_from_their_labelled_pieces(encoder: KnownEncoder) -> N
     for i, words in enumerate([3, 2]):
         for w in range(words):
             state = encoder.table[given.input_ids[i, 1 + 3 * w]]
-            assert torch.allclose(output.emissions[i, w], model.tagger.linear(state), atol=1e-6)
-        assert torch.allclose(output.logits[i], model.intent(encoder.table[given.input_ids[i, 0]]), atol=1e-6)
+            assert torch.allclose(output.emissions[i, w], model.tagger.linear(state), rtol=1e-4, atol=1e-5)
+        assert torch.allclose(
+            output.logits[i], model.intent(encoder.table[given.input_ids[i, 0]]), rtol=1e-4, atol=1e-5
+        )
     assert torch.equal(output.cls, encoder.table[given.input_ids[:, 0]])
 
 

@@ -227,8 +227,8 @@ def test_output_depends_on_no_padding() -> None:
     together.input_ids[0, :4] = alone.input_ids[0]
     with torch.no_grad():
         a, b = model(together), model(alone)
-    assert torch.allclose(a.logits[0], b.logits[0], atol=1e-6)
-    assert torch.allclose(a.emissions[0, :2], b.emissions[0], atol=1e-6)
+    assert torch.allclose(a.logits[0], b.logits[0], rtol=1e-4, atol=1e-5)
+    assert torch.allclose(a.emissions[0, :2], b.emissions[0], rtol=1e-4, atol=1e-5)
 
 
 def test_package_does_not_import_torch(run_python: Callable[[str], str]) -> None:

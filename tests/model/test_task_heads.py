@@ -40,10 +40,10 @@ def test_class_head_is_bert_s_pooler_and_a_linear_layer(bert: BertModel) -> None
     model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS)
     output = model(given())
     assert output.emissions is None
-    assert torch.allclose(output.logits, model.classifier(wanted), atol=1e-6)
+    assert torch.allclose(output.logits, model.classifier(wanted), rtol=1e-4, atol=1e-5)
     shares = output.logits.softmax(dim=1)
     nats = -sum(shares[i, label].log().item() for i, label in enumerate([1, 0, 2])) / 3
-    assert model.loss(given()).item() == pytest.approx(nats, abs=1e-5)
+    assert model.loss(given()).item() == pytest.approx(nats, rel=1e-4)
     found = model.predict(given())
     assert found.log2_label.tolist() == pytest.approx(
         [math.log2(shares[i, k].item()) for i, k in enumerate([1, 0, 2])], abs=1e-4
@@ -100,9 +100,9 @@ def test_tags_of_words_are_independent(encoder: KnownEncoder) -> None:
         scores = [model.tagger.linear(encoder.table[known.input_ids[i, p]]) for p in known.word_pieces[i, :words]]
         nats.append(-sum(s.log_softmax(dim=0)[tag].item() for s, tag in zip(scores, row, strict=False)))
         assert [int(s.argmax()) for s in scores] == model.predict(known).tags[i, :words].tolist()
-    assert model.loss(known).item() == pytest.approx(sum(nats) / 3, abs=1e-5)
+    assert model.loss(known).item() == pytest.approx(sum(nats) / 3, rel=1e-4)
     found = model.predict(known)
-    assert found.log2_tags.tolist() == pytest.approx([-n / math.log(2) for n in nats], abs=1e-5)
+    assert found.log2_tags.tolist() == pytest.approx([-n / math.log(2) for n in nats], rel=1e-4)
     assert (found.label, found.log2_label) == (None, None)
     unseen = batch([2, 1], labels=[-1, -1], tags=[[0, -1], [1]])
     assert model.predict(unseen).log2_tags.isnan().tolist() == [True, False]

@@ -66,8 +66,8 @@ def test_it_is_what_the_library_computes(kind: Any, shape: Any) -> None:
         own = slice(*sentences.pieces.offsets[i : i + 2])
         ids = torch.tensor(sentences.pieces.values[own], dtype=torch.long)[None]
         wanted = eager(ids, output_attentions=True).attentions[-1]  # (1, heads, L, L)
-        np.testing.assert_allclose(shares[own], wanted[0, :, 0].mean(dim=0).detach(), atol=1e-6)
-        assert shares[own].sum() == pytest.approx(1, abs=1e-6)
+        np.testing.assert_allclose(shares[own], wanted[0, :, 0].mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
+        assert shares[own].sum() == pytest.approx(1, rel=1e-4)
     spread = [shares[a:b].std() for a, b in zip(sentences.pieces.offsets, sentences.pieces.offsets[1:], strict=False)]
     assert max(spread) > 0.05  # not all alike
 

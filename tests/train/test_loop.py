@@ -133,13 +133,14 @@ def test_accumulated_batches_equal_one_large_batch(make_run: Make, training: Tra
     facts = [one.run() for one in (large, parts)]
     # 22 sentences: 16, then 6, which are 4 and 2 in parts.
     assert facts[0]["updates"] == facts[1]["updates"] == 4
-    assert facts[0]["epochs"][1]["loss"] == pytest.approx(facts[1]["epochs"][1]["loss"], rel=1e-5)
+    assert facts[0]["epochs"][1]["loss"] == pytest.approx(facts[1]["epochs"][1]["loss"], rel=1e-4)
     a, b = copied(large.context.model), copied(parts.context.model)
     for name in a:
-        assert torch.allclose(a[name], b[name], atol=1e-5), name
+        # Adam divides by a gradient's size: where that is next to nothing, rounding shows. A tenth of one step.
+        assert torch.allclose(a[name], b[name], atol=1e-4), name
     alone = training(make_run(*plain, "trainer.batch_size=4"))
     alone.run()
-    assert not torch.allclose(a["intent.weight"], alone.context.model.intent.weight, atol=1e-4)
+    assert not torch.allclose(a["intent.weight"], alone.context.model.intent.weight, atol=1e-3)
 
 
 # --- The learning rate.
