@@ -112,10 +112,14 @@ class _Execution:
             directory.finish()
         except BaseException as raised:
             error = _translated(raised)
-            self._note_end(error)
-            if error is raised:
-                raise
-            raise error from raised
+            try:
+                self._note_end(error)
+                if error is raised:
+                    raise
+                raise error from raised
+            finally:
+                # An error holds this frame, and with it the model; the frame must not hold the error.
+                del error
         self.listener.run_ended(self.run, time.monotonic() - started)
 
     def _note_end(self, error: BaseException) -> None:
@@ -228,7 +232,9 @@ def _translated(error: BaseException) -> BaseException:
             with writing("the outputs"):
                 raise error
         except XclrunError as explained:
-            return explained
+            return explained.with_traceback(None)
+        finally:
+            del error
     return error
 
 

@@ -130,7 +130,6 @@ class HopTraining:
         self.best: dict[str, Tensor] = {}
         # A look at the loss waits for the GPU, so there it is taken now and then.
         self.look_every = 1 if context.device.type == "cpu" else 25
-        context.beside = self._count_beside
         # Sums of losses, of word pieces and of those beside since the last look, on the device.
         self._seen: Tensor | None = None
 
@@ -144,6 +143,14 @@ class HopTraining:
             RunError: the loss is not finite.
             Stopped: a signal asked for it; a checkpoint was saved.
         """
+        # Only meanwhile: a context that held on to its training would keep optimiser and best weights beyond the hop.
+        self.context.beside, before = self._count_beside, self.context.beside
+        try:
+            return self._run()
+        finally:
+            self.context.beside = before
+
+    def _run(self) -> dict[str, Any]:
         self._resume()
         model, position = self.context.model, self.position
         model.train()

@@ -11,7 +11,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from xclrun.plan import Hop, Stage, derive, encoder_hop
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
+from xclrun.store.stages import StageStore
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
 from xclrun.strategy.parameters import sizes
@@ -56,6 +57,21 @@ class Busy(Exception):
 def made_here() -> dict[str, Any]:
     """Return who is making something: host, process, version of the code."""
     return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": code_version()}
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """The strategy's `Library`: weights after hops that were recalled, from the store.
+
+    It knows nothing of the maker: the strategy, which the maker holds, must not hold the maker.
+    """
+
+    store: StageStore
+    stages: Sequence[Stage]
+
+    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
+        """Return some of the weights after a hop."""
+        return load_tensors(self.store.path(self.stages[hop].train) / "weights.safetensors", names)
 
 
 class Maker:
@@ -110,7 +126,7 @@ class Maker:
         model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.kind)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
-            self.strategy.prepare(model, self.run.stream, self)
+            self.strategy.prepare(model, self.run.stream, Recalled(self.store, self.run.stages))
         return model.to(self.device)
 
     def _context(self, hop: Hop) -> Context:
@@ -270,10 +286,6 @@ class Maker:
                 continue
             self._obtain(stage.train, lambda stage=stage: self._train(stage))  # type: ignore[misc]
             self.whole.add(stage.train)
-
-    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
-        """Return some of the weights after a hop that was recalled: the strategy's `Library`."""
-        return load_tensors(self.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
 
     # The strategy's state.
 
