@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from xclrun.forecast import Costs, forecast
+from xclrun.launch import Sweep, announce
 from xclrun.run import Run
 
 
@@ -106,3 +107,38 @@ def test_thousands_of_runs_in_a_minute(tmp_path: Path) -> None:
     print(f"{len(found['runs'])} runs planned in {seconds:.1f} s")
     assert seconds < 60
     assert not list(tmp_path.iterdir())
+
+
+def test_what_settings_do_not_do_is_said_before_anything_runs(
+    make_run: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """18 and 13 sentences, twice over in batches of 4, are 10 and 8 steps after the first hop."""
+    seldom = ("strategy.every_k=9", "strategy.memory=53")
+    told = (
+        "the memory is not used in 1 of the 2 hops after the first: strategy.every_k=9, and they have 8 steps; "
+        "expected times in the whole run, for each language seen: 1"
+    )
+    room = "; strategy.memory=53 has room for all 53 sentences"
+    for name in ("er", "agem", "kd_logit"):
+        assert make_run(f"strategy={name}", *seldom).notes == (f"strategy={name}: {told}{room}",)
+    assert make_run("strategy=er", "strategy.every_k=9", "strategy.memory=52").notes == (f"strategy=er: {told}",)
+    quiet = [("strategy.every_k=8",), ("strategy.every_k=9", "strategy.memory=0"), ("trainer.epochs=3", *seldom)]
+    assert [make_run("strategy=er", *given).notes for given in quiet] == [(), (), ()]
+
+    never = make_run("strategy=er", "strategy.every_k=20")
+    assert "in 2 of the 2 hops" in never.notes[0]
+    assert "8 to 10 steps" in never.notes[0]
+    assert "for each language seen: 0" in never.notes[0]
+    found = forecast([never, make_run("strategy=er", "strategy.every_k=20", "seed=2")])
+    assert found.render().splitlines()[-1] == f"note: {never.notes[0]}"
+    assert found.to_json()["notes"] == list(never.notes)
+    announce(Sweep("x", "xclrun", found.runs), waiting=2)
+    assert capsys.readouterr().err.count(f"  note: {never.notes[0]}\n") == 1
+
+
+def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[..., Run]) -> None:
+    [note] = make_run("order=h2l", "dataset.max_train=13").notes
+    assert note.startswith("order=h2l: languages have equally many training sentences (dataset.max_train=13)")
+    assert "as the dataset has them: de,en,es;" in note
+    assert "has them: es,en,de;" in make_run("order=l2h", "dataset.max_train=13").notes[0]
+    assert make_run("order=h2l").notes == make_run("order=[en,de,es]", "dataset.max_train=13").notes == ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xclrun.console import duration
-from xclrun.run import Run
+from xclrun.run import Run, notes
 from xclrun.store.stages import StageStore
 
 
@@ -105,6 +105,7 @@ class Forecast:
             "runs": [{"run_id": run.id, "label": run.label, "finished": finished[run.id]} for run in self.runs],
             "strategies": [vars(line) for line in self.lines],
             "total": vars(self.total),
+            "notes": notes(self.runs),
         }
 
     def render(self) -> str:
@@ -121,7 +122,7 @@ class Forecast:
             for row in rows
         ]
         text.insert(1, "─" * len(text[0]))
-        return "\n".join(text)
+        return "\n".join([*text, *(f"note: {note}" for note in notes(self.runs))])
 
 
 def _sum(values: Iterable[float | None]) -> Any:

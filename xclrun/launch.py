@@ -17,7 +17,7 @@ from xclrun.data.notes import told
 from xclrun.errors import UsageError, XclrunError
 from xclrun.names import check_name
 from xclrun.plan import digest
-from xclrun.run import Run, plan_jobs
+from xclrun.run import Run, notes, plan_jobs
 from xclrun.secret import private, redact
 from xclrun.store.files import atomic_write, read_json, write_json
 from xclrun.track import LOG, BackgroundMirror
@@ -205,8 +205,9 @@ def announce(sweep: Sweep, waiting: int) -> None:
         f"xclrun: {len(runs)} run{'' if len(runs) == 1 else 's'} ({' × '.join(parts)}) on {first.dataset.name} "
         f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
     )
-    for note in told({id(run.dataset): run.dataset for run in runs}.values()) if waiting else ():
-        line(f"  note: {note}")
+    if waiting:
+        for note in [*told({id(run.dataset): run.dataset for run in runs}.values()), *notes(runs)]:
+            line(f"  note: {note}")
 
 
 def conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from xclrun.secret import private
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
-from xclrun.strategy import Strategy, make, strategy_class
+from xclrun.strategy import Length, Strategy, make, strategy_class
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,27 @@ class Run:
             "examples": sum(len(self.dataset.split(language, "train")) for language in hop.train),
         }
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before the run begins, a line each: settings that do not do what they seem to."""
+        lengths = []
+        for hop in self.stream.hops[1:]:
+            sentences, trainer = sum(self.dataset.sizes()[language] for language in hop.train), self.trainer(hop)
+            steps = trainer.epochs * ceil(sentences / max(1, trainer.batch(sentences)))
+            lengths.append(Length(hop, sentences, steps))
+        return (*self._equals(), *self.strategy().notes(lengths))
+
+    def _equals(self) -> Iterator[str]:
+        """Tell of languages of equal size, where sizes decide the order."""
+        order, sizes = self.config.order, self.dataset.sizes()
+        named = [sizes[language] for language in self.stream.languages]
+        if order.by_size is not None and len(set(named)) < len(named):
+            limit = f" (dataset.max_train={cut})" if (cut := self.config.dataset.max_train) is not None else ""
+            yield (
+                f"order={order.name}: languages have equally many training sentences{limit}, and so come as the "
+                f"dataset has them: {','.join(self.stream.languages)}; order=[…] names another"
+            )
+
     def trainer(self, hop: Hop) -> TrainerConfig:
         """Return how a hop is trained."""
         protocol = self.config.protocol
@@ -157,6 +179,11 @@ def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIde
 
 def _identity(dataset: Dataset) -> DataIdentity:
     return DataIdentity(dataset.fingerprints, digest([dataset.kind.identified, dataset.labels, dataset.tags]))
+
+
+def notes(runs: Iterable[Run]) -> list[str]:
+    """Return the notes of several runs, each once."""
+    return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
 def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from xclrun.config import StrategyConfig
 from xclrun.errors import UsageError, did_you_mean
-from xclrun.strategy.base import Context, State, Strategy
+from xclrun.strategy.base import Context, Length, State, Strategy
 
-__all__ = ["STRATEGIES", "Context", "State", "Strategy", "make", "strategy_class"]
+__all__ = ["STRATEGIES", "Context", "Length", "State", "Strategy", "make", "strategy_class"]
 
 STRATEGIES: dict[str, str] = {
     "naive": "naive:Naive",

@@ -84,6 +84,21 @@ class State:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long a hop's training is at the most.
+
+    Attributes:
+        hop: the hop.
+        sentences: of its training data.
+        steps: main steps, over all epochs.
+    """
+
+    hop: Hop
+    sentences: int
+    steps: int
+
+
 class Library(Protocol):
     """The weights of the run's earlier hops, for strategies that serve a language by those of its own hop."""
 
@@ -176,6 +191,13 @@ class Strategy(Generic[Settings]):
     def unfit(self, task: Task) -> str | None:
         """Return why the strategy cannot learn a task; None where it can."""
         return None
+
+    def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
+        """Return what a person should know before a run with hops of these lengths begins, a line each.
+
+        For settings that are allowed and do not do what they seem to; default: nothing.
+        """
+        return ()
 
     def keeps_encoder(self, hop: Hop) -> bool:
         """Whether the training of ``hop`` leaves the encoder as it is, in eval mode throughout.

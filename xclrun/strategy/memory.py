@@ -25,7 +25,7 @@ from omegaconf import MISSING
 
 from xclrun.errors import UsageError
 from xclrun.plan import Hop
-from xclrun.strategy.base import Context, State
+from xclrun.strategy.base import Context, Length, State
 from xclrun.strategy.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
@@ -178,6 +178,23 @@ class MemoryStrategy(Expandable[Settings]):
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None
+
+    def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
+        k, name = self.settings.every_k, self.settings.name
+        # In the first training there is nothing to remember yet.
+        later = [length for length in lengths if length.hop.depth > 1]
+        without = [length.steps for length in later if length.steps < k]
+        if not self.active() or not without:
+            return ()
+        steps = f"{min(without)}" if len(set(without)) == 1 else f"{min(without)} to {max(without)}"
+        total, sentences = sum(length.steps // k for length in later), sum(length.sentences for length in lengths)
+        room = self.settings.memory >= sentences
+        everything = f"; strategy.memory={self.settings.memory} has room for all {sentences} sentences"
+        return [
+            f"strategy={name}: the memory is not used in {len(without)} of the {len(later)} hops after the first: "
+            f"strategy.every_k={k}, and they have {steps} steps; "
+            f"expected times in the whole run, for each language seen: {total}{everything if room else ''}"
+        ]
 
     def relied_on(self, hop: Hop) -> Sequence[int]:
         # What is remembered of a language goes through its own parts.
