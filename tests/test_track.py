@@ -24,7 +24,7 @@ from xclrun.command.plan import plan_runs
 from xclrun.config import TrackingConfig
 from xclrun.records import read_records
 from xclrun.task import BY_NAME
-from xclrun.track import Mirror
+from xclrun.track import VIEW, Mirror, saved_views
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -142,7 +142,7 @@ def test_status(study: Study) -> None:
     assert study.after[study.parent]["status"] == "FINISHED"
 
 
-def test_params_are_the_whole_config(study: Study) -> None:
+def test_params_are_the_whole_config_without_what_is_null(study: Study) -> None:
     name = study.run("er")
     params = study.after[name]["params"]
     assert params["strategy.memory"] == "250"
@@ -151,9 +151,11 @@ def test_params_are_the_whole_config(study: Study) -> None:
     config = yaml.safe_load((study.outputs / "runs" / name / "config.yaml").read_text())
 
     def leaves(node: Any) -> int:
-        return sum(leaves(value) if isinstance(value, dict) else 1 for value in node.values())
+        return sum(leaves(value) if isinstance(value, dict) else value is not None for value in node.values())
 
     assert len(params) == leaves(config)
+    assert "None" not in params.values()
+    assert "dataset.root" not in params
 
 
 def test_tags(study: Study) -> None:
@@ -171,21 +173,65 @@ def test_tags(study: Study) -> None:
     assert {key: tags[f"xclrun.{key}"] for key in wanted} == wanted
 
 
-def test_metrics_are_those_of_the_record(study: Study) -> None:
+def test_metrics_are_those_of_the_record_in_percent(study: Study) -> None:
     name = study.run("naive")
     metrics, mine = study.after[name]["metrics"], study.records[name]
     assert set(mine.scores) == {"intent_accuracy", "slot_f1"}
     for task, metric in ((BY_NAME[name].short, name) for name in mine.scores):
         for measure in ("F", "T", "T0", "FP"):
             assert len(metrics[f"{task}.{measure}"]) == 1
-        final = sum(mine.scores[metric][3]) / 3
+        final = 100 * sum(mine.scores[metric][3]) / 3
         assert metrics[f"{task}.FP"][0][1] == pytest.approx(final)
         for j, language in enumerate(mine.languages):
             history = metrics[f"{task}.score.{language}"]
-            assert [(step, value) for step, value, _ in history] == [(i, mine.scores[metric][i, j]) for i in range(4)]
+            assert [(step, value) for step, value, _ in history] == [
+                (i, 100 * mine.scores[metric][i, j]) for i in range(4)
+            ]
     # 3 hops of 2 epochs of 4 steps.
     assert [step for step, _, _ in metrics["train.loss"]] == [4, 8, 12, 16, 20, 24]
     assert all(math.isfinite(value) for _, value, _ in metrics["train.loss"])
+
+
+def test_runs_say_what_they_are_and_what_their_numbers_mean(study: Study) -> None:
+    note = study.after[study.run("er")]["tags"]["mlflow.note.content"]
+    assert note.startswith("**er** on mini with tiny: order en-de-th (en → de → th), seed 1.\n")
+    for part in ("Metrics are percent", "- `F` ↓ forgetting: ", "- `T0` ↑ zero-shot transfer: ", "- `train.loss` "):
+        assert part in note
+    assert "mlflow.note.content" in study.before[study.run("naive", "failed")]["tags"]
+
+
+def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None:
+    """Its form is that of MLflow 3.17's pages, which name columns and keep saved views in tags like this."""
+    experiment = study.mirror.client.get_experiment(study.mirror.experiment)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+    view = json.loads(experiment.tags[f"mlflow.sharedViewState.{VIEW}"])
+    assert (view["name"], type(view["createdAt"])) == ("xclrun: headline measures", int)
+    state = json.loads(view["state"])
+    facts = study.after[study.run("er")]
+    columns = state["selectedColumns"]
+    assert columns[:3] == ["tags.`xclrun.strategy`", "tags.`xclrun.order`", "tags.`xclrun.seed`"]
+    assert columns[3:] == [
+        f"metrics.`{task}.{name}`" for task in ("intent", "slots") for name in ("F", "T", "T0", "FP")
+    ]
+    for column in columns:
+        kind, name = column.split(".", 1)
+        assert name.strip("`") in facts[kind]
+    found = study.mirror.client.search_runs([study.mirror.experiment], state["searchFilter"])
+    assert {run.data.tags["mlflow.runName"] for run in found} == set(study.records)  # no sweeps among them
+    [address] = saved_views(study.outputs, "http://here:5")
+    assert address == f"http://here:5/#/experiments/{study.mirror.experiment}/runs?viewStateShareKey={VIEW}"
+    assert address.removeprefix("http://here:5/") in experiment.tags["mlflow.note.content"]
+
+
+def test_what_people_wrote_on_the_experiment_stays_and_a_view_keeps_the_columns_of_other_tasks(
+    study: Study, outputs: Path
+) -> None:
+    mirror = Mirror(outputs, TrackingConfig())
+    mirror.client.set_experiment_tag(mirror.experiment, "mlflow.note.content", "mine")
+    mirror._save_view(["class"])
+    tags = Mirror(outputs, TrackingConfig()).client.get_experiment(mirror.experiment).tags
+    assert tags["mlflow.note.content"] == "mine"
+    assert {f"{task}.FP" in tags[f"mlflow.sharedViewState.{VIEW}"] for task in ("intent", "slots", "class")} == {True}
 
 
 def test_transfer_comes_with_the_reference_run(study: Study) -> None:

@@ -36,8 +36,19 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 TAG = "xclrun"
+NOTE = "mlflow.note.content"
 RECORD = "score_matrix.json"
 LOG = "mlflow-sync.log"
+
+# What is sent of a run; raised when that changes, so that runs sent before are sent again.
+# 2: scores and measures in percent, parameters that are null left out, a description.
+FORMAT = 2
+
+# MLflow's web pages keep the columns of the table of runs in the browser: no tag sets the ones that a newcomer sees.
+# What they do read from tags of an experiment are saved views (MLflow 3.17), which have an address and a menu.
+VIEW = "xclrun"
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+HEADLINES = ("F", "T", "T0", "FP")
 
 
 def tracking_uri(outputs: Path, uri: str | None) -> str:
@@ -81,6 +92,7 @@ class Mirror:
         with self._talking():
             self.client: MlflowClient = MlflowClient(connect(self.uri))
             self.experiment = self._experiment()
+            self._describe()
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
@@ -113,6 +125,24 @@ class Mirror:
         if place is not None and found.artifact_location != place:
             self._move(found.artifact_location, place)
         return found.experiment_id
+
+    def _describe(self) -> None:
+        """Say on the experiment what it holds; a person's own words are left alone."""
+        tags = self.client.get_experiment(self.experiment).tags
+        # Machine learning, not chats: the page opens on the runs.
+        wanted = {"mlflow.experimentKind": "custom_model_development", NOTE: _about_experiment(self.experiment)}
+        for key, value in wanted.items():
+            if key not in tags:
+                self.client.set_experiment_tag(self.experiment, key, value)
+
+    def _save_view(self, tasks: Sequence[str]) -> None:
+        """Keep a view of the runs with the headline measures of these tasks, and of those before, as columns."""
+        tags = self.client.get_experiment(self.experiment).tags
+        before = tags.get(VIEW_TAG, "")
+        known = [task for task in TASKS if task in tasks or f"`{task}.FP`" in before]
+        view = _view(known)
+        if view != before:
+            self.client.set_experiment_tag(self.experiment, VIEW_TAG, view)
 
     def _create_experiment(self, place: str | None) -> str:
         """Make the experiment; where another process has just made it, take that one."""
@@ -174,6 +204,7 @@ class Mirror:
             # A run that was continued, or whose first send was cut short, keeps the time at which it began.
             started = found.info.start_time
             self._log_params(found, mine.config)
+            self.client.set_tag(found.info.run_id, NOTE, _about_run(mine))
             self._log_metrics(found.info.run_id, mine, metrics, started)
             self._log_artifacts(found.info.run_id, directory, mine)
             self.client.set_tag(found.info.run_id, f"{TAG}.status", mine.status)
@@ -191,19 +222,22 @@ class Mirror:
         from mlflow.entities import Param
 
         # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
-        flat = {key: str(value)[:6000] for key, value in _flatten(config) if key not in run.data.params}
+        # Null says that something was not asked for: a column of it says nothing.
+        flat = {k: str(v)[:6000] for k, v in _flatten(config) if v is not None and k not in run.data.params}
         self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in flat.items()])
 
     def _log_metrics(self, run: str, mine: RunRecord, metrics: Mapping[str, float], time: int) -> None:
         from mlflow.entities import Metric
 
-        # One time stamp for all: sending the same value twice then leaves one.
-        batch = [Metric(name, value, time, 0) for name, value in metrics.items()]
+        # One time stamp for all: sending the same value twice then leaves one. Later than that of an earlier format,
+        # whose values MLflow keeps: the last one counts.
+        time += FORMAT
+        batch = [Metric(name, 100 * value, time, 0) for name, value in metrics.items()]
         for task in mine.tasks:
             for hop, row in enumerate(mine.scores[TASKS[task]]):
                 for language, value in zip(mine.languages, row, strict=True):
                     if value == value:
-                        batch.append(Metric(f"{task}.score.{language}", float(value), time, hop))
+                        batch.append(Metric(f"{task}.score.{language}", 100 * float(value), time, hop))
         step = 0
         for i, epoch in enumerate(mine.curve):
             batch.append(Metric("train.loss", epoch["loss"], time, step + epoch["step"]))
@@ -252,6 +286,9 @@ class Mirror:
         self._runs = None
         records = {mine.run_id: mine for mine in (read_records(self.outputs) if references is None else ())}
         references = references or References(list(records.values()))
+        if tasks := {task for mine in records.values() for task in mine.tasks}:
+            with self._talking():
+                self._save_view(sorted(tasks))
         parents: dict[str, str] = {}
         for sweep in sweeps(self.outputs):
             if len(sweep["runs"]) > 1 and (only is None or set(only) & set(sweep["runs"])):
@@ -353,7 +390,7 @@ def _tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
 
 
 def _metrics(mine: RunRecord, references: References) -> dict[str, float]:
-    """Return the meta-metrics of a run that are known: ``intent.F``, ``slots.FP``, …"""
+    """Return the meta-metrics of a run that are known, as fractions: ``intent.F``, ``slots.FP``, …"""
     found = {}
     for task in mine.tasks:
         if mine.status == "finished":
@@ -365,7 +402,74 @@ def _metrics(mine: RunRecord, references: References) -> dict[str, float]:
 
 def _version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
     """Return what changes when there is something new to send."""
-    return sha256(directory.manifest)[:16] + (f"+{len(metrics)}" if directory.finished else "")
+    return f"{FORMAT}:{sha256(directory.manifest)[:16]}" + (f"+{len(metrics)}" if directory.finished else "")
+
+
+def _view(tasks: Sequence[str]) -> str:
+    """Return a saved view as MLflow 3.17 keeps it: runs alone, newest first, with what tells them apart."""
+    told = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
+    measured = [f"metrics.`{task}.{name}`" for task in tasks for name in HEADLINES]
+    state = {
+        "searchFilter": f"tags.`{TAG}.kind` = 'run'",
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": told + measured,
+    }
+    # The times are those of nothing: the same view is the same text.
+    return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
+
+
+def view_address(server: str, experiment: str) -> str:
+    """Return where the saved view opens on a server."""
+    return f"{server}/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}"
+
+
+def saved_views(outputs: Path, server: str) -> list[str]:
+    """Return where the saved views of the SQLite file among the outputs open on a server; none where it has none."""
+    query = "SELECT experiment_id FROM experiment_tags WHERE key = ? ORDER BY experiment_id"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{outputs / 'mlflow.db'}?mode=ro", uri=True)) as database:
+            return [view_address(server, str(found)) for (found,) in database.execute(query, (VIEW_TAG,))]
+    except sqlite3.Error:
+        return []
+
+
+def _legend() -> str:
+    from xclrun.report.tables import DEFINITIONS, SHOWN
+
+    lines = [f"- `{name}` {SHOWN[name]} {DEFINITIONS[name]}" for name in HEADLINES]
+    return "\n".join(
+        [
+            "Metrics are percent, differences of scores are points; ↑ higher is better, ↓ lower is better.",
+            "",
+            *lines,
+            "- `score.LANGUAGE` score on the test set of a language; the step is the hop, 0 before any fine-tuning",
+            "- `train.loss` mean loss of each epoch; the step counts updates through all hops",
+        ]
+    )
+
+
+def _about_experiment(experiment: str) -> str:
+    where = view_address("", experiment).removeprefix("/")
+    return (
+        "Runs of xclrun, mirrored from its outputs folder: numbers of record are in the files there.\n\n"
+        f"The saved view [xclrun: headline measures]({where}) has F, T, T0 and FP as columns.\n\n{_legend()}"
+    )
+
+
+def _about_run(mine: RunRecord) -> str:
+    from xclrun.names import markdown
+
+    few = "" if mine.shots is None else f", K = {mine.shots}, bucket {mine.bucket}"
+    hops = markdown(" → ".join(mine.languages))
+    return (
+        f"**{markdown(mine.strategy)}** on {markdown(mine.dataset)} with {markdown(mine.model)}: order "
+        f"{markdown(mine.order)} ({hops}), seed {mine.seed}{few}.\n\n{_legend()}"
+    )
 
 
 def _flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

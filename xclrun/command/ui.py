@@ -19,8 +19,10 @@ def main(arguments: Sequence[str]) -> int:
     outputs = existing(given.outputs)
     if not (outputs / "mlflow.db").is_file():
         raise UsageError(f"--outputs {outputs}: holds no mlflow.db yet; run something first, or `xclrun sync`")
-    from xclrun.track import tracking_uri
+    from xclrun.track import saved_views, tracking_uri
 
-    print(f"MLflow on http://{given.host}:{given.port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    place = f"http://{given.host}:{given.port}"
+    views = "".join(f"\nruns with their headline measures: {view}" for view in saved_views(outputs, place))
+    print(f"MLflow on {place} (Ctrl-C ends it){views}", file=sys.stderr, flush=True)
     server = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(outputs, None)]
     os.execv(sys.executable, [*server, "--host", given.host, "--port", str(given.port)])
