@@ -35,7 +35,11 @@ def made() -> tuple[Summary, Inference, References]:
     (comparison,) = comparisons(records())
     references = References(records())
     inference = Inference(comparison, references, {})
-    return Summary(summarise(records()), comparison, inference.marks()), inference, references
+    return (
+        Summary(summarise(records()), comparison, inference.marks(), told=inference.marks_told),
+        inference,
+        references,
+    )
 
 
 def test_the_table_of_pairs_holds_what_scipy_finds() -> None:
@@ -83,30 +87,87 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
 
 
 def test_marks_are_those_of_blocked_tukey() -> None:
-    summary, inference, _ = made()
+    _, inference, _ = made()
     pairs = {(p.a, p.b): p.p for p in inference.tests["intent", "FP"].blocked[1]}
     for label in ("er", "ewc_online", "lang_spec_trans"):
         p = pairs["naive", label]
         expected = "***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else ""
         assert inference.marks()[label, "intent", "FP"] == expected
-    table = summary.main(["intent"])
-    assert any("differs from the first row by Tukey" in note for note in table.notes)
     assert inference.marks()["er", "intent", "F"]
-    assert f"^{{{inference.marks()['er', 'intent', 'F']}}}" in table.latex()
+
+
+def test_marks_compare_with_one_named_baseline() -> None:
+    summary, default, references = made()
+    assert default.baseline == "naive"
+    other = Inference(summary.comparison, references, {}, baseline="er")
+    # The same pair has the same mark from either side; the baseline has none.
+    assert other.marks()["naive", "intent", "F"] == default.marks()["er", "intent", "F"] != ""
+    assert not any(label == "er" for label, _, _ in other.marks())
+    assert other.marks_told.startswith("* ** ***: differs from the baseline, er, by Tukey's HSD with orders as blocks")
+    # What was not tested has no marks, and no footnote about any.
+    alone = Inference(summary.comparison, references, {}, baseline="lang_spec_ft")
+    assert alone.marks() == {}
+    assert alone.baseline_notes() == [
+        "no significance marks: the baseline, lang_spec_ft, is not among the strategies tested"
+    ]
+    shown = Summary(summarise(records()), summary.comparison, alone.marks(), told=alone.marks_told).main(["intent"])
+    assert shown.raised == ("bold: best of the column",)
+    without = [r for r in records() if r.strategy != "naive"]
+    (comparison,) = comparisons(without)
+    assert Inference(comparison, References(without), {}).baseline == "er"  # rather than a reference, which come last
+
+
+def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
+    summary, inference, _ = made()
+    table = summary.main(["intent"])
+    assert table.raised == (inference.marks_told, "bold: best of the column")
+    by_order = summary.main(["intent"], "h2l")
+    assert by_order.raised == ("bold: best of the column",)  # no test is of one order
+    for told in (table.text(), table.markdown()):
+        assert "*" not in told
+        assert "bold" not in told
+    assert all(html in table.html({}) for html in ("<sup>***</sup>", inference.marks_told[:40]))
+    assert r"\tnote{***}" in table.latex()
+    assert r"\item[*, **, ***] differs from the baseline, naive, by" in table.latex()
+    assert r"\item[1] trains each language alone" in table.latex()
+    assert r"n/a\tnote{1}" in table.latex()
+
+
+def test_reference_models_are_ruled_off_and_never_the_best() -> None:
+    summary, _, _ = made()
+    table = summary.main(["intent"])
+    assert [row[0] for row in table.rows[table.ruled[0] :]] == ["lang_spec_ft", "multilingual"]
+    finals = {row[0]: row[-1] for row in table.rows}
+    assert finals["multilingual"].value > max(finals[k].value for k in ("naive", "er", "ewc_online"))
+    assert not finals["multilingual"].best
+    assert "reference models, not compared with the others: lang_spec_ft, multilingual" in table.notes
+    assert table.html({}).count("<tr class=ruled>") == 1
+    lines = table.text().splitlines()
+    at = next(k for k, line in enumerate(lines) if line.startswith("lang_spec_ft"))
+    assert set(lines[at - 1]) == {"─"}
+    assert table.latex().split("\\midrule")[2].strip().startswith("lang")
+    assert summary.languages("intent", "FP").ruled == table.ruled
+    assert fairness(summary.comparison, {}).ruled == table.ruled
+    assert summary.orders("intent").ruled == (6, 12, 18)
 
 
 def test_the_best_of_a_column_is_bold_and_in_latex_text_is_escaped() -> None:
     summary, _, _ = made()
     table = summary.main(["intent"])
     finals = {row[0]: row[-1] for row in table.rows}
-    best = max(finals.values(), key=lambda cell: cell.value)
+    best = max((cell for label, cell in finals.items() if not summary.is_reference(label)), key=lambda cell: cell.value)
     assert [cell.best for cell in finals.values()].count(True) == 1
     assert best.best
     tex = table.latex()
     assert "\\textbf{" + best.replace("±", "$\\pm$") + "}" in tex
     assert "lang\\_spec\\_trans" in tex
     assert tex.count("\\\\\n") == len(table.rows) + 1
-    for rule in ("\\toprule", "\\midrule", "\\bottomrule", "\\begin{tabular}{lrrrrr}"):
+    for rule in (
+        "\\toprule",
+        "\\bottomrule",
+        "\\begin{tabular}{lrrrrr}",
+        "\\begin{threeparttable}\n\\caption{Mean over",
+    ):
         assert rule in tex
 
 

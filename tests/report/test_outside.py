@@ -181,7 +181,7 @@ def test_latex_sets_every_table(tmp_path: Path) -> None:
     tables = sorted(report.rglob("*.tex"))
     assert len(tables) > 3
     inputs = "\n".join(f"\\begin{{table}}\\tiny\\input{{{table}}}\\end{{table}}\\clearpage" for table in tables)
-    preamble = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}"
+    preamble = "\\documentclass{article}\\usepackage{booktabs,threeparttable}\\begin{document}"
     (tmp_path / "all.tex").write_text(f"{preamble}\n{inputs}\n\\end{{document}}\n", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120)

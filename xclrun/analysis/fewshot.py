@@ -80,7 +80,7 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
         label, data = named[r.run_id], drawn[r.run_id]
         if data in several.get((r.dataset, r.model, label), ()):
             settings = label[:-1] + ", " if label.endswith(")") else f"{label}("
-            named[r.run_id] = f"{settings}data={data[:6]})"
+            named[r.run_id] = f"{settings}data={data[:6] or 'unknown'})"
     return named
 
 

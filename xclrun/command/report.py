@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
     of = "" if sweep is None else sweep["name"]
     tables = table_of(of), sweep_table(of)
-    how = Options(given.unpaired, given.interval, given.full, *tables)
+    how = Options(given.unpaired, given.interval, given.full, *tables, given.baseline)
     folder = outputs / "reports" / name
     behind = read_behind(outputs, records)
     # Of few-shot runs see `read_behind`.

@@ -8,6 +8,7 @@ import numpy as np
 
 from xclrun.analysis.aggregate import Comparison
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import is_reference
 from xclrun.analysis.settings import config_settings
 from xclrun.report.tables import Cell, Table
 
@@ -35,16 +36,16 @@ def trials(records: Iterable[RunRecord]) -> dict[tuple[str, str, str], int]:
     return {key: len(settings) for key, settings in found.items()}
 
 
-def fairness(comparison: Comparison, tried: dict[tuple[str, str, str], int]) -> Table:
+def fairness(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
     """Return a row per strategy: parameters, memory, steps, examples, tokens and time per run, tuning trials.
 
-    Means over runs; ``≠`` where a budget differs from the first row's by more than 1 %.
+    Means over runs; ``≠`` where a budget differs from the baseline's (without one, the first row's) by more than 1 %.
     """
     means = {
         label: [_mean(runs, column[0]) for column in COLUMNS.values()] for label, runs in comparison.strategies.items()
     }
-    first = next(iter(means.values()))
-    first_tried = _tried(comparison, next(iter(comparison.strategies)), tried)
+    base_label = baseline if baseline in means else next(iter(means))
+    first, first_tried = means[base_label], _tried(comparison, base_label, tried)
     rows = []
     for label, values in means.items():
         ids = tuple(run.run_id for run in comparison.strategies[label])
@@ -65,9 +66,10 @@ def fairness(comparison: Comparison, tried: dict[tuple[str, str, str], int]) -> 
         "from hop to hop beside parameters, at its largest",
         "a hop that runs share counts in full for each; steps: optimiser updates; examples, tokens: replayed ones too",
         "trials: settings of the strategy that have finished among these outputs",
-        f"≠: differs from the first row by more than {TOLERANCE:.0%}: the comparison is not at equal budgets",
+        f"≠: differs from {base_label} by more than {TOLERANCE:.0%}: the comparison is not at equal budgets",
     )
-    return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes)
+    ruled = [k for k, runs in enumerate(comparison.strategies.values()) if is_reference(runs[0])][:1]
+    return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=tuple(k for k in ruled if k))
 
 
 def _mean(runs: Sequence[RunRecord], name: str) -> float:

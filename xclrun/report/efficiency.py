@@ -17,7 +17,7 @@ from xclrun.analysis.points import Selected, learning_curve, selection
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.report.plots import figure_of, legend, plain, titled, where
 from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
-from xclrun.report.tables import Cell, Notes, Summary, Table, percent
+from xclrun.report.tables import BOLD, Cell, Notes, Summary, Table, mark_best, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,9 +41,7 @@ def efficiency(summary: Summary) -> Table | None:
     labels = list(summary.comparison.strategies)
     columns = [[_area(summary, label, task, notes) for label in labels] for task in tasks]
     for column in columns:
-        values = [cell.value for cell in column if not math.isnan(cell.value)]
-        for cell in column if len(values) > 1 else []:
-            cell.best = percent(cell.value) == percent(max(values))
+        mark_best(cell for label, cell in zip(labels, column, strict=True) if not summary.is_reference(label))
     rows = [(label, *(column[k] for column in columns)) for k, label in enumerate(labels)]
     several = len(tasks) > 1
     header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks))
@@ -51,7 +49,9 @@ def efficiency(summary: Summary) -> Table | None:
         "AULTC: area under the mean test score over all languages by the sentences of the stream's own data seen, from "
         "hop 0 to the end, over their number (LL); percent, mean ± standard deviation over runs",
     )
-    return Table("Learning efficiency", header, tuple(rows), (*notes.lines(), *told))
+    return Table("Learning efficiency", header, tuple(rows), (*notes.lines(), *told),
+                 raised=(BOLD,) if any(cell.best for column in columns for cell in column) else (),
+                 ruled=summary.ruled(labels))  # fmt: skip
 
 
 def _area(summary: Summary, label: str, task: str, notes: Notes) -> Cell:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison
+from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, paired_p_value
-from xclrun.analysis.reference import References
+from xclrun.analysis.reference import References, is_reference
 from xclrun.analysis.significance import (
     Anova,
     CriticalDifference,
@@ -108,6 +108,7 @@ class Inference:
         references: gives M.
         resampled: task → its bootstrap; a task that is missing has none.
         kind: of the bootstrap's intervals.
+        baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Inference:
         references: References,
         resampled: Mapping[str, Resampled],
         kind: str = "centred",
+        baseline: str | None = None,
     ) -> None:
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         self.tests: dict[tuple[str, str], Tests] = {}
@@ -123,17 +125,42 @@ class Inference:
             for name, data in replicates(comparison, references, task).items():
                 if len(data.blocks) > 1:
                     self.tests[task, name] = Tests(data, TESTED[name])
+        self.baseline = self._default_baseline() if baseline is None else baseline
+
+    def _default_baseline(self) -> str:
+        tested = [label for tests in self.tests.values() for label in tests.data.strategies]
+        of = {label: self.comparison.strategies[label][0] for label in tested}
+        ranked = sorted(of, key=lambda label: (of[label].strategy != BASELINE, is_reference(of[label])))
+        return ranked[0] if ranked else ""
+
+    @property
+    def marks_told(self) -> str:
+        """What marks mean."""
+        replicates = next((tests.replicates for tests in self.tests.values()), "orders")
+        by = f"Tukey's HSD with {replicates} as blocks"
+        return f"* ** ***: differs from the baseline, {self.baseline}, by {by}, p < 0.05, 0.01, 0.001"
+
+    def baseline_notes(self) -> list[str]:
+        """Say where there are no marks since the baseline was not tested."""
+        if not self.tests:
+            return []
+        without = [f"{task} {name}" for (task, name), t in self.tests.items() if self.baseline not in t.data.strategies]
+        if not without:
+            return []
+        where = "" if len(without) == len(self.tests) else f" of {', '.join(without)}"
+        return [f"no significance marks{where}: the baseline, {self.baseline}, is not among the strategies tested"]
 
     def marks(self) -> dict[tuple[str, str, str], str]:
-        """Return (strategy, task, measure) → mark of its difference from the first strategy, by Tukey over replicates.
+        """Return (strategy, task, measure) → mark of its difference from the baseline, by Tukey over replicates.
 
         Marks come from this test since it keeps to its level (docs/statistics.md).
         """
         found = {}
         for (task, name), tests in self.tests.items():
             for pair in tests.blocked[1]:
-                if pair.a == tests.data.strategies[0]:
-                    found[pair.b, task, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
+                if self.baseline in (pair.a, pair.b):
+                    other = pair.b if pair.a == self.baseline else pair.a
+                    found[other, task, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
         return found
 
     def anovas(self) -> Table | None:

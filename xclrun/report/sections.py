@@ -31,6 +31,12 @@ MATRICES = 6
 CONFUSIONS = 6
 
 
+UNPAIRED = (
+    "--unpaired: means are over all runs of each strategy; significance marks, tests and bootstrap intervals are still "
+    "over the runs that all strategies have finished, so their values can differ"
+)
+
+
 @dataclass
 class Part:
     """A heading with tables and figures under it.
@@ -126,6 +132,7 @@ class Options:
         full: resamples have as many sentences as the test set, instead of 600 at most.
         table: number of the published table to set beside ours.
         few_shot_table: number of the table of the few-shot paper that the sweep makes.
+        baseline: label of the strategy that marks and budgets compare with; None: ``naive``, else the first tested.
     """
 
     unpaired: bool = False
@@ -133,6 +140,7 @@ class Options:
     full: bool = False
     table: str | None = None
     few_shot_table: str | None = None
+    baseline: str | None = None
 
 
 def make_section(
@@ -150,8 +158,9 @@ def make_section(
     ``curves`` is what `parts_of_runs` gave for it.
     """
     resampled, told = _resampled(comparison, references, predictions, options)
-    inference = Inference(comparison, references, resampled, options.interval)
-    summary = Summary(frame, comparison, inference.marks(), options.unpaired)
+    inference = Inference(comparison, references, resampled, options.interval, options.baseline)
+    summary = Summary(frame, comparison, inference.marks(), options.unpaired, inference.marks_told)
+    told = [*told, *inference.baseline_notes(), *([UNPAIRED] if options.unpaired else [])]
     parts = [
         *_published(summary, options.table),
         _means(summary),
@@ -162,7 +171,7 @@ def make_section(
         *curves,
         _inside_hops(summary),
         _confusion(summary, predictions),
-        Part("Budgets", [fairness(comparison, tried)]),
+        Part("Budgets", [fairness(comparison, tried, inference.baseline)]),
     ]
     return Section(summary, [part for part in parts if part.tables or part.figures], [*notes, *told])
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
+from xclrun.analysis.reference import is_reference
 from xclrun.names import escape, markdown
 from xclrun.task import BY_SHORT, Scored
 
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
 # The measures of the tables and which way is better; the others are in summary.csv.
 SHOWN = {"F": "↓", "T": "↑", "T0": "↑", "FP": "↑"}
 
-MARKS = (
-    "* ** ***: differs from the first row by Tukey's HSD with orders as blocks, p < 0.05, 0.01, 0.001 "
-    "(in LaTeX and on the page; bold: best of the column)"
-)
+BOLD = "bold: best of the column"
 
 DEFINITIONS = {
     "F": "forgetting: how far a language's score falls from its best after any earlier hop, mean over hops (CCL eq. 1)",
@@ -83,6 +81,10 @@ class Table:
     """A title, a header, rows of text, notes that belong under it, and how many columns are set to the left.
 
     Cells may be `Cell`; a plain string is a cell with nothing beside it.
+
+    Attributes:
+        raised: notes about what type alone shows, marks and bold: for LaTeX and the page.
+        ruled: rows, from 0, that a rule parts from the one above.
     """
 
     title: str
@@ -90,6 +92,8 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     left: int = 1
+    raised: tuple[str, ...] = ()
+    ruled: tuple[int, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -107,13 +111,19 @@ class Table:
         return out.getvalue()
 
     def latex(self) -> str:
-        """Return the table for LaTeX with booktabs: best in bold, marks raised, notes below."""
+        """Return the table for LaTeX, to stand in a ``table``: a caption, best in bold, marks raised, notes below."""
         columns = "l" * self.left + "r" * (len(self.header) - self.left)
-        lines = [f"% {self.title}", "\\begin{tabular}{" + columns + "}", "\\toprule"]
+        lines = ["% \\begin{table} \\input{this file} \\end{table}; needs the packages booktabs and threeparttable"]
+        lines += ["\\begin{threeparttable}", f"\\caption{{{_tex(self.title)}}}", f"\\label{{tab:{_label(self.slug)}}}"]
+        lines += ["\\begin{tabular}{" + columns + "}", "\\toprule"]
         lines += [" & ".join(map(_tex, self.header)) + " \\\\", "\\midrule"]
-        lines += [" & ".join(map(_tex_cell, row)) + " \\\\" for row in self.rows]
-        lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in self.notes)]
-        return "\n".join(lines) + "\n"
+        for k, row in enumerate(self.rows):
+            lines += ["\\midrule"] if k in self.ruled else []
+            lines.append(" & ".join(map(_tex_cell, row)) + " \\\\")
+        lines += ["\\bottomrule", "\\end{tabular}"]
+        if notes := [*self.notes, *self.raised]:
+            lines += ["\\begin{tablenotes}\\footnotesize", *map(_tex_note, notes), "\\end{tablenotes}"]
+        return "\n".join([*lines, "\\end{threeparttable}"]) + "\n"
 
     def html(self, runs: Mapping[tuple[str, ...], int]) -> str:
         """Return the table for the page; ``runs`` numbers the sets of runs behind cells."""
@@ -122,10 +132,12 @@ class Table:
             for k, name in enumerate(self.header)
         )
         body = "\n".join(
-            "<tr>" + "".join(_html_cell(cell, k < self.left, runs) for k, cell in enumerate(row)) + "</tr>"
-            for row in self.rows
+            f"<tr{' class=ruled' if i in self.ruled else ''}>"
+            + "".join(_html_cell(cell, k < self.left, runs) for k, cell in enumerate(row))
+            + "</tr>"
+            for i, row in enumerate(self.rows)
         )
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        notes = "".join(f"<li>{escape(note)}</li>" for note in (*self.notes, *self.raised))
         return (
             f'<figure class="table" id="t-{self.slug}"><figcaption>{escape(self.title)}</figcaption>'
             f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
@@ -169,19 +181,21 @@ class Table:
         return blocks
 
     def _grid(self, numbers: Sequence[int]) -> RichTable:
-        from rich import box
+        from rich.box import Box
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        # Rules under the header and between sections.
+        box = Box("    \n    \n ── \n    \n ── \n    \n    \n    \n")
+        grid = RichTable(box=box, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         shown = [*range(self.left), *numbers]
         for k in shown:
             left = k < self.left
             grid.add_column(
                 Text(self.header[k]), justify="left" if left else "right", no_wrap=not left, overflow="fold"
             )
-        for row in self.rows:
-            grid.add_row(*(Text(row[k]) for k in shown))
+        for i, row in enumerate(self.rows):
+            grid.add_row(*(Text(row[k]) for k in shown), end_section=i + 1 in self.ruled)
         return grid
 
 
@@ -201,14 +215,23 @@ class Notes:
         return [f"[{k}] {reason}" for k, reason in enumerate(self.reasons, start=1)]
 
 
+def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
+    """Mark the best of the cells that are compared, where there are several; as printed: what looks equal is equal."""
+    known = [cell for cell in cells if not math.isnan(cell.value)]
+    best = (max if highest else min)((cell.value for cell in known), default=math.nan)
+    for cell in known if len(known) > 1 else ():
+        cell.best = percent(cell.value) == percent(best)
+
+
 class Summary:
     """One comparison's part of the long form, looked up by row.
 
     Args:
         frame: as `xclrun.analysis.aggregate.summarise` gives it.
         comparison: the part.
-        marks: (strategy, task, measure) → mark of its difference from the first strategy of the table.
+        marks: (strategy, task, measure) → mark of its difference from the baseline.
         unpaired: as given to `summarise`.
+        told: what marks mean.
     """
 
     def __init__(
@@ -217,8 +240,9 @@ class Summary:
         comparison: Comparison,
         marks: Mapping[tuple[str, str, str], str] | None = None,
         unpaired: bool = False,
+        told: str = "",
     ) -> None:
-        self.comparison, self.marks = comparison, marks or {}
+        self.comparison, self.marks, self.told = comparison, marks or {}, told
         own = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
         self._rows = {(r.strategy, r.order, r.task, r.measure, r.language): r for r in own.itertuples(index=False)}
         self._behind = {
@@ -243,9 +267,9 @@ class Summary:
         ]
         header = ("strategy", "runs", *self._header(tasks))
         footer = [*self._unbalanced(order, tasks), *self._footer(tasks, [row[1] for row in rows])]
-        if order == MEAN and any(task in tasks for _, task, _ in self.marks):
-            footer.append(MARKS)
-        return Table(title, header, tuple(rows), (*notes.lines(), *footer))
+        notes_below = (*notes.lines(), *self.references_told(shown), *footer)
+        cells = [cell for column in columns for cell in column]
+        return Table(title, header, tuple(rows), notes_below, raised=self._raised(cells), ruled=self.ruled(shown))
 
     def orders(self, task: str) -> Table:
         """Return all orders in one table: a row per order and strategy, F T T0 FP of one task."""
@@ -258,7 +282,10 @@ class Summary:
                     rows.append((order, strategy, self._runs(strategy, order), *cells))
         header = ("order", "strategy", "runs", *self._header([task]))
         footer = self._footer([task], [row[2] for row in rows])
-        return Table(f"{task.capitalize()}, by order", header, tuple(rows), (*notes.lines(), *footer), left=2)
+        footer = [*self.references_told(row[1] for row in rows), *footer]
+        starts = tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
+        title = f"{task.capitalize()}, by order"
+        return Table(title, header, tuple(rows), (*notes.lines(), *footer), left=2, ruled=starts)
 
     def languages(self, task: str, measure: str) -> Table:
         """Return one measure of one task by language, over orders and seeds."""
@@ -272,8 +299,10 @@ class Summary:
         columns = [self._column(shown, MEAN, task, measure, language, notes) for language in languages]
         rows = [(strategy, *(column[k] for column in columns)) for k, strategy in enumerate(shown)]
         title = f"{task.capitalize()} {measure} {SHOWN[measure]} by language"
-        footer = (*notes.lines(), *self._unbalanced(MEAN, [task]), *self._footer([task]))
-        return Table(title, ("strategy", *languages), tuple(rows), footer)
+        footer = [*self.references_told(shown), *self._unbalanced(MEAN, [task]), *self._footer([task])]
+        raised = self._raised([cell for column in columns for cell in column])
+        header, lines = ("strategy", *languages), (*notes.lines(), *footer)
+        return Table(title, header, tuple(rows), lines, raised=raised, ruled=self.ruled(shown))
 
     def value(self, strategy: str, task: str, measure: str, order: str = MEAN, language: str = "") -> float:
         """Return a mean as a fraction; NaN where there is none."""
@@ -290,6 +319,26 @@ class Summary:
         row = self._rows.get((strategy, MEAN, task, measure, ""))
         status = "not scored" if row is None else str(row.status)
         return status.removeprefix("n/a: ") if row is None or status.startswith("n/a") else ""
+
+    def is_reference(self, strategy: str) -> bool:
+        """Whether a row is of a reference model: ruled off from the others, and never the best of them."""
+        return is_reference(self.comparison.strategies[strategy][0])
+
+    def ruled(self, shown: Sequence[str]) -> tuple[int, ...]:
+        """Return the row at which the reference models begin, below a rule; none where there is nothing above them."""
+        first = next((k for k, strategy in enumerate(shown) if self.is_reference(strategy)), 0)
+        return (first,) if first else ()
+
+    def references_told(self, shown: Iterable[str]) -> list[str]:
+        """Say which rows are reference models."""
+        found = dict.fromkeys(strategy for strategy in shown if self.is_reference(strategy))
+        return [f"reference models, not compared with the others: {', '.join(found)}"] if found else []
+
+    def _raised(self, cells: Iterable[Cell]) -> tuple[str, ...]:
+        """Say what marks and bold mean, where there are any."""
+        cells = list(cells)
+        marks = (self.told,) if any(cell.mark for cell in cells) else ()
+        return (*marks, *((BOLD,) if any(cell.best for cell in cells) else ()))
 
     def behind(self, strategy: str, order: str = MEAN) -> tuple[str, ...]:
         """Return the ids of the runs behind a row."""
@@ -309,12 +358,8 @@ class Summary:
     ) -> list[Cell]:  # fmt: skip
         """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
         cells = [self._cell(strategy, order, task, measure, language, notes) for strategy in strategies]
-        values = [cell.value for cell in cells if not math.isnan(cell.value)]
-        if len(values) > 1:
-            best = max(values) if SHOWN[measure] == "↑" else min(values)
-            for cell in cells:
-                # As printed: what looks equal is equal.
-                cell.best = not math.isnan(cell.value) and percent(cell.value) == percent(best)
+        compared = [cell for strategy, cell in zip(strategies, cells, strict=True) if not self.is_reference(strategy)]
+        mark_best(compared, highest=SHOWN[measure] == "↑")
         for strategy, cell in zip(strategies, cells, strict=True):
             cell.mark = self.marks.get((strategy, task, measure), "") if marked else ""
         return cells
@@ -385,6 +430,8 @@ _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", 
         "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
         "–": "--", "−": "$-$", "→": r"$\rightarrow$", "≥": r"$\geq$", "Δ": r"$\Delta$", "ρ": r"$\rho$", "η": r"$\eta$",
         "²": "$^2$", "≤": r"$\leq$", "·": r"$\cdot$", "<": "$<$", ">": "$>$", "≠": r"$\neq$", "∞": r"$\infty$",
+        "×": r"$\times$", "√": r"$\surd$", "∩": r"$\cap$", "∪": r"$\cup$", "…": r"\ldots{}", "‰": r"\textperthousand{}",
+        "α": r"$\alpha$", "β": r"$\beta$", "′": "$'$", "“": "``", "”": "''", "—": "---",
         # After a row's end a bare one would begin an option.
         "[": "{[}"}  # fmt: skip
 
@@ -394,11 +441,24 @@ def _tex(text: str) -> str:
 
 
 def _tex_cell(cell: str) -> str:
-    text = _tex(cell)
+    reason = re.fullmatch(r"(.*) \[(\d+)\]", cell)
+    text = rf"{_tex(reason[1])}\tnote{{{reason[2]}}}" if reason else _tex(cell)
     if isinstance(cell, Cell):
         text = rf"\textbf{{{text}}}" if cell.best else text
-        text += f"$^{{{cell.mark}}}$" if cell.mark else ""
+        text += rf"\tnote{{{cell.mark}}}" if cell.mark else ""
     return text
+
+
+def _tex_note(note: str) -> str:
+    """Return a note as an item, after the mark that it explains where there is one."""
+    marked = re.fullmatch(r"(?:\[(\d+)\]|(\*[* ]*):) (.*)", note, re.DOTALL)
+    if marked is None:
+        return rf"\item {_tex(note)}"
+    return rf"\item[{marked[1] or marked[2].replace(' ', ', ')}] {_tex(marked[3])}"
+
+
+def _label(slug: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", slug).strip("-")
 
 
 def _html_cell(cell: str, left: bool, runs: Mapping[tuple[str, ...], int]) -> str:

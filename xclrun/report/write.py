@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xclrun
-from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.aggregate import Comparison, comparisons, summarise
 from xclrun.analysis.fewshot import few_shot_scores, is_few_shot
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.errors import UsageError
+from xclrun.errors import UsageError, did_you_mean
 from xclrun.names import link, markdown, slug
 from xclrun.report.costs import trials
 from xclrun.report.drawing import Drawers, Drawing
@@ -153,7 +153,7 @@ def write_report(
         started: run id → the command that made it, to tell how to make what is missing.
 
     Raises:
-        UsageError: no run has finished, or ``out`` cannot be written.
+        UsageError: no run has finished, there is no such baseline, or ``out`` cannot be written.
         RunError: the disk is full.
     """
     # Of records of one run a finished one is kept.
@@ -166,6 +166,8 @@ def write_report(
     # Few-shot runs have no order and no measures of forgetting: they have sections of their own.
     others = [record for record in unique if not is_few_shot(record)]
     found = comparisons(others)
+    if options.baseline is not None:
+        _check_baseline(options.baseline, found)
     curves = [parts_of_runs(comparison) for comparison in found]
     with Drawers(out / "figures") as drawers:
         drawers.begin(_figures(part for parts in curves for part in parts))
@@ -190,6 +192,13 @@ def write_report(
     atomic_write(report.summary_md, _markdown(report, commands, made))
     atomic_write(report.index, page(name, made, commands, sections, drawings, unique, report.notes))
     return report
+
+
+def _check_baseline(label: str, found: Sequence[Comparison]) -> None:
+    labels = list(dict.fromkeys(label for comparison in found for label in comparison.strategies))
+    if label not in labels:
+        told = did_you_mean(label, labels) if labels else "there are no strategies to compare"
+        raise UsageError(f"--baseline {label}: no strategy of this report is called so; {told}")
 
 
 def _figures(parts: Iterable[Part]) -> list[Drawing]:
