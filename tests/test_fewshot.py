@@ -168,6 +168,7 @@ def test_a_frozen_run_is_itself(make: Make) -> None:
         (["strategy=multilingual"], "strategy=multilingual: has hops of its own"),
         (["strategy=inc_joint"], "strategy=inc_joint: has hops of its own"),
         (["protocol.source_trainer.epochs=0"], "protocol.source_trainer.epochs=0: must be a whole number"),
+        (["protocol.source_trainer.optimizer_state=kept"], "trainer.optimizer_state=fresh: must be protocol.source_tr"),
         (["protocol.source_trainer.precision=bf16"], "trainer.precision=fp32: must be protocol.source_trainer.prec"),
     ],
 )

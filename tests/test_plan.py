@@ -112,6 +112,7 @@ EXPECTED = {
     "trainer.batch_size": "trained",
     "trainer.gradient_accumulation": "trained",
     "trainer.optimizer": "trained",
+    "trainer.optimizer_state": "trained",
     "trainer.lr": "trained",
     "trainer.betas": "trained",
     "trainer.eps": "trained",

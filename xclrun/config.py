@@ -102,6 +102,11 @@ class Optimizer(Enum):
     adamw = "adamw"
 
 
+class OptimizerState(Enum):
+    fresh = "fresh"
+    kept = "kept"
+
+
 class Schedule(Enum):
     constant = "constant"
     linear = "linear"
@@ -206,6 +211,7 @@ class TrainerConfig:
     batch_size: int | None = 16
     gradient_accumulation: int = 1
     optimizer: Optimizer = Optimizer.adam
+    optimizer_state: OptimizerState = OptimizerState.fresh
     lr: float = 3e-5
     betas: tuple[float, float] = (0.9, 0.99)
     eps: float = 1e-8
@@ -380,9 +386,10 @@ def _check_protocol(cfg: Config) -> None:
     shown = f"[{','.join(order.languages)}]" if order.languages else order.name
     told = "few-shot transfer goes from the source to the language; leave the order out"
     _require(order.languages in possible and order.by_size is None, "order", shown, told)
-    same = f"must be protocol.source_trainer.precision={cfg.protocol.source_trainer.precision.value}"
-    precision = cfg.trainer.precision
-    _require(precision is cfg.protocol.source_trainer.precision, "trainer.precision", precision.value, same)
+    for name in ("precision", "optimizer_state"):
+        value, of_source = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
+        same = f"must be protocol.source_trainer.{name}={of_source.value}"
+        _require(value is of_source, f"trainer.{name}", value.value, same)
 
 
 def check(cfg: Config) -> None:

@@ -53,7 +53,7 @@ class Costs:
                     continue
                 cost, training = facts["cost"], facts["training"]
                 rate = training["seconds"] / (cost["examples"] * max(1, len(training["epochs"])))
-                size = (store.path(key) / "weights.safetensors").stat().st_size
+                size = sum(file.stat().st_size for file in store.path(key).glob("*.safetensors"))
             except (OSError, ValueError, KeyError):
                 continue
             self.rates.setdefault((cost["model"], cost["strategy"]), []).append(rate)

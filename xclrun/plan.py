@@ -64,6 +64,8 @@ LATER: Mapping[str, Any] = {
     "evaluate.every_examples": None,
     "evaluate.attention": False,
     "dataset.tags_are": "spans",
+    "trainer.optimizer_state": "fresh",
+    "protocol.source_trainer.optimizer_state": "fresh",
     "protocol": None,
     "source": None,
     "language": None,

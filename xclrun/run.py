@@ -106,6 +106,9 @@ class Run:
         model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "source_lr", "path")}
         how = trainer_of(self.resolved, hop)
         trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
+        if how["optimizer_state"] != "fresh":
+            # More is stored.
+            trainer["optimizer_state"] = how["optimizer_state"]
         return {
             "model": digest([model, trainer, len(self.dataset.labels), len(self.dataset.tags)])[:16],
             "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",

@@ -24,7 +24,7 @@ from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.listen import Listener, Progress
-from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr
+from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast
 from xclrun.train.stop import StopFlag
@@ -101,6 +101,7 @@ class HopTraining:
         listener: hears progress.
         stop: is set when the run should stop.
         points: takes the evaluation points inside the hop; None: there are none.
+        inherited: what the optimiser begins with (see `state_by_name`).
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class HopTraining:
         listener: Listener,
         stop: StopFlag,
         points: Points | None = None,
+        inherited: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.context, self.strategy, self.trainer, self.evaluator = context, strategy, trainer, evaluator
         self.points = points
@@ -122,6 +124,8 @@ class HopTraining:
         self.batch_size = trainer.batch(len(self.data))
         self.steps_per_epoch = math.ceil(len(self.data) / self.batch_size)
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
+        if inherited:
+            take_up(self.optimizer, context.model, inherited)
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
         # A hop that other strategies share may go on from another one's checkpoint, whose state is not this one's; its

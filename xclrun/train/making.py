@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from xclrun.code import code_version
-from xclrun.config import Selection
+from xclrun.config import OptimizerState, Selection
 from xclrun.data.encode import Encoded, word_numbers
 from xclrun.model.network import Model, build
 from xclrun.plan import Hop, Stage, derive, encoder_hop
@@ -38,10 +38,14 @@ from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_features, save_features, with_features
 from xclrun.train.listen import Listener
 from xclrun.train.loop import HopTraining, take_over, trained_tensors
+from xclrun.train.optimize import state_by_name
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.points import Points
 from xclrun.train.precision import choose_device
 from xclrun.train.stop import StopFlag
+
+# The state of the optimiser after a hop, beside its weights, where later hops take it up.
+OPTIMIZER = "optimizer.safetensors"
 
 # Seconds between two looks at what another process is making.
 POLL = 0.5
@@ -227,12 +231,38 @@ class Maker:
         if self.run.config.evaluate.every_examples is not None:
             # Evaluation inside the hop serves languages that were learnt before.
             needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
+        if self._takes_up(hop):
+            # Not only its weights, which the model may have already.
+            needed.add(hop.parent)
         self._recall(sorted(needed))
         self.state(hop.parent)
         self.weights(hop.parent)
         for split, languages in (("train", hop.train), ("dev", hop.select)):
             for language in languages:
                 self._sentences(hop, language, split)
+
+    def _takes_up(self, hop: Hop) -> bool:
+        """Whether the optimiser of a hop goes on from where its parent's was."""
+        return hop.parent > 0 and self.run.trainer(hop).optimizer_state is OptimizerState.kept
+
+    def _begin(self, context: Context) -> dict[str, Tensor]:
+        """Begin a hop; return the optimiser's state that it takes up from its parent, if any.
+
+        What the hop starts anew (heads that are reset, a language's own parts) has an optimiser's state of its own.
+        """
+        hop, model = context.hop, self.model
+        if not self._takes_up(hop):
+            self.strategy.begin_hop(context)
+            return {}
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.strategy.begin_hop(context)
+        goes_on = {
+            name
+            for name, parameter in model.named_parameters()
+            if not self.strategy.language_specific(name) and torch.equal(parameter, before[name])
+        }
+        kept = load_tensors(self.store.path(self.run.stages[hop.parent].train) / OPTIMIZER)
+        return {key: tensor for key, tensor in kept.items() if key.rpartition("/")[0] in goes_on}
 
     def _train(self, stage: Stage) -> None:
         hop, trainer = stage.hop, self.run.trainer(stage.hop)
@@ -242,7 +272,7 @@ class Maker:
         context = self._context(hop)
         # From here on the model is between hops: an interruption must not let it pass for either.
         self.weights_of = None
-        self.strategy.begin_hop(context)
+        inherited = self._begin(context)
         checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
         dev = {language: self._sentences(hop, language, "dev") for language in hop.select}
         points = None
@@ -251,7 +281,16 @@ class Maker:
             splits = {name: self._sentences(hop, *name) for name in named}
             points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder, checkpoints.tell)
         training = HopTraining(
-            context, self.strategy, trainer, self.evaluator, dev, checkpoints, self.listener, self.stop, points
+            context,
+            self.strategy,
+            trainer,
+            self.evaluator,
+            dev,
+            checkpoints,
+            self.listener,
+            self.stop,
+            points,
+            inherited,
         )
         counted = training.run()
         facts = {
@@ -268,6 +307,9 @@ class Maker:
 
         def fill(folder: Path) -> None:
             save_tensors(folder / "weights.safetensors", tensors)
+            if trainer.optimizer_state is OptimizerState.kept:
+                # After the last update, whichever epoch's weights were selected: one Adam goes through all hops.
+                save_tensors(folder / OPTIMIZER, state_by_name(training.optimizer, self.model))
             if points is not None:
                 predictions.write(folder / POINTS, points.table(counted["points"]))
 

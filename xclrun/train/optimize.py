@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from xclrun.config import Optimizer, Schedule, TrainerConfig
 
@@ -44,6 +44,22 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def state_by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimiser's state as ``parameter/entry`` → tensor: what a later hop can take up."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {f"{names[p]}/{key}": value for p, entries in optimizer.state.items() for key, value in entries.items()}
+
+
+def take_up(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Begin with what `state_by_name` returned; parameters that have no state there, or are not trained, have none."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
+    named = ((key.rpartition("/"), tensor) for key, tensor in tensors.items())
+    load_optimizer_tensors(
+        optimizer, {f"{indices[name]}.{key}": tensor for (name, _, key), tensor in named if name in indices}
+    )
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

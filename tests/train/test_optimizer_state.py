@@ -1,0 +1,84 @@
+"""``trainer.optimizer_state=kept``: one Adam through all hops, whoever trained the hop before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from xclrun.run import Run
+from xclrun.store.tensors import load_tensors
+from xclrun.train.loop import HopTraining, take_over
+from xclrun.train.making import OPTIMIZER
+from xclrun.train.stop import Stopped
+
+from .conftest import StopAt, copied, same, stored
+
+KEPT = ("trainer.optimizer_state=kept", "trainer.epochs=1")
+
+
+def kept(run: Run, hop: int, file: str = OPTIMIZER) -> Any:
+    return load_tensors(run.store.path(run.stages[hop].train) / file)
+
+
+def test_the_next_hop_goes_on_with_the_same_adam(
+    make_run: Callable[..., Run], do: Callable[..., Run], training: Callable[..., HopTraining]
+) -> None:
+    """By hand: two trainings, of which the second is given the optimiser of the first, after its last step."""
+    run = do(make_run(*KEPT, "trainer.epochs=2"))
+    fresh = make_run("trainer.epochs=2")
+    assert not {s.train for s in run.stages[1:]} & {s.train for s in fresh.stages[1:]}
+    first = training(run)
+    first.run()
+    found = {}
+    for name in ("given", "fresh"):
+        second = training(run, hop=2)
+        take_over(second.context.model, copied(first.context.model))
+        if name == "given":
+            second.optimizer.load_state_dict(first.optimizer.state_dict())
+        second.checkpoints.clear()
+        second.run()
+        found[name] = copied(second.context.model)
+    assert same(found["given"], kept(run, 2, "weights.safetensors"))
+    assert not same(found["given"], found["fresh"])
+
+
+def steps(run: Run, hop: int, beginning: str) -> set[int]:
+    """Return how many updates the parameters have seen whose names begin so, as their Adam counts them."""
+    return {int(t) for key, t in kept(run, hop).items() if key.startswith(beginning) and key.endswith("/step")}
+
+
+def test_what_starts_anew_in_a_hop_has_a_fresh_state(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    own = do(make_run(*KEPT, "strategy=lang_spec_task"))
+    # 22, 18 and 13 sentences in batches of 4.
+    assert [steps(own, hop, "encoder.") for hop in (1, 2, 3)] == [{6}, {11}, {15}]
+    assert [steps(own, hop, "tagger.") for hop in (1, 2, 3)] == [{6}, {5}, {4}]
+    reset = do(make_run(*KEPT, "strategy=fc_reset_pooler", "dataset.task=sequence_class"))
+    assert [steps(reset, hop, "pooler.") for hop in (1, 2, 3)] == [{6}, {11}, {15}]
+    assert [steps(reset, hop, "classifier.") for hop in (1, 2, 3)] == [{6}, {5}, {4}]
+    assert steps(reset, 2, "encoder.") == set()
+
+
+@pytest.mark.parametrize("case", ["shared", "gone", "interrupted"])
+def test_results_do_not_depend_on_who_trained_the_hop_before(
+    case: str, make_run: Callable[..., Run], do: Callable[..., Run]
+) -> None:
+    alone = do(make_run(*KEPT, "strategy=er", outputs="alone"))
+    run = make_run(*KEPT, "strategy=er")
+    if case == "interrupted":
+        # In the first hop, and twice in the second.
+        listener = StopAt(3, 8, 10)
+        for _ in range(3):
+            with pytest.raises(Stopped):
+                do(run, listener, listener.stop)
+            listener.stop.number = None
+    else:
+        naive = do(make_run(*KEPT))
+        assert naive.stages[1].train == run.stages[1].train
+        if case == "gone":
+            shutil.rmtree(run.store.path(run.stages[1].train))
+    do(run)
+    found, wanted = stored(run.store), stored(alone.store)
+    assert {key: found[key] for key in wanted} == wanted
