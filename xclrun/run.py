@@ -106,7 +106,7 @@ class Run:
         model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "source_lr", "path")}
         how = trainer_of(self.resolved, hop)
         trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
-        if how["optimizer_state"] != "fresh":
+        if how.get("optimizer_state", "fresh") != "fresh":
             # More is stored.
             trainer["optimizer_state"] = how["optimizer_state"]
         return {

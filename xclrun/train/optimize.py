@@ -48,13 +48,13 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 def state_by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Return the optimiser's state as ``parameter/entry`` → tensor: what a later hop can take up."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {f"{names[p]}/{key}": value for p, entries in optimizer.state.items() for key, value in entries.items()}
 
 
 def take_up(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Begin with what `state_by_name` returned; parameters that have no state there, or are not trained, have none."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
     named = ((key.rpartition("/"), tensor) for key, tensor in tensors.items())
     load_optimizer_tensors(
