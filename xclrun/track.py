@@ -406,13 +406,14 @@ def _version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
 
 
 def _view(tasks: Sequence[str]) -> str:
-    """Return a saved view as MLflow 3.17 keeps it: runs alone, newest first, with what tells them apart."""
+    """Return a saved view as MLflow 3.17 keeps it: runs alone, with what tells them apart and their headlines."""
     told = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
     measured = [f"metrics.`{task}.{name}`" for task in tasks for name in HEADLINES]
     state = {
         "searchFilter": f"tags.`{TAG}.kind` = 'run'",
-        "orderByKey": "attributes.start_time",
-        "orderByAsc": False,
+        # By name: sorted by time, runs are hidden under their sweep until it is opened.
+        "orderByKey": "tags.`mlflow.runName`",
+        "orderByAsc": True,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
