@@ -80,6 +80,21 @@ def test_languages_of_a_measure() -> None:
     assert forgotten.notes[0] == "[1] needs a hop after th"
 
 
+def test_behind_a_cell_of_one_language_are_the_runs_that_enter_it() -> None:
+    records = [*study(("naive", "lang_spec_ft"), ("h2l", "l2h"), (1,)),
+               run("naive", "h2l", 2, LANGUAGES, tasks=("slot_f1",))]  # fmt: skip
+    tables = summary(records)
+
+    def behind(measure: str, language: str) -> set[str]:
+        table = tables.languages("intent", measure)
+        return set(table.rows[0][table.header.index(language)].runs)  # type: ignore[attr-defined]
+
+    # English is the first of h2l and the last of l2h.
+    assert behind("FP", "en") == {"naive-h2l-1", "naive-l2h-1"}
+    assert behind("F", "en") == behind("T", "th") == behind("T0", "th") == {"naive-h2l-1"}
+    assert behind("T", "en") == behind("T0", "en") == behind("F", "th") == {"naive-l2h-1"}
+
+
 @pytest.mark.parametrize(
     ("settings", "note"),
     [

@@ -190,11 +190,16 @@ def test_no_table_overwrites_another(tmp_path: Path) -> None:
         return Part("x", [Table(title, ("a",), ((title,),))])
 
     long = "Ä very long title " * 9
-    sections = [SimpleNamespace(where="w", parts=[part(long + "one"), part(long + "other"), part("A b"), part("a B")])]
+    sections = [
+        SimpleNamespace(
+            where="w", title="mini · tiny", parts=[part(long + "one"), part(long + "other"), part("A b"), part("a B")]
+        )
+    ]
     write._write_tables(sections, tmp_path)  # type: ignore[arg-type]
     found = sorted(path.read_text(encoding="utf-8").splitlines()[1] for path in tmp_path.glob("*.csv"))
     assert found == ["A b", "a B", long + "one", long + "other"]
     assert len(list(tmp_path.iterdir())) == 12
+    assert "\\caption{A b (mini $\\cdot$ tiny)}\n\\label{tab:w-a-b}" in (tmp_path / "w_a_b.tex").read_text()
 
 
 def test_several_datasets_are_sections_of_their_own(tmp_path: Path) -> None:

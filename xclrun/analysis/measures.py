@@ -87,6 +87,19 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
     return found
 
 
+def leaves_out(record: RunRecord, measure: str, language: str) -> bool:
+    """Whether a measure of a run has no value for a language, at its place in the order, though nothing is missing.
+
+    Forgetting needs a hop after the language's own, transfer one before it; of what is no sequence only FP is measured.
+    """
+    if language not in record.languages:
+        return True
+    if record.stream != "sequence":
+        return measure != "FP"
+    last = record.languages.index(language) == len(record.languages) - 1
+    return last if measure == "F" else record.languages.index(language) == 0 and measure != "FP"
+
+
 def explain(absents: Iterable[Absent]) -> str:
     """Return one reason for several runs: seeds that need reference runs of the same languages are put together.
 
@@ -130,7 +143,7 @@ def _value_or_reason(
     if measure == "AULTC":
         return Absent(NO_POINTS)
     n = len(record.languages)
-    if column is not None and (column == n - 1 if measure == "F" else column == 0 and measure != "FP"):
+    if column is not None and leaves_out(record, measure, record.languages[column]):
         where = "after" if measure == "F" else "before"
         return Absent(f"needs a hop {where} {record.languages[column]}", by_definition=True)
     needed = _NEEDS[measure.split("_")[0]](n) & (True if column is None else np.arange(n) == column)

@@ -8,9 +8,8 @@ import numpy as np
 
 from xclrun.analysis.aggregate import Comparison
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import is_reference
 from xclrun.analysis.settings import config_settings
-from xclrun.report.tables import Cell, Table
+from xclrun.report.tables import Cell, Table, ruled
 
 # Column → (its name in `xclrun.analysis.record.COSTS`, unit, divisor, digits).
 COLUMNS = {
@@ -68,8 +67,7 @@ def fairness(comparison: Comparison, tried: dict[tuple[str, str, str], int], bas
         "trials: settings of the strategy that have finished among these outputs",
         f"≠: differs from {base_label} by more than {TOLERANCE:.0%}: the comparison is not at equal budgets",
     )
-    ruled = [k for k, runs in enumerate(comparison.strategies.values()) if is_reference(runs[0])][:1]
-    return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=tuple(k for k in ruled if k))
+    return Table("Budgets", ("strategy", *units, "trials"), tuple(rows), notes, ruled=ruled(comparison, means))
 
 
 def _mean(runs: Sequence[RunRecord], name: str) -> float:

@@ -59,19 +59,23 @@ def _area(summary: Summary, label: str, task: str, notes: Notes) -> Cell:
     if math.isnan(value):
         return Cell(f"n/a {notes.mark(summary.status(label, task, 'AULTC'))}")
     text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
-    return Cell(text, value, summary.behind(label))
+    return Cell(text, value, summary.behind(label, task=task))
 
 
 def checkpoints(summary: Summary, found: Mapping[str, Selected], task: str) -> Table | None:
     """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
-    rows = []
+    rows, entering = [], compared(summary.comparison)
     for label, of in found.items():
         names = ("selected", "oracle", "selected_spread", "oracle_spread", "source", "own")
         arrays = [getattr(of, name) for name in names]
         lines = [(k, [array[j] for array in arrays]) for j, k in enumerate(of.languages)]
         lines.append(("mean", [_mean(array) for array in arrays]))
         for language, (picked, best, *others) in lines:
-            runs = summary.behind(label)
+            runs = tuple(
+                run.run_id
+                for run in entering[label][0]
+                if run.points and task in run.tasks and language in (*run.languages, "mean")
+            )
             cells = [_cell(value, runs) for value in (picked, best, best - picked, *others)]
             rows.append((label, language, *cells))
     if not rows:

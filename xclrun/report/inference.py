@@ -32,7 +32,7 @@ from xclrun.analysis.significance import (
 )
 from xclrun.analysis.study import TESTED, Resampled, replicates
 from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, tickless
-from xclrun.report.tables import Cell, Notes, Table, percent
+from xclrun.report.tables import Cell, Notes, Table, percent, ruled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -262,7 +262,8 @@ class Inference:
             "the same draws for all strategies; these intervals are about the choice of test sentences; ± of other "
             "tables is about orders and seeds",
         )
-        return Table("Bootstrap over test sentences", header, tuple(rows), notes)
+        shown = ruled(self.comparison, [row[0] for row in rows])
+        return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=shown)
 
     def _replicates(self, task: str) -> str:
         return next(tests.replicates for (of, _), tests in self.tests.items() if of == task)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
+from xclrun.analysis.measures import leaves_out
 from xclrun.analysis.reference import is_reference
 from xclrun.names import escape, markdown
 from xclrun.task import BY_SHORT, Scored
@@ -110,11 +111,19 @@ class Table:
         writer.writerows(self.rows)
         return out.getvalue()
 
-    def latex(self) -> str:
-        """Return the table for LaTeX, to stand in a ``table``: a caption, best in bold, marks raised, notes below."""
+    def latex(self, where: str = "", label: str = "") -> str:
+        """Return the table for LaTeX, to stand in a ``table``: a caption, best in bold, marks raised, notes below.
+
+        ``where`` is told in the caption: dataset and model.
+        """
+        caption = f"{self.title} ({where})" if where else self.title
         columns = "l" * self.left + "r" * (len(self.header) - self.left)
         lines = ["% \\begin{table} \\input{this file} \\end{table}; needs the packages booktabs and threeparttable"]
-        lines += ["\\begin{threeparttable}", f"\\caption{{{_tex(self.title)}}}", f"\\label{{tab:{_label(self.slug)}}}"]
+        lines += [
+            "\\begin{threeparttable}",
+            f"\\caption{{{_tex(caption)}}}",
+            f"\\label{{tab:{_label(label or self.slug)}}}",
+        ]
         lines += ["\\begin{tabular}{" + columns + "}", "\\toprule"]
         lines += [" & ".join(map(_tex, self.header)) + " \\\\", "\\midrule"]
         for k, row in enumerate(self.rows):
@@ -223,6 +232,12 @@ def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
         cell.best = percent(cell.value) == percent(best)
 
 
+def ruled(comparison: Comparison, shown: Iterable[str]) -> tuple[int, ...]:
+    """Return the row at which the reference models begin, below a rule; none where there is nothing above them."""
+    first = next((k for k, label in enumerate(shown) if is_reference(comparison.strategies[label][0])), 0)
+    return (first,) if first else ()
+
+
 class Summary:
     """One comparison's part of the long form, looked up by row.
 
@@ -246,7 +261,7 @@ class Summary:
         own = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
         self._rows = {(r.strategy, r.order, r.task, r.measure, r.language): r for r in own.itertuples(index=False)}
         self._behind = {
-            (label, order): tuple(run.run_id for run in runs)
+            (label, order): runs
             for order in (MEAN, *comparison.orders)
             for label, (runs, _) in compared(comparison, order, unpaired).items()
         }
@@ -326,8 +341,7 @@ class Summary:
 
     def ruled(self, shown: Sequence[str]) -> tuple[int, ...]:
         """Return the row at which the reference models begin, below a rule; none where there is nothing above them."""
-        first = next((k for k, strategy in enumerate(shown) if self.is_reference(strategy)), 0)
-        return (first,) if first else ()
+        return ruled(self.comparison, shown)
 
     def references_told(self, shown: Iterable[str]) -> list[str]:
         """Say which rows are reference models."""
@@ -340,9 +354,15 @@ class Summary:
         marks = (self.told,) if any(cell.mark for cell in cells) else ()
         return (*marks, *((BOLD,) if any(cell.best for cell in cells) else ()))
 
-    def behind(self, strategy: str, order: str = MEAN) -> tuple[str, ...]:
-        """Return the ids of the runs behind a row."""
-        return self._behind.get((strategy, order), ())
+    def behind(
+        self, strategy: str, order: str = MEAN, task: str = "", measure: str = "", language: str = ""
+    ) -> tuple[str, ...]:
+        """Return the ids of the runs behind a row; of those a cell's that enter it, where it is of one language."""
+        return tuple(
+            run.run_id
+            for run in self._behind.get((strategy, order), ())
+            if (not task or task in run.tasks) and not (language and leaves_out(run, measure, language))
+        )
 
     def _header(self, tasks: Sequence[str]) -> list[str]:
         """Name the columns; the task only where there are several."""
@@ -371,7 +391,7 @@ class Summary:
         if row.status.startswith("n/a"):
             return Cell(f"n/a {notes.mark(row.status.removeprefix('n/a: '))}")
         text = percent(row.value) + (f" ± {percent(row.std)}" if row.std == row.std else "")
-        return Cell(text, float(row.value), self.behind(strategy, order))
+        return Cell(text, float(row.value), self.behind(strategy, order, task, measure, language))
 
     def _runs(self, strategy: str, order: str) -> Cell:
         """Number of runs of a row, ``2 of 6`` where not all that others have are finished."""

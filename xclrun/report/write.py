@@ -227,7 +227,11 @@ def _write_tables(sections: Sequence[Shown], folder: Path) -> None:
             # Two tables whose names come out the same both stay.
             same = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
             name = next(one for one in same if folder / f"{one}.md" not in kept)
-            for suffix, content in (("md", table.markdown()), ("csv", table.csv()), ("tex", table.latex())):
+            for suffix, content in (
+                ("md", table.markdown()),
+                ("csv", table.csv()),
+                ("tex", table.latex(section.title, name)),
+            ):
                 path = folder / f"{name}.{suffix}"
                 atomic_write(path, content)
                 kept.add(path)

@@ -143,7 +143,7 @@ def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[st
     for order in dict.fromkeys((MEAN if row.order == "mean" else row.order, SAME_ORDER.get(row.order, row.order))):
         value = summary.value(label, row.task, row.measure, order, row.language)
         if not math.isnan(value):
-            return value, summary.behind(label, order)
+            return value, summary.behind(label, order, row.task, row.measure, row.language)
     return math.nan, ()
 
 
