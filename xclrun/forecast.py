@@ -54,7 +54,7 @@ class Costs:
                 cost, training = facts["cost"], facts["training"]
                 rate = training["seconds"] / (cost["examples"] * max(1, len(training["epochs"])))
                 size = sum(file.stat().st_size for file in store.path(key).glob("*.safetensors"))
-            except (OSError, ValueError, KeyError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
                 continue
             self.rates.setdefault((cost["model"], cost["strategy"]), []).append(rate)
             self.sizes.setdefault((cost["model"], cost["strategy"]), []).append(size)

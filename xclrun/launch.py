@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -17,9 +18,10 @@ from xclrun.data.notes import told
 from xclrun.errors import UsageError, XclrunError
 from xclrun.names import check_name
 from xclrun.plan import digest
+from xclrun.records import read_sweep
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.secret import private, redact
-from xclrun.store.files import atomic_write, read_json, write_json
+from xclrun.store.files import atomic_write, write_json
 from xclrun.track import LOG, BackgroundMirror
 from xclrun.work import work, work_in_processes
 
@@ -62,8 +64,9 @@ class Sweep:
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts
-        if path.is_file():
-            before = read_json(path)
+        # Where what was noted cannot be read, it is written anew.
+        with contextlib.suppress(OSError, ValueError):
+            before = read_sweep(path)
             facts["started"] = before["started"]
             if left := set(before["runs"]) - set(facts["runs"]):
                 many = f"{len(left)} run{'' if len(left) == 1 else 's'}"

@@ -10,6 +10,7 @@ import yaml
 
 from xclrun.plan import strategy_name
 from xclrun.store.files import read_json
+from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
 from xclrun.task import Metric, Scored, task_of
 
@@ -22,17 +23,32 @@ if TYPE_CHECKING:
     from xclrun.analysis.study import Predictions
 
 
+# What reading a damaged file may raise.
+UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
+
+
 def run_directories(outputs: Path) -> list[RunDirectory]:
-    """Return all run directories under ``outputs``, by name."""
-    return [RunDirectory(path.parent) for path in sorted((outputs / "runs").glob("*/manifest.json"))]
+    """Return all run directories under ``outputs``, by name: of runs that were begun."""
+    found = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
+    return [RunDirectory(path) for path in sorted(found)]
 
 
 def record(directory: RunDirectory) -> RunRecord:
     """Return the record of a run; what it has not measured yet is NaN.
 
     Raises:
-        OSError, ValueError, KeyError: the files of record cannot be read.
+        ValueError: the files of record cannot be read, or are not what was written.
     """
+    if (wrong := directory.damaged()) is not None:
+        raise ValueError(f"{wrong} is missing or damaged; the run's command, given again, makes it again")
+    try:
+        return _record(directory)
+    except UNREADABLE as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{directory.path} cannot be read ({why})") from error
+
+
+def _record(directory: RunDirectory) -> RunRecord:
     import numpy as np
 
     from xclrun.analysis.record import RunRecord
@@ -89,7 +105,10 @@ def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    try:
+        config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{directory.config} is no YAML: {str(error).splitlines()[0]}") from error
     return config
 
 
@@ -107,14 +126,14 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def read_records(outputs: Path) -> list[RunRecord]:
-    """Return the records of all runs under ``outputs`` whose files can be read."""
+def read_records(outputs: Path, tell: Callable[[str], None] = note) -> list[RunRecord]:
+    """Return the records of all runs under ``outputs`` whose files can be read; ``tell`` hears of the others."""
     records = []
     for directory in run_directories(outputs):
         try:
             records.append(record(directory))
-        except (OSError, ValueError, KeyError):
-            continue
+        except ValueError as error:
+            tell(f"{error}; left out")
     return records
 
 
@@ -162,7 +181,8 @@ def predictions(directory: RunDirectory, sort: _Sorted | None = None) -> Predict
     for stage in manifest["stages"]:
         try:
             # Small files, of which there are thousands: what reads a whole data set takes several times as long.
-            rows = pq.ParquetFile(directory.predictions(stage["hop"])).read(columns=columns, use_threads=False)
+            file = pa.BufferReader(directory.content(directory.predictions(stage["hop"])))
+            rows = pq.ParquetFile(file).read(columns=columns, use_threads=False)
         except pa.ArrowException as error:
             raise ValueError(f"{directory.predictions(stage['hop'])}: {error}") from error
         named = ("gold", "predicted", "tp", "fp", "fn") if not rows["tp"].null_count else ("gold", "predicted")
@@ -201,6 +221,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
         OSError, ValueError, KeyError: a file cannot be read, or the two hops were tested on different sentences.
     """
     import numpy as np
+    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -211,7 +232,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     columns = ["split", "language", "example_id", "gold", "predicted", "gold_tags", "predicted_tags"]
     hops = []
     for hop in (last - 1, last):
-        table = pq.read_table(directory.predictions(hop), columns=columns)
+        table = pq.read_table(pa.BufferReader(directory.content(directory.predictions(hop))), columns=columns)
         wanted = pc.and_(
             pc.equal(table["split"].cast("string"), "test"), pc.equal(table["language"].cast("string"), language)
         )
@@ -233,8 +254,32 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     return found
 
 
-def sweeps(outputs: Path) -> list[dict[str, Any]]:
-    """Return the sweeps that were started, the one whose command was given last at the end: name, command, run ids."""
-    found = [(path, read_json(path)) for path in (outputs / "sweeps").glob("*.json")]
-    # What an earlier version wrote does not say when it was given last.
-    return [sweep for path, sweep in sorted(found, key=lambda one: one[1].get("given") or one[0].stat().st_mtime)]
+def sweeps(outputs: Path, tell: Callable[[str], None] = note) -> list[dict[str, Any]]:
+    """Return the sweeps that were started, the one whose command was given last at the end: name, command, run ids.
+
+    Those whose files cannot be read are left out; ``tell`` hears of them.
+    """
+    found = []
+    for path in (outputs / "sweeps").glob("*.json"):
+        try:
+            sweep = read_sweep(path)
+            # What an earlier version wrote does not say when it was given last.
+            found.append((float(sweep.get("given") or path.stat().st_mtime), path.name, sweep))
+        except (OSError, ValueError, TypeError) as error:
+            tell(f"{path} cannot be read ({error}): left out; the command that started it writes it again")
+    return [sweep for _, _, sweep in sorted(found, key=lambda one: one[:2])]
+
+
+def read_sweep(path: Path) -> dict[str, Any]:
+    """Return what is noted of a sweep.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    sweep: dict[str, Any] = read_json(path)
+    texts = ("name", "command", "started")
+    if not isinstance(sweep, dict) or not all(isinstance(sweep.get(key), str) for key in texts):
+        raise ValueError("it does not hold name, command and start")
+    if not isinstance(sweep.get("runs"), list) or not all(isinstance(run, str) for run in sweep["runs"]):
+        raise ValueError("it does not hold ids of runs")
+    return sweep

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from xclrun.config import Config, TrainerConfig, check
 from xclrun.data.example import Dataset
@@ -233,18 +235,22 @@ def thaw(directory: RunDirectory) -> Run:
     """Return the run whose config was frozen in a directory.
 
     Raises:
-        RunError: it is another run now: the data or the encoder has changed.
+        RunError: it is another run now: the data or the encoder has changed; or its config cannot be read.
         UsageError: its data cannot be read any more.
     """
-    plain = OmegaConf.load(directory.config)
-    schema = OmegaConf.structured(Config)
-    schema.strategy = strategy_class(plain.strategy.name).settings_type
-    if (expansion := plain.strategy.get("expansion")) is not None:
-        schema.strategy.expansion = strategy_class(expansion.name).settings_type
-    config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
-    resolved = OmegaConf.to_container(plain, resolve=True)
-    assert isinstance(config, Config)
-    assert isinstance(resolved, dict)
+    try:
+        plain = OmegaConf.load(directory.config)
+        schema = OmegaConf.structured(Config)
+        schema.strategy = strategy_class(plain.strategy.name).settings_type
+        if (expansion := plain.strategy.get("expansion")) is not None:
+            schema.strategy.expansion = strategy_class(expansion.name).settings_type
+        config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
+        resolved = OmegaConf.to_container(plain, resolve=True)
+        assert isinstance(config, Config)
+        assert isinstance(resolved, dict)
+    except (OSError, ValueError, TypeError, AttributeError, AssertionError, OmegaConfBaseException, YAMLError) as error:
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise RunError(f"{directory.config} cannot be read ({first}); give the command of the run again") from error
     run = plan_run(config, {str(key): value for key, value in resolved.items()})
     if run.id != directory.run_id:
         raise RunError(

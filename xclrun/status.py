@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 from xclrun.cluster.slurm import JobState, states
 from xclrun.cluster.submission import Job, jobs_of_runs
 from xclrun.store.files import read_json
+from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
 
-STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "missing")
+STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "missing")
 # Something has to be done about these.
-BAD = ("failed", "lost")
+BAD = ("failed", "lost", "damaged")
 # These go on by themselves.
 OPEN = ("running", "waiting")
 
@@ -30,7 +31,8 @@ class RunStatus:
         run_id: which.
         state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another);
             ``interrupted`` (it was asked to stop; the same command goes on); ``failed``; ``lost`` (its process died
-            without a word; the same command goes on); ``missing`` (not started).
+            without a word; the same command goes on); ``damaged`` (a file of it is not what was written; the
+            same command makes it again); ``missing`` (not started).
         hops, hop: hops in all, and finished or under way.
         detail: step, time, or the last error line.
         host: where it runs or ran.
@@ -57,10 +59,23 @@ class RunStatus:
 
 def run_status(directory: RunDirectory) -> RunStatus:
     """Return where a run stands."""
-    try:
-        manifest = directory.read_manifest()
-    except (OSError, ValueError):
-        return RunStatus(directory.run_id, "missing")
+    if (wrong := directory.damaged()) is None:
+        try:
+            return _run_status(directory, directory.read_manifest())
+        except FileNotFoundError:
+            return RunStatus(directory.run_id, "missing")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            wrong = directory.manifest
+    told = f"{wrong} is missing or damaged; the same command makes it again"
+    return RunStatus(directory.run_id, "damaged", detail=told)
+
+
+def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
+    """Return where a run stands, given its manifest.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: that is not what a manifest is.
+    """
     stream = manifest["stream"]
     hops = 1 if stream["kind"] == "joint" else len(stream["languages"])
     done = max((stage["hop"] for stage in manifest["stages"]), default=0)
@@ -75,7 +90,8 @@ def run_status(directory: RunDirectory) -> RunStatus:
             directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", time.time() - began
         )
     state = manifest["status"]
-    if state == "running":
+    if state in ("running", "finished"):
+        # Also where it was about to say that it is done.
         return RunStatus(directory.run_id, "lost", done, hops, "its process died; the same command goes on", host)
     error = str(manifest.get("error", "")).splitlines()
     return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
@@ -84,19 +100,23 @@ def run_status(directory: RunDirectory) -> RunStatus:
 def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
     try:
         facts = read_json(directory.progress)
-    except (OSError, ValueError):
-        return done, ""
-    if facts["hop"] <= done:
-        return done, ""
-    return facts["hop"], f"{facts['name']}: step {facts['step']}/{facts['steps']}"
+        if facts["hop"] > done:
+            return facts["hop"], f"{facts['name']}: step {facts['step']}/{facts['steps']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        # It is for people alone, and written anew in a moment.
+        pass
+    return done, ""
 
 
-def sweep_status(outputs: Path, runs: Sequence[str]) -> list[RunStatus]:
-    """Return where the runs of a sweep stand; those not started are waiting while another one runs on this machine, and
-    nothing waits while none does and no job of a cluster is left."""
+def sweep_status(outputs: Path, runs: Sequence[str], tell: Callable[[str], None] = note) -> list[RunStatus]:
+    """Return where the runs of a sweep stand.
+
+    Those not started are waiting while another one runs on this machine, and nothing waits while none does and no job
+    of a cluster is left. ``tell`` hears of files that cannot be read.
+    """
     found = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
     wanted = set(runs)
-    given = {run: job for run, job in jobs_of_runs(outputs).items() if run in wanted}
+    given = {run: job for run, job in jobs_of_runs(outputs, tell).items() if run in wanted}
     left = [given[s.run_id] for s in found if s.run_id in given and s.state != "finished"]
     asked = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
     here = any(s.state == "running" and s.run_id not in given for s in found)
@@ -127,6 +147,8 @@ def _on_cluster(s: RunStatus, job: Job, told: JobState, directory: RunDirectory)
         return s
     if told.live:
         return replace(s, state="waiting", detail=str(told), seconds=None)
+    if s.state == "damaged":
+        return s
     if (error := (job.files.errors() or {}).get(s.run_id)) is not None:
         return replace(s, state="failed", detail=error.splitlines()[-1])
     if told.state in ("CANCELLED", "PREEMPTED"):

@@ -15,8 +15,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from xclrun.errors import RunError
 from xclrun.records import read_records, record, run_directories, sweeps
 from xclrun.secret import connect, put_away, redact
 from xclrun.store.files import sha256
+from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ TAG = "xclrun"
 NOTE = "mlflow.note.content"
 RECORD = "score_matrix.json"
 LOG = "mlflow-sync.log"
+# Seconds for which another process that writes to the SQLite file is waited for; what it does takes one or two.
+LOCKED = 30.0
 
 # What is sent of a run; raised when that changes, so that runs sent before are sent again.
 # 2: scores and measures in percent, parameters that are null left out, a description.
@@ -88,6 +92,7 @@ class Mirror:
         self.outputs, self.tracking = outputs, tracking
         self.uri = tracking_uri(outputs, put_away(tracking.uri) if tracking.uri else None)
         self._runs: list[MlflowRun] | None = None
+        self._own: dict[str, RunRecord] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():
             self.client: MlflowClient = MlflowClient(connect(self.uri))
@@ -108,12 +113,24 @@ class Mirror:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time change the SQLite file."""
+        """Let one process at a time change the SQLite file.
+
+        Raises:
+            TimeoutError: another one holds it for too long.
+        """
         if self.tracking.uri is not None:
             yield
             return
         with (self.outputs / "mlflow.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            began = time.monotonic()
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() - began > LOCKED:
+                        raise TimeoutError(f"another process holds {file.name} for more than {LOCKED:g} s") from error
+                    time.sleep(0.05)
             yield
 
     def _experiment(self) -> str:
@@ -277,20 +294,25 @@ class Mirror:
             self.client.log_figure(run, figure, f"{task}_scores.png")
 
     def send_all(
-        self, only: Sequence[str] | None = None, references: References | None = None, rebuild: bool = False
+        self,
+        only: Sequence[str] | None = None,
+        references: References | None = None,
+        rebuild: bool = False,
+        tell: Callable[[str], None] = note,
     ) -> int:
         """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent.
 
-        ``rebuild`` also sends again what seems to be there.
+        ``rebuild`` also sends again what seems to be there; ``tell`` hears of what cannot be read, and is not sent.
         """
-        self._runs = None
-        records = {mine.run_id: mine for mine in (read_records(self.outputs) if references is None else ())}
+        self._runs, all_read = None, references is None
+        records = {mine.run_id: mine for mine in (read_records(self.outputs, tell) if references is None else ())}
+        self._own = records if all_read else self._own
         references = references or References(list(records.values()))
         if tasks := {task for mine in records.values() for task in mine.tasks}:
             with self._talking():
                 self._save_view(sorted(tasks))
         parents: dict[str, str] = {}
-        for sweep in sweeps(self.outputs):
+        for sweep in sweeps(self.outputs, tell):
             if len(sweep["runs"]) > 1 and (only is None or set(only) & set(sweep["runs"])):
                 parent = self.send_sweep(sweep)
                 parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
@@ -301,14 +323,17 @@ class Mirror:
         sent = 0
         for directory in run_directories(self.outputs):
             if only is None or directory.run_id in only:
+                mine = records.get(directory.run_id)
+                if all_read and mine is None:
+                    # Told already.
+                    continue
                 try:
-                    mine = records.get(directory.run_id)
                     # A record that is older than the manifest by now gives a version that was never sent.
                     if there and mine and there.get(mine.run_id) == _version(directory, _metrics(mine, references)):
                         continue
                     sent += self.send_run(directory, references, parents.get(directory.run_id), rebuild)
                 except (OSError, ValueError, KeyError) as error:
-                    print(f"note: {directory.path} cannot be read ({error!r}): not sent", file=sys.stderr)
+                    tell(f"{directory.path} cannot be read ({error!r}): not sent")
         if sent:
             self._runs = None
         return sent
@@ -353,21 +378,34 @@ class Mirror:
 
     # Reading.
 
-    def records(self) -> list[RunRecord]:
-        """Return the records of all runs in MLflow."""
+    def records(self, tell: Callable[[str], None] = note) -> list[RunRecord]:
+        """Return the records of all runs in MLflow.
+
+        Of runs whose files of record are here it is these that count, which are checked; ``tell`` hears of those that
+        cannot be read.
+        """
         from urllib.parse import unquote, urlparse
 
+        if self._own is None:
+            self._own = {mine.run_id: mine for mine in read_records(self.outputs, tell)}
         found = []
         with self._talking():
             for run in self._search():
+                run_id = run.data.tags[f"{TAG}.run_id"]
+                if RunDirectory(self.outputs / "runs" / run_id).path.is_dir():
+                    found += [self._own[run_id]] if run_id in self._own else []
+                    continue
                 place = urlparse(run.info.artifact_uri)
                 if place.scheme in ("", "file"):
                     path = Path(unquote(place.path)) / RECORD
                 else:
                     path = Path(self.client.download_artifacts(run.info.run_id, RECORD))
                 if path.is_file():
-                    found.append(RunRecord.from_json(path.read_bytes()))
-        self._runs = None
+                    try:
+                        found.append(RunRecord.from_json(path.read_bytes()))
+                    except ValueError as error:
+                        tell(f"{path} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
+        self._runs = self._own = None
         return found
 
 

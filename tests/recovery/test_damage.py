@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -13,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from xclrun.records import read_predictions, read_records
 from xclrun.store.stages import StageStore
 
-from .commands import XCLRUN, events, predictions, small, whole
+from .commands import XCLRUN, events, predictions, small, trainings, whole
 
 JOB = small("strategy=er")
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -138,18 +140,112 @@ def test_a_damaged_file_of_the_cache_changes_no_result(
     assert whole(outputs)
 
 
-def test_finished_run_whose_files_changed_is_named(
+def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
     finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]
 ) -> None:
+    """Without a training: the weights are gone. No report is made of what is damaged."""
     outputs = tmp_path / "outputs"
-    for name in ("manifest.json", "config.yaml", "scores.parquet", "predictions/hop-1.parquet", "DONE"):
+    shutil.copytree(finished, outputs)
+    assert xclrun("store", "gc", "--weights", "--outputs", str(outputs))[0] == 0
+    [run] = (outputs / "runs").iterdir()
+    files = {"manifest.json": "truncated", "predictions/hop-1.parquet": "deleted", "DONE": "emptied"}
+    for name, how in files.items():
+        DAMAGES[how](run / name)
+        code, told = xclrun("store", "verify", "--outputs", str(outputs))
+        assert (code, told.count("\n")) == (1, 1)
+        assert f"{run / name}: changed since the run finished; give the same command again" in told
+        code, told = xclrun("status", "--outputs", str(outputs))
+        assert code == 1
+        assert f"{run.name}  damaged" in told
+        assert str(run / name) in told
+        assert read_records(outputs, lambda told: None) == []
+        code, told = xclrun(*JOB, f"paths.outputs={outputs}", "-m")
+        assert code == 0, told
+        assert f"{run / name} is missing or damaged: the run is made again from the store" in told
+        assert predictions(outputs) == predictions(finished)
+        assert trainings(outputs) == []
+        assert whole(outputs)
+    assert "finished before, skipped" in xclrun(*JOB, f"paths.outputs={outputs}", "-m")[1]
+    # A flipped bit, which a glance at sizes does not show, is found where the rows are read, and by verify.
+    path = run / "predictions" / "hop-1.parquet"
+    DAMAGES["flipped"](path)
+    told_of: list[str] = []
+    assert read_predictions(outputs, [run.name], told_of.append) == {}
+    assert f"{path} has changed since the run finished" in told_of[0]
+    assert f"remove {run / 'DONE'} and give" in xclrun("store", "verify", "--outputs", str(outputs))[1]
+
+
+# Small files that every command reads.
+
+TORN = {"torn": b'{"na', "emptied": b"", "of another kind": b"[1, {}]", "of nothing": b"null", "no text": b"\xff\x00"}
+
+
+@pytest.fixture
+def torn(finished: Path, tmp_path: Path) -> Callable[[bytes], tuple[Path, list[Path]]]:
+    """Write outputs in which a finished run is whole, and beside it files that cannot be read; return these too."""
+
+    def write(content: bytes) -> tuple[Path, list[Path]]:
+        outputs = tmp_path / "outputs"
+        shutil.rmtree(outputs, ignore_errors=True)
         shutil.copytree(finished, outputs)
         [run] = (outputs / "runs").iterdir()
-        DAMAGES["truncated"](run / name)
-        code, told = xclrun("store", "verify", "--outputs", str(outputs))
-        assert code == 1
-        assert str(run / name) in told or (name == "DONE" and str(run) in told)
-        shutil.rmtree(outputs)
+        for name, file in (("config", "config.yaml"), ("manifest", "manifest.json")):
+            other = Path(shutil.copytree(run, run.with_name(name)))
+            (other / "DONE").unlink()
+            (other / file).write_bytes(content)
+        [sweep] = (outputs / "sweeps").iterdir()
+        facts = json.loads(sweep.read_text())
+        sweep.write_text(json.dumps(facts | {"runs": [run.name, "config", "manifest"]}))
+        found = [run.with_name("config") / "config.yaml", run.with_name("manifest") / "manifest.json"]
+        for path in (outputs / "sweeps" / "other.json", outputs / "slurm" / "other" / "1" / "submission.json"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            found.append(path)
+        return outputs, found
+
+    return write
+
+
+@pytest.mark.parametrize("content", TORN.values(), ids=TORN)
+def test_what_cannot_be_read_is_named_and_the_rest_is_told(
+    content: bytes,
+    torn: Callable[[bytes], tuple[Path, list[Path]]],
+    xclrun: Callable[..., tuple[int, str]],
+) -> None:
+    outputs, (config, manifest, sweep, submission) = torn(content)
+    code, told = xclrun("status", "all", "--outputs", str(outputs))
+    assert code == 1
+    assert "3 runs: 1 finished, 1 lost, 1 damaged\n" in told
+    assert all(told.count(str(path)) == 1 for path in (manifest, sweep, submission)), told
+    # A run that was not done is as its manifest says; its config is written anew before it goes on.
+    assert str(config) not in told
+    heard: list[str] = []
+    assert [record.status for record in read_records(outputs, heard.append)] == ["finished"]
+    assert all(any(str(path.parent) in text for text in heard) for path in (config, manifest))
+    code, told = xclrun("status", "other", "--outputs", str(outputs))
+    assert code == 1
+    assert "what was noted of the sweep other cannot be read" in told
+    # Its command writes the file anew.
+    [own] = (path for path in (outputs / "sweeps").iterdir() if path != sweep)
+    own.write_bytes(content)
+    sweep.unlink()
+    submission.unlink()
+    assert xclrun(*JOB, f"paths.outputs={outputs}", "-m")[0] == 0
+    assert xclrun("status", "--outputs", str(outputs))[0] == 0
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_cannot_be_read_stops_neither_reports_nor_the_mirror(
+    torn: Callable[[bytes], tuple[Path, list[Path]]], xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    outputs, (config, manifest, sweep, _) = torn(TORN["torn"])
+    for command, done in ((("sync",), "1 run sent"), (("report",), "Intent"), (("report", "--from-runs"), "Intent")):
+        code, told = xclrun(*command, "--outputs", str(outputs))
+        assert (code, done in told) == (1, True), told
+        assert "Traceback" not in told
+        for path in (config.parent, manifest.parent, sweep):
+            assert str(path) in told
 
 
 # A full disk.

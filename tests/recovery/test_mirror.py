@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sqlite3
 import time
@@ -72,6 +73,24 @@ def test_locked_database(xclrun: Command, sent: Path, tmp_path: Path) -> None:
         assert "reading the run directories instead" in told
     assert "1 run sent" in xclrun("sync", "--outputs", str(outputs))[1]
     assert "0 runs sent" in xclrun("sync", "--outputs", str(outputs))[1]
+
+
+@pytest.mark.full
+def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
+    xclrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xclrun.track.LOCKED", 0.3)
+    with (tmp_path / "mlflow.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        code, told = xclrun("sync", "--outputs", str(tmp_path))
+        assert code == 1
+        assert f"another process holds {tmp_path / 'mlflow.lock'} for more than 0.3 s" in told
+        code, told = xclrun("report", "--outputs", str(tmp_path))
+        assert "reading the run directories instead" in told
+        assert time.monotonic() - began < PATIENCE
+    code, told = xclrun("sync", "--outputs", str(tmp_path))
+    assert (code, told.startswith("0 runs sent")) == (0, True), told
 
 
 @pytest.mark.full

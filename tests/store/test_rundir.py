@@ -70,8 +70,8 @@ def test_done_holds_the_checksums_of_the_files_of_record(directory: RunDirectory
     assert not directory.finished
     directory.finish()
     assert directory.finished
-    checksums = json.loads(directory.done.read_text())
-    assert sorted(checksums) == [
+    noted = json.loads(directory.done.read_text())
+    assert sorted(noted) == [
         "config.yaml",
         "manifest.json",
         "predictions/hop-0.parquet",
@@ -79,8 +79,28 @@ def test_done_holds_the_checksums_of_the_files_of_record(directory: RunDirectory
         "predictions/hop-10.parquet",
         "scores.parquet",
     ]
-    for name, checksum in checksums.items():
-        assert checksum == hashlib.sha256((directory.path / name).read_bytes()).hexdigest()
+    for name, facts in noted.items():
+        content = (directory.path / name).read_bytes()
+        assert facts == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert directory.content(directory.path / name) == content
+    # A glance sees what is gone or has another size, and any change of config and manifest; a thorough look all.
+    seen = {"scores.parquet": "SCORES", "predictions/hop-1.parquet": "rows of hop 2", "config.yaml": "seed: 2\n"}
+    for name, other in seen.items():
+        path, content = directory.path / name, (directory.path / name).read_bytes()
+        path.write_text(other)
+        assert directory.finished == (name != "config.yaml")
+        assert directory.damaged(thorough=True) == path
+        with pytest.raises(ValueError, match="has changed since the run finished"):
+            directory.content(path)
+        path.write_bytes(content[:-1])
+        assert directory.damaged() == path
+        path.unlink()
+        assert (directory.finished, directory.damaged()) == (False, path)
+        path.write_bytes(content)
+        assert directory.finished
+    for torn in ("{", "[]", "{}", json.dumps(dict.fromkeys(noted, "0" * 64))):
+        directory.done.write_text(torn)
+        assert (directory.finished, directory.damaged()) == (False, directory.done)
 
 
 def test_a_run_without_its_scores_is_not_done(directory: RunDirectory) -> None:

@@ -90,10 +90,18 @@ def another_number(path: Path) -> None:
     path.write_text(path.read_text().replace("0.125", "0.135"))
 
 
+def another_digit(path: Path) -> None:
+    """Change a digit that is beyond what a number holds: harmless, but not what was written."""
+    path.write_text(path.read_text().replace("0.125", "0.1250"))
+
+
 DAMAGE: list[tuple[str, Callable[[Path], None]]] = [
     *[("weights.safetensors", how) for how in (truncate, flip, empty, Path.unlink)],
     *[("facts.json", how) for how in (truncate, flip, empty, Path.unlink)],
-    *[("stage.json", how) for how in (truncate, flip, empty, not_an_object, another_number, Path.unlink)],
+    *[
+        ("stage.json", how)
+        for how in (truncate, flip, empty, not_an_object, another_number, another_digit, Path.unlink)
+    ],
 ]
 
 

@@ -182,8 +182,8 @@ def test_the_same_number_of_threads_gives_the_same(threads: int, make_run: Make,
 def test_files_of_record(alone: Callable[..., Any]) -> None:
     _, _, run = alone("strategy=er")
     directory, manifest = run.directory, run.directory.read_manifest()
-    checksums = json.loads(directory.done.read_text())
-    assert all(sha256(directory.path / name) == checksum for name, checksum in checksums.items())
+    noted = json.loads(directory.done.read_text())
+    assert all(sha256(directory.path / name) == facts["sha256"] for name, facts in noted.items())
     assert (manifest["run_id"], manifest["status"]) == (run.id, "finished")
     assert manifest["labels"] == list(run.dataset.labels)
     assert [(s["hop"], s["name"], s["train"], s["evaluation"]) for s in manifest["stages"]] == [

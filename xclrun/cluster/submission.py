@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from xclrun.cluster.slurm import log_path
 from xclrun.store.files import read_json, write_json
+from xclrun.store.kept import note
 
 # Stands for Slurm's job id where packs are done in place.
 DEBUG = "debug"
@@ -86,7 +87,10 @@ class PackFiles:
     def errors(self) -> dict[str, str] | None:
         """Return the errors of the runs with which the last try ended; None where no try has ended for good."""
         noted = self.noted()
-        return dict(noted[-1]["errors"]) if noted and noted[-1]["event"] == "ended" else None
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if noted and noted[-1]["event"] == "ended":
+                return dict(noted[-1]["errors"])
+        return None
 
 
 @dataclass(frozen=True)
@@ -159,15 +163,23 @@ class Submission:
                 yield Job(f"{array['job']}_{i}", files, log, self.submitted), runs
 
 
-def submissions(outputs: Path, sweep: str = "*") -> list[Submission]:
-    """Return the submissions of a sweep (default: of all), the latest last."""
+def submissions(outputs: Path, sweep: str = "*", tell: Callable[[str], None] = note) -> list[Submission]:
+    """Return the submissions of a sweep (default: of all), the latest last; ``tell`` hears of unreadable ones."""
     found = []
-    for path in (outputs / "slurm").glob(f"{sweep}/*/submission.json"):
-        content = read_json(path)
-        found.append(Submission(path.parent, content["arrays"], content["submitted"]))
+    for path in sorted((outputs / "slurm").glob(f"{sweep}/*/submission.json")):
+        try:
+            content = read_json(path)
+            submission = Submission(path.parent, list(content["arrays"]), float(content["submitted"]))
+            # All of it, so that nothing else stumbles over it.
+            assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
+            found.append(submission)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
+            tell(f"{path} cannot be read: left out; where its jobs stand is told from the runs alone")
     return sorted(found, key=lambda submission: submission.submitted)
 
 
-def jobs_of_runs(outputs: Path) -> dict[str, Job]:
+def jobs_of_runs(outputs: Path, tell: Callable[[str], None] = note) -> dict[str, Job]:
     """Return run id → the job to which it was given last, whichever sweep that was for."""
-    return {run: job for submission in submissions(outputs) for job, runs in submission.jobs() for run in runs}
+    return {
+        run: job for submission in submissions(outputs, tell=tell) for job, runs in submission.jobs() for run in runs
+    }

@@ -80,6 +80,7 @@ def _vocabulary(examples: Iterable[Example]) -> frozenset[str]:
 
 
 def _attention(directory: RunDirectory) -> pd.DataFrame:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.read_table(directory.attention).to_pandas()
+    return pq.read_table(pa.BufferReader(directory.content(directory.attention))).to_pandas()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.command.common import chosen_sweeps, parser
+from xclrun.command.common import Unreadable, chosen_sweeps, parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,8 +19,9 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.cluster.submission import submissions
     from xclrun.errors import RunError
 
-    names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep)]
-    given_away = [job for name in names for s in submissions(given.outputs, name) for job, _ in s.jobs()]
+    tell = Unreadable()
+    names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep, tell)]
+    given_away = [job for name in names for s in submissions(given.outputs, name, tell) for job, _ in s.jobs()]
     jobs = [job.id for job in given_away if job.on_cluster]
     told = states(jobs)
     if any(state.state == "" for state in told.values()):
@@ -28,4 +29,4 @@ def main(arguments: Sequence[str]) -> int:
     live = [job for job in jobs if told[job].live]
     cancel(live)
     print(f"{len(live)} job{'' if len(live) == 1 else 's'} of {', '.join(names)} cancelled")
-    return 0
+    return tell.code

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from xclrun.config import TrackingConfig
-from xclrun.errors import UsageError, did_you_mean
+from xclrun.errors import RunError, UsageError, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -67,6 +68,23 @@ def add_tracking(made: argparse.ArgumentParser) -> None:
     )
 
 
+class Unreadable:
+    """Names what cannot be read, once each, on the standard error; the command goes on, and ends with exit code 1."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        if text not in self.told:
+            self.told.add(text)
+            print(f"note: {text}", file=sys.stderr, flush=True)
+
+    @property
+    def code(self) -> int:
+        """The exit code of a command that has done all else."""
+        return int(bool(self.told))
+
+
 def existing(outputs: Path) -> Path:
     """Return the outputs folder.
 
@@ -89,15 +107,25 @@ def choose(what: str, name: str, known: Iterable[str], where: str) -> None:
         )
 
 
-def chosen_sweeps(outputs: Path, name: str | None) -> list[dict[str, Any]]:
+def check_lost(outputs: Path, name: str | None, known: Container[str]) -> None:
+    """Raise a RunError where a sweep of that name was started, and what was noted of it cannot be read."""
+    if name is not None and name not in known and (outputs / "sweeps" / f"{name}.json").is_file():
+        raise RunError(f"what was noted of the sweep {name} cannot be read; give the command that started it again")
+
+
+def chosen_sweeps(outputs: Path, name: str | None, tell: Unreadable) -> list[dict[str, Any]]:
     """Return the sweep of a name, all for ``all``, and the one that was started last for None.
 
     Raises:
         UsageError: there is none.
+        RunError: what was noted of it cannot be read.
     """
     from xclrun.records import sweeps
 
-    known = {sweep["name"]: sweep for sweep in sweeps(outputs)}
+    known = {sweep["name"]: sweep for sweep in sweeps(outputs, tell)}
+    if not known and tell.told:
+        raise RunError("no sweep is left to tell of; give the command that started one again")
+    check_lost(outputs, name, known)
     if not known:
         raise UsageError(f"--outputs {outputs}: no sweep was started here")
     if name == "all":

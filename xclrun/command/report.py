@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import add_tracking, choose, existing, parser
+from xclrun.command.common import Unreadable, add_tracking, check_lost, choose, existing, parser
 from xclrun.config import TrackingConfig
 from xclrun.errors import RunError, UsageError
 from xclrun.names import check_name
@@ -80,12 +80,14 @@ def main(arguments: Sequence[str]) -> int:
 
     if given.all and given.sweep:
         raise UsageError(f"report {given.sweep} --all: give the name of a sweep, or --all")
-    known = {sweep["name"]: sweep for sweep in sweeps(outputs)}
+    unreadable = Unreadable()
+    known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
     if given.sweep:
+        check_lost(outputs, given.sweep, known)
         choose("sweep", given.sweep, known, str(outputs))
     filters = parse_filters(given.filter)
     with _lasting():
-        mirror, pool = _records(outputs, given)
+        mirror, pool = _records(outputs, given, unreadable)
     sweep = None if given.all else known[given.sweep] if given.sweep else _last(known, pool)
     records, commands = pool, [command()]
     if sweep is not None:
@@ -109,12 +111,15 @@ def main(arguments: Sequence[str]) -> int:
     finished = [r.run_id for r in records if r.status == "finished" and not is_few_shot(r)]
 
     def predictions() -> dict[str, Predictions]:
-        return read_predictions(outputs, finished, lambda told: print(f"note: {told}", file=sys.stderr))
+        return read_predictions(outputs, finished, unreadable)
 
     started = {run_id: one["command"] for one in known.values() for run_id in one["runs"]}
     made = write_report(records, folder, name, commands, predictions, pool, how, behind, started)
     if mirror is not None:
-        mirror.send_report(name, folder, made.to_json())
+        try:
+            mirror.send_report(name, folder, made.to_json())
+        except RunError as error:
+            print(f"note: {error}; the report itself is not in MLflow", file=sys.stderr)
     if given.json:
         print(json.dumps(made.to_json(), indent=1))
     else:
@@ -125,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"The last sweep{others}:\n{sweep['name']}: {sweep['command']}\n")
         print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
         print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {made.summary_csv}.")
-    return 0
+    return unreadable.code
 
 
 @contextmanager
@@ -160,7 +165,7 @@ def _name(sweep: Mapping[str, Any] | None, filters: Sequence[str]) -> str:
     return "-".join([name, *(re.sub(r"[^\w.]+", "_", text).strip("_.") for text in filters)])[:100]
 
 
-def _records(outputs: Path, given: argparse.Namespace) -> tuple[Mirror | None, list[RunRecord]]:
+def _records(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
     """Return the records in MLflow, after sending what it lacks; where it fails, those of the run directories."""
     from xclrun.records import read_records
 
@@ -169,8 +174,8 @@ def _records(outputs: Path, given: argparse.Namespace) -> tuple[Mirror | None, l
 
         try:
             mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))
-            mirror.send_all()
-            return mirror, mirror.records()
+            mirror.send_all(tell=tell)
+            return mirror, mirror.records(tell)
         except RunError as error:
             print(f"note: {error}; reading the run directories instead", file=sys.stderr)
-    return None, read_records(outputs)
+    return None, read_records(outputs, tell)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import chosen_sweeps, parser
+from xclrun.command.common import Unreadable, chosen_sweeps, parser
 from xclrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print where runs stand; return 1 if any failed or was lost."""
-    options = parser("status", "Where the runs of a sweep stand. Exit code 1 if any failed or was lost.")
+    """Print where runs stand; return 1 if any failed, was lost or is damaged, or something cannot be read."""
+    options = parser("status", "Where the runs of a sweep stand. Exit code 1 if any failed, was lost or is damaged.")
     options.add_argument("sweep", nargs="?", help="name of a sweep, or `all` (default: the one that was started last)")
     options.add_argument("--json", action="store_true", help="print facts as JSON")
     options.add_argument(
@@ -34,25 +34,28 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     if given.watch is not None and (given.json or given.watch <= 0):
         raise UsageError("--watch: a number of seconds above 0, and without --json")
-    sweeps = chosen_sweeps(given.outputs, given.sweep)
+    unreadable = Unreadable()
+    sweeps = chosen_sweeps(given.outputs, given.sweep, unreadable)
     if given.watch is None:
-        return _tell(given.outputs, sweeps, given.json)[1]
+        return _tell(given.outputs, sweeps, given.json, unreadable)[1]
     calm = 0
     # Twice in a row: on a network file system what a job wrote last may show late.
     while True:
-        going, code = _tell(given.outputs, sweeps, False, CLEAR if sys.stdout.isatty() else "")
+        going, code = _tell(given.outputs, sweeps, False, unreadable, CLEAR if sys.stdout.isatty() else "")
         calm = 0 if going else calm + 1
         if calm == 2:
             return code
         time.sleep(given.watch)
 
 
-def _tell(outputs: Path, sweeps: Sequence[dict[str, Any]], as_json: bool, before: str = "") -> tuple[bool, int]:
+def _tell(
+    outputs: Path, sweeps: Sequence[dict[str, Any]], as_json: bool, unreadable: Unreadable, before: str = ""
+) -> tuple[bool, int]:
     """Print where sweeps stand; return whether anything goes on, and the exit code."""
     from xclrun import status
 
     found: list[tuple[dict[str, Any], list[RunStatus]]] = [
-        (sweep, status.sweep_status(outputs, sweep["runs"])) for sweep in sweeps
+        (sweep, status.sweep_status(outputs, sweep["runs"], unreadable)) for sweep in sweeps
     ]
     if as_json:
         told = [
@@ -63,4 +66,4 @@ def _tell(outputs: Path, sweeps: Sequence[dict[str, Any]], as_json: bool, before
         tables = [status.render(sweep["name"], sweep["command"], runs) for sweep, runs in found]
         print(before + "\n".join(tables), flush=True)
     every = [run for _, runs in found for run in runs]
-    return any(run.busy for run in every), int(any(run.state in status.BAD for run in every))
+    return any(run.busy for run in every), max(unreadable.code, int(any(run.state in status.BAD for run in every)))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import add_tracking, existing, parser
+from xclrun.command.common import Unreadable, add_tracking, existing, parser
 from xclrun.config import TrackingConfig
 from xclrun.errors import RunError, UsageError
 
@@ -34,13 +34,13 @@ def main(arguments: Sequence[str]) -> int:
     if given.watch is not None and given.watch <= 0:
         raise UsageError("--watch: a number of seconds above 0")
     tracking = TrackingConfig(uri=given.uri, experiment=given.experiment)
-    calm = 0
+    calm, unreadable = 0, Unreadable()
     while True:
         # Asked before, so that what ends meanwhile is sent too.
-        going = given.watch is not None and _going(outputs)
+        going = given.watch is not None and _going(outputs, unreadable)
         try:
             mirror = Mirror(outputs, tracking)
-            sent = mirror.send_all(rebuild=given.rebuild)
+            sent = mirror.send_all(rebuild=given.rebuild, tell=unreadable)
             print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.uri}", flush=True)
         except RunError as error:
             if given.watch is None:
@@ -50,12 +50,13 @@ def main(arguments: Sequence[str]) -> int:
         given.rebuild = False
         calm = 0 if going else calm + 1
         if given.watch is None or calm == 2:
-            return 0
+            return unreadable.code
         time.sleep(given.watch)
 
 
-def _going(outputs: Path) -> bool:
+def _going(outputs: Path, tell: Unreadable) -> bool:
     from xclrun.records import sweeps
     from xclrun.status import sweep_status
 
-    return any(status.busy for sweep in sweeps(outputs) for status in sweep_status(outputs, sweep["runs"]))
+    every = (status for sweep in sweeps(outputs, tell) for status in sweep_status(outputs, sweep["runs"], tell))
+    return any(status.busy for status in every)

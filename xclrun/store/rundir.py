@@ -4,12 +4,13 @@ config.yaml   the resolved config             predictions/hop-<i>.parquet   one 
                                               predictions/points-<i>.parquet  the same at points inside the hop
                                               attention.parquet             of [CLS], by word, where asked for
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
-events.jsonl  what happened, one JSON a line  DONE                          name → SHA-256 of the files above
+events.jsonl  what happened, one JSON a line  DONE                          name → size and SHA-256 of the files above
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
@@ -72,12 +73,53 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        return self.done.is_file()
+        """Whether the run counts: it was done, and its files are there as `damaged` looks at them."""
+        return self.done.is_file() and self.damaged() is None
+
+    def damaged(self, thorough: bool = False) -> Path | None:
+        """Return the first file of record of a run that was done which is missing or not what was written, or None.
+
+        Looks at the sizes of all, and at the content of config and manifest, from which everything else is read;
+        ``thorough``: at all content. DONE itself is returned where it cannot be read.
+        """
+        if not self.done.is_file():
+            return None
+        small = {self.config, self.manifest}
+        try:
+            noted = self._noted()
+            if not {"config.yaml", "manifest.json", "scores.parquet"} <= noted.keys():
+                return self.done
+            for name, facts in noted.items():
+                path = self.path / name
+                if not path.is_file() or path.stat().st_size != facts["bytes"]:
+                    return path
+                if (thorough or path in small) and sha256(path) != facts["sha256"]:
+                    return path
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return self.done
+        return None
+
+    def _noted(self) -> dict[str, dict[str, Any]]:
+        """Return what DONE says: name → ``bytes`` and ``sha256``."""
+        noted: dict[str, dict[str, Any]] = read_json(self.done)
+        return noted
+
+    def content(self, path: Path) -> bytes:
+        """Return the content of a file of record of a finished run.
+
+        Raises:
+            OSError, KeyError: it is not there, or no file of record.
+            ValueError: it is not what was written.
+        """
+        content, noted = path.read_bytes(), self._noted()[str(path.relative_to(self.path))]
+        if hashlib.sha256(content).hexdigest() != noted["sha256"]:
+            raise ValueError(f"{path} has changed since the run finished; remove {self.done}, and run it again")
+        return content
 
     @property
     def error(self) -> str | None:
         """The error with which the last attempt failed, or None."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             manifest = self.read_manifest()
             if manifest["status"] == "failed":
                 return str(manifest["error"])
@@ -100,7 +142,12 @@ class RunDirectory:
             os.replace(temporary, self.progress)
 
     def open(self, config_yaml: str, manifest: dict[str, Any]) -> None:
-        """Make the directory, or take it up again: the config is frozen, the manifest says that the run is running."""
+        """Make the directory, or take it up again: the config is frozen, the manifest says that the run is running.
+
+        A run that was done, and is damaged, is not done any more.
+        """
+        with writing(self.done):
+            self.done.unlink(missing_ok=True)
         atomic_write(self.config, config_yaml, private())
         self.write_manifest(manifest)
 
@@ -125,7 +172,7 @@ class RunDirectory:
     def store_keys(self) -> list[str]:
         """Return the keys of the store that the run needs: those of its manifest, or those noted when it was queued."""
         for read in (self.read_manifest, lambda: read_json(self.queued)):
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 return list(read()["keys"])
         return []
 
@@ -148,10 +195,10 @@ class RunDirectory:
         if self.events.is_file():
             # As bytes: a torn line may end inside a character, and other line separators may stand inside a line.
             for line in self.events.read_bytes().split(b"\n"):
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    continue
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    event = json.loads(line)
+                    float(event["time"]), str(event["event"])
+                    yield event
 
     def failed_since(self, since: float) -> bool:
         """Whether an attempt has failed at ``since`` (seconds of the epoch) or later."""
@@ -161,4 +208,5 @@ class RunDirectory:
         """Write DONE: from now on the run counts."""
         files = [self.config, self.manifest, self.scores, *self.prediction_files()]
         files += [self.attention] if self.attention.is_file() else []
-        write_json(self.done, {str(file.relative_to(self.path)): sha256(file) for file in files})
+        noted = {f: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
+        write_json(self.done, {str(file.relative_to(self.path)): facts for file, facts in noted.items()})

@@ -63,6 +63,8 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
         if waited and (error := run.directory.error) is not None:
             raise RunError(f"another process has just tried it: {error}")
         if not run.directory.finished:
+            if (wrong := run.directory.damaged()) is not None:
+                listener.noted(f"{wrong} is missing or damaged: the run is made again from the store")
             _Execution(run, listener, stop, patient).run_all()
     # A signal that came after the last step has not been heard yet: no other run may begin.
     stop.check()

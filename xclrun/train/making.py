@@ -373,7 +373,11 @@ class Maker:
         """
         if stage.state is None:
             return {**self.untouched_footprint, "seconds": 0.0}
-        return self.store.facts(stage.state).get("footprint") if self.store.has(stage.state) else None
+        try:
+            found: Mapping[str, float] | None = self.store.facts(stage.state).get("footprint")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return found
 
     # Predictions.
 
