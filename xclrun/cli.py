@@ -166,16 +166,20 @@ def _told(error: BaseException) -> int:
         print(redact(traceback.format_exc()), end="", file=sys.stderr)
     shown = _as_usage_error(error)
     if isinstance(shown, XclrunError):
-        print(f"xclrun: {redact(str(shown))}", file=sys.stderr)
+        print(f"xclrun: {_short(redact(str(shown)))}", file=sys.stderr)
         return shown.exit_code
     if type(error).__name__ == "Stopped":
-        print(
-            f"\nxclrun: stopped by {error}; a checkpoint is saved: the same command goes on from there", file=sys.stderr
-        )
+        saved = "at once" if getattr(error, "at_once", False) else "a checkpoint is saved"
+        print(f"\nxclrun: stopped by {error}; {saved}: the same command goes on from there", file=sys.stderr)
         return 128 + getattr(error, "number", 0)
     what = redact(" ".join(str(error).split()))
-    print(f"xclrun: {type(error).__name__}: {what} (XCLRUN_DEBUG=1 shows where)", file=sys.stderr)
+    print(f"xclrun: {type(error).__name__}: {_short(what)} (XCLRUN_DEBUG=1 shows where)", file=sys.stderr)
     return 1
+
+
+def _short(message: str, most: int = 4000) -> str:
+    """Return a message without the middle of what it quotes, where that is megabytes."""
+    return message if len(message) <= most else f"{message[: most - 500]} … {message[-400:]}"
 
 
 def _as_usage_error(error: BaseException) -> BaseException:

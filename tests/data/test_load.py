@@ -1,17 +1,20 @@
 """Loading a dataset: subsets, and every mistake that a config or a folder can hold."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from xclrun.config import DatasetConfig
+from xclrun.config import DatasetConfig, TagsAre
 from xclrun.data.example import SPLITS, Dataset, Example
-from xclrun.data.load import load_dataset, subset
+from xclrun.data.files import LONGEST_WORD
+from xclrun.data.load import READERS, load_dataset, subset
 from xclrun.errors import UsageError
 
 from .conftest import mtop_line
@@ -217,3 +220,42 @@ def test_loading_mtop_imports_neither_torch_nor_datasets(config: Config, mtop_ro
         "print([m for m in ('torch', 'transformers', 'datasets', 'pandas', 'pyarrow') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "line"),
+    [
+        ("jsonl", "en.{split}.jsonl", '{{"id": "1", "tokens": ["{word}"], "label": "x"}}'),
+        ("jsonl", "en.{split}.jsonl", '{{"id": "1", "tokens": ["a"], "text_b": "b {word}", "label": "x"}}'),
+        ("conllu", "en-{split}.conllu", "1\t{word}\t_\tNOUN" + "\t_" * 6),
+        ("panx", "{split}-en.tsv", "{word}\tO"),
+        ("mldoc", "english.{split}", "CCAT\tone {word}"),
+    ],
+)
+def test_a_word_of_a_megabyte_and_what_is_no_file_are_refused(
+    reader: str, name: str, line: str, config: Callable[..., DatasetConfig], tmp_path: Path
+) -> None:
+    """Either would keep a run busy, or waiting, for ever."""
+    tagged = {"task": "token_tags", "tags_are": TagsAre.words} if reader in ("conllu", "panx") else {}
+    cfg = config(reader, **({"task": "sequence_class"} | tagged))
+
+    def write(split: str, length: int) -> Path:
+        path = tmp_path / name.format(split=split)
+        path.write_text("\n" + line.format(word="é" * length) + "\n")
+        return path
+
+    for split in SPLITS:
+        path = write(split, LONGEST_WORD)
+    read = partial(READERS[reader], cfg)
+    assert len(read()[0]["en", "dev"]) == 1
+    path = write("dev", LONGEST_WORD + 1)
+    with pytest.raises(UsageError, match=rf"^{path}:2: a word of 20,001 characters; 20,000 are allowed$"):
+        read()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match=rf"^{path}: is a pipe, a socket or a device, and no file$"):
+        read()
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(UsageError, match=rf"^{path}: is a pipe, a socket or a device, and no file$"):
+        read()

@@ -1,11 +1,14 @@
-"""Signals set a flag; a second Ctrl-C does not wait."""
+"""Signals set a flag; a second one does not wait."""
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from xclrun.train.stop import SIGNALS, StopFlag, Stopped, stop_on_signals
+from xclrun.train.stop import ECHO, GRACE, SIGNALS, StopFlag, Stopped, stop_on_signals
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -20,13 +23,41 @@ def test_a_signal_sets_the_flag(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
-def test_a_second_interrupt_stops_at_once() -> None:
+@pytest.mark.parametrize(("second", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Stopped)])
+def test_a_second_signal_stops_at_once_and_an_echo_does_not(
+    second: signal.Signals, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with stop_on_signals() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), second)
         assert stop.number == signal.SIGTERM
-        os.kill(os.getpid(), signal.SIGUSR1)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+        monkeypatch.setattr("xclrun.train.stop.ECHO", -1.0)
+        with pytest.raises(raised):
+            os.kill(os.getpid(), second)
+
+
+STUCK = """
+from xclrun.train.stop import stop_on_signals
+with stop_on_signals():
+    print("ready", flush=True)
+    # A call that neither ends nor lets Python run meanwhile.
+    sum(range(10**12))
+    print("went on", flush=True)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGUSR1)])
+def test_a_second_signal_ends_a_process_that_python_cannot_reach(numbers: tuple[signal.Signals, ...]) -> None:
+    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(numbers[0])
+        time.sleep(ECHO + 0.2)
+        process.send_signal(numbers[1])
+        process.wait(timeout=GRACE + 15)
+        assert process.stdout.read() == ""
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_handlers_come_back_after_an_error() -> None:

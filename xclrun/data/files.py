@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,13 @@ Splits = dict[tuple[str, str], tuple[Example, ...]]
 Notes = dict[str, dict[str, int]]
 Row = TypeVar("Row")
 
+
+# Characters of a word. There must be room, since a text without spaces, such as a Chinese news story, is one word. The
+# time to learn word pieces grows with the square of a word's length: a third of a second at this one, hours at a
+# million.
+LONGEST_WORD = 20_000
+# Characters of an id, a label or a tag, which are names.
+LONGEST_NAME = 1_000
 
 _BIO = re.compile(r"O|[BI]-\S+")
 
@@ -105,7 +113,9 @@ def find_files(
             if len(names) > 1:
                 twice = " and ".join(sorted(names))
                 raise UsageError(f"dataset.root={shown}: '{language}' has its {split} split twice: {twice}; keep one")
-            files.append(SplitFile(language, split, root / names[0], os.path.join(shown, names[0])))
+            file = SplitFile(language, split, root / names[0], os.path.join(shown, names[0]))
+            check_regular(file.path, file.shown)
+            files.append(file)
     return files
 
 
@@ -157,7 +167,7 @@ def collect(
                 example = parse(row, source.language, source.split, number)
                 if example is None:
                     continue
-                _check_text(example)
+                check_text(example)
                 if example.id in first_seen:
                     raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
             except BadRow as bad:
@@ -202,13 +212,39 @@ def lines(file: SplitFile) -> Iterator[bytes]:
     Raises:
         UsageError: the file cannot be read.
     """
-    try:
-        content = file.path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file.shown}: cannot be read ({error.strerror})") from None
+    content = read_regular(file.path, file.shown)
     # Only \n ends a line: str.splitlines would also split at the line separators that a token may hold.
     for line in content.removeprefix(BOM_UTF8).split(b"\n"):
         yield line.rstrip(b"\r")
+
+
+def check_regular(path: Path, shown: str) -> None:
+    """Check that a path is a file: reading a pipe or a device may wait, or go on, for ever.
+
+    Raises:
+        UsageError: it is none, or is not there; ``shown`` names it.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{shown}: cannot be read (Is a directory)")
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{shown}: is a pipe, a socket or a device, and no file")
+
+
+def read_regular(path: Path, shown: str) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        UsageError: it cannot be read, or is no file; ``shown`` names it.
+    """
+    check_regular(path, shown)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
 
 
 def task_of_files(cfg: DatasetConfig, tags: bool) -> Task:
@@ -274,8 +310,27 @@ def strings_of(row: dict[str, Any], key: str) -> tuple[str, ...] | None:
     return tuple(value)
 
 
-def _check_text(example: Example) -> None:
-    """Refuse halves of surrogate pairs (JSON can write them): they can be neither hashed, written nor tokenised."""
+def check_word(word: str) -> None:
+    """Raise `BadRow` where a word is too long."""
+    if len(word) > LONGEST_WORD:
+        raise BadRow(f"a word of {len(word):,} characters; {LONGEST_WORD:,} are allowed")
+
+
+def check_text(example: Example) -> None:
+    """Refuse words and names that are too long, and halves of surrogate pairs.
+
+    JSON can write those halves: they can be neither hashed, written nor tokenised.
+
+    Raises:
+        BadRow: says which.
+    """
+    for text in (*example.tokens, example.text, example.text_b):
+        if text is not None and len(text) > LONGEST_WORD:
+            for word in text.split():
+                check_word(word)
+    for what, name in (("id", example.id), ("label", example.label), *(("tag", tag) for tag in example.tags or ())):
+        if name is not None and len(name) > LONGEST_NAME:
+            raise BadRow(f"{what} of {len(name):,} characters; {LONGEST_NAME:,} are allowed")
     texts = (
         example.id,
         example.label or "",

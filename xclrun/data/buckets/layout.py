@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.data.example import Example, fingerprint
-from xclrun.data.files import BadRow, parse_json, parse_utf8, strings_of
+from xclrun.data.files import BadRow, check_text, check_word, parse_json, parse_utf8, read_regular, strings_of
 from xclrun.errors import UsageError, did_you_mean
 from xclrun.store.files import atomic_write, write_json
 
@@ -146,10 +146,7 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
     if path is None:
         raise UsageError(f"{folder}: holds neither {CLASSES} nor {TAGS}")
     ours = _ours(folder) if OURS in there else {}
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    content = read_regular(path, str(path))
     if path.name == CLASSES:
         examples = _from_json(content, language, str(path))
     else:
@@ -165,12 +162,9 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
 def _ours(folder: Path) -> dict[str, Any]:
     """Return what ``bucket.json`` says; empty where there is none."""
     path = folder / OURS
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+    text = read_regular(path, str(path))
     try:
         found = parse_json(parse_utf8(text), "the file")
     except BadRow as bad:
@@ -205,6 +199,7 @@ def _from_json(content: bytes, language: str, shown: str) -> tuple[Example, ...]
             for i, row in enumerate(rows, 1):
                 try:
                     examples.append(_example(row, label, language))
+                    check_text(examples[-1])
                 except BadRow as bad:
                     raise BadRow(f"label '{label}', example {i}: {bad}") from None
         _check_ids(examples)
@@ -255,6 +250,10 @@ def _from_tsv(content: bytes, language: str, shown: str, default: str, ours: dic
         elif not tab or "\t" in tag or not word.strip() or not tag.strip():
             raise UsageError(f"{shown}:{number}: {text!r} is not word TAB tag")
         else:
+            try:
+                check_word(word)
+            except BadRow as bad:
+                raise UsageError(f"{shown}:{number}: {bad}") from None
             sentences[-1][0].append(word)
             sentences[-1][1].append(tag)
     sentences = [sentence for sentence in sentences if sentence[0]]
