@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,31 @@ def make_run(corpus: Path, tmp_path: Path) -> Callable[..., Run]:
         return plan_run(config, resolved)
 
     return make
+
+
+@contextmanager
+def blank_figures() -> Iterator[None]:
+    """Make figures, and save empty files for them: rendering them is most of the time of a report."""
+    from xclrun.names import slug
+    from xclrun.report.style import FORMATS
+    from xclrun.store.files import atomic_write
+
+    def save(figure: object, folder: Path, name: str) -> list[Path]:
+        paths = [folder / f"{slug(name)}.{suffix}" for suffix in FORMATS]
+        for path in paths:
+            atomic_write(path, "<svg></svg>")
+        return paths
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xclrun.report.drawing.save", save)
+        yield
+
+
+@pytest.fixture
+def undrawn() -> Iterator[None]:
+    """Reports of which the test looks at no figure."""
+    with blank_figures():
+        yield
 
 
 @pytest.fixture

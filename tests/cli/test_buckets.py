@@ -127,7 +127,7 @@ def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told
     assert "sampled.json: 'n' has the label 'new', which no training split of mini has" in new.line
 
 
-def test_runs_on_buckets_are_averaged_and_named(xclrun: Callable[..., Told], here: Path) -> None:
+def test_runs_on_buckets_are_averaged_and_named(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
     assert xclrun(*SMALL, "shots=1", "bucket=0,1", "-m").code == 0
     [sweep] = json.loads(xclrun("status", "--json").out)
     assert ["-s1-k1-b0-" in run["run_id"] for run in sweep["runs"]] == [True, False]

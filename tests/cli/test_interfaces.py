@@ -21,7 +21,7 @@ from .conftest import SMALL, Told
 COLUMNS = "dataset,model,strategy,order,task,measure,language,value,std,ci_low,ci_high,n,status"
 
 
-def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Path) -> None:
+def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
     assert xclrun(*SMALL, "strategy=naive,lang_spec_ft", "seed=1,2", "-m").code == 0
     told = xclrun("report", "--from-runs", "--json", "--name", "mine", "--outputs", str(here / "outputs"))
     assert told.code == 0

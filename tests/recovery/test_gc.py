@@ -46,7 +46,7 @@ def test_nothing_goes_that_could_be_used(outputs: Path, xclrun: Command) -> None
 
 
 @pytest.mark.full
-def test_weights_go_and_the_report_stays(outputs: Path, xclrun: Command) -> None:
+def test_weights_go_and_the_report_stays(outputs: Path, xclrun: Command, undrawn: None) -> None:
     def report() -> dict[str, Any]:
         code, told = xclrun("report", "--outputs", str(outputs), "--from-runs", "--json")
         assert code == 0, told

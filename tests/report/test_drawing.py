@@ -40,7 +40,8 @@ def drawn(folder: Path, early: list[Drawing], every: list[Drawing]) -> dict[str,
 
 
 def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    early, every = drawings(0, 2 * EACH), drawings(0, 2 * EACH + 3)
+    monkeypatch.setattr(drawing, "EACH", 3)
+    early, every = drawings(0, 6), drawings(0, 8)
     monkeypatch.setattr(drawing, "cores", lambda: 1)
     alone = drawn(tmp_path / "alone", early, every)
     monkeypatch.setattr(drawing, "cores", lambda: 3)

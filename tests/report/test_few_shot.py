@@ -60,7 +60,7 @@ def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
     assert "what is tuned" in text
 
 
-def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path) -> None:
+def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn: None) -> None:
     (tmp_path / "few_shot.csv").write_text("from an earlier report", encoding="utf-8")
     made = write_report([OTHER], tmp_path, "x")
     assert not (tmp_path / "few_shot.csv").exists()

@@ -168,7 +168,9 @@ def test_figures_tell_their_values_and_definitions_are_there(page: str) -> None:
     assert page.count('<svg role="img" aria-label=') == 8
 
 
-def test_the_page_is_the_same_for_the_same_records(folder: Path, tmp_path: Path) -> None:
+def test_the_page_is_the_same_for_the_same_records(tmp_path: Path, undrawn: None) -> None:
+    """Figures too: `test_saved_figures_are_the_same_bytes_for_the_same_figure`."""
+
     def made(out: Path) -> str:
         write_report(small(("naive",), (1,)), out, "same")
         return re.sub(r"made [\d: -]+UTC", "", (out / "index.html").read_text(encoding="utf-8"))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from tests.conftest import blank_figures
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.errors import UsageError
 from xclrun.report import write, write_report
@@ -18,6 +19,8 @@ from xclrun.report.tables import Table
 
 from .study import LANGUAGES, run, study
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture(scope="module")
 def records() -> list:
@@ -26,7 +29,8 @@ def records() -> list:
 
 @pytest.fixture(scope="module")
 def report(records: list, tmp_path_factory: pytest.TempPathFactory) -> write.Report:
-    return write_report(records, tmp_path_factory.mktemp("reports") / "demo", "demo", ["xclrun report demo"])
+    with blank_figures():
+        return write_report(records, tmp_path_factory.mktemp("reports") / "demo", "demo", ["xclrun report demo"])
 
 
 def test_files_written(report: write.Report) -> None:
