@@ -13,7 +13,8 @@ from typing import Any
 
 from xclrun.cluster.packing import shared_first
 from xclrun.console import duration
-from xclrun.forecast import Costs, needed
+from xclrun.forecast import Costs
+from xclrun.left import needed
 from xclrun.run import Run
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xclrun.console import duration
+from xclrun.left import needed
 from xclrun.run import Run, notes
 from xclrun.store.stages import StageStore
 
@@ -171,29 +172,6 @@ def forecast(runs: Sequence[Run]) -> Forecast:
         size = _sum([costs.bytes(cost) for cost, _ in trainings])
         lines.append(Line(strategy, len(them), finished, asked, len(trainings), seconds, size))
     return Forecast(tuple(runs), tuple(lines))
-
-
-def needed(run: Run, there: set[str]) -> set[int]:
-    """Return the hops of a run that have to be trained, given the keys in the store."""
-    found: set[int] = set()
-
-    def weights(index: int) -> None:
-        stage = run.stages[index]
-        if index and index not in found and stage.train not in there:
-            found.add(index)
-            weights(stage.hop.parent)
-            state(stage.hop.parent)
-
-    def state(index: int) -> None:
-        key = run.stages[index].state
-        if index and key is not None and key not in there:
-            weights(index)
-            state(run.stages[index].hop.parent)
-
-    for stage in run.stages:
-        if not there.issuperset(stage.measured):
-            weights(stage.hop.index)
-    return found
 
 
 def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config import Device, Precision, TrackingConfig
-from xclrun.console import Console, duration, line
+from xclrun.console import Console, duration, if_slow, line
 from xclrun.data.notes import told
 from xclrun.errors import UsageError, XclrunError
+from xclrun.left import Left
 from xclrun.names import check_name
 from xclrun.plan import digest
 from xclrun.records import read_sweep
@@ -125,14 +126,15 @@ def launch_local(
         raise UsageError(f"hydra.launcher.per_gpu={per_gpu}: must be a number of processes of at least 1")
     # Asked in this way, CUDA is not begun in this process, and workers can still be given a GPU each.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    sweep = make_sweep(composed)
+    with if_slow("xclrun: reading the data and planning …", terminal_only=True):
+        sweep = make_sweep(composed)
     waiting = [run for run in sweep.runs if not run.directory.finished]
     _check_devices(waiting)
     for place in dict.fromkeys([*(run.store.root for run in sweep.runs), sweep.outputs]):
         check_writable(place)
     announce(sweep, len(waiting))
     sweep.write()
-    console, started = Console([run.id for run in sweep.runs]), time.monotonic()
+    console, started = Console([run.id for run in sweep.runs], left=Left(sweep.runs)), time.monotonic()
     mirror = BackgroundMirror(sweep.outputs, sweep.runs[0].config.tracking)
     mirror.start()
     try:

@@ -18,7 +18,7 @@ from xclrun.code import copy_code
 from xclrun.config import TrackingConfig
 from xclrun.console import line
 from xclrun.errors import RunError, UsageError
-from xclrun.forecast import Costs, needed
+from xclrun.forecast import Costs
 from xclrun.launch import (
     Sweep,
     announce,
@@ -28,6 +28,7 @@ from xclrun.launch import (
     outputs_option,
     tracking_options,
 )
+from xclrun.left import needed
 from xclrun.run import Run, freeze
 from xclrun.status import render_counts, sweep_status
 

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from types import FrameType
 
-from xclrun.console import Console, line
+from xclrun.console import HEARTBEAT, Console, abreast, line
 from xclrun.errors import XclrunError
+from xclrun.left import Left
 from xclrun.run import Run
 from xclrun.secret import redact
 from xclrun.store.files import atomic_write
@@ -62,6 +63,7 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
     Raises:
         Stopped: a signal ended the work.
     """
+    load(console, runs)
     queue, deferred = deque(runs), 0
     while queue:
         run = queue.popleft()
@@ -132,8 +134,7 @@ def work_in_processes(
     Raises:
         Stopped: a signal ended the work; it was passed on to the workers, and they have saved checkpoints.
     """
-    import xclrun.train.execute  # noqa: F401  once, before forking
-
+    load(console, runs)
     stopped: list[int] = []
     since = time.time()
     children = [_fork(runs, console, mirror, since, gpu) for gpu in places]
@@ -148,15 +149,39 @@ def work_in_processes(
 
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
-        for child in children:
-            status = os.waitpid(child, 0)[1]
-            if os.WIFSIGNALED(status):
-                line(f"  a worker was killed by {signal.Signals(os.WTERMSIG(status)).name}; its run can be continued")
+        _wait_for(children, runs, console.left)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if stopped:
         raise Stopped(stopped[0])
+
+
+def load(console: Console, runs: Sequence[Run]) -> None:
+    """Import what trains: once, before forking, and a line says so, since it takes seconds."""
+    if not console.held and "torch" not in sys.modules and not all(run.directory.finished for run in runs):
+        line("  loading PyTorch …")
+        import xclrun.train.execute  # noqa: F401
+
+
+def _wait_for(children: Sequence[int], runs: Sequence[Run], left: Left | None) -> None:
+    """Wait until all workers have ended, and say now and then how far they are."""
+    running, told = list(children), time.monotonic()
+    if left is not None:
+        left.look()
+    while running:
+        for child in list(running):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                running.remove(child)
+                if os.WIFSIGNALED(status):
+                    name = signal.Signals(os.WTERMSIG(status)).name
+                    line(f"  a worker was killed by {name}; its run can be continued")
+        if running and time.monotonic() - told > HEARTBEAT:
+            told = time.monotonic()
+            line(abreast(runs, left))
+        if running:
+            time.sleep(0.05)
 
 
 def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float, gpu: str | None) -> int:

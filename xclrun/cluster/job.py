@@ -17,6 +17,7 @@ from xclrun.cluster import slurm
 from xclrun.cluster.submission import Pack, PackFiles
 from xclrun.console import Console, line
 from xclrun.errors import XclrunError
+from xclrun.left import Left
 from xclrun.run import Run, thaw
 from xclrun.store.rundir import RunDirectory
 from xclrun.track import BackgroundMirror
@@ -78,7 +79,7 @@ def _do(pack: Pack, runs: Sequence[Run]) -> dict[str, str]:
     if not runs:
         return {}
     by_id = {run.id: run for run in runs}
-    console, config = Console(list(by_id)), runs[0].config.tracking
+    console, config = Console(list(by_id), left=Left(runs)), runs[0].config.tracking
     make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
     todo = [by_id[run] for run in pack.runs if run in by_id]
     # Workers never write to a SQLite file on a shared file system; they may talk to a server.

@@ -141,7 +141,7 @@ class _Execution:
     def _hop(self, stage: Stage) -> Scores:
         hop = stage.hop
         folder, facts = self.maker.evaluation(stage)
-        shared = hop.index > 0 and hop.index not in self.maker.trained_here
+        shared = hop.index > 0 and self.maker.trained_by(stage) != self.run.id
         rows = predictions.read(folder / "predictions.parquet")
         predictions.write(self.directory.predictions(hop.index), rows, run_id=self.run.id, hop=hop.index)
         self.maker.attention(stage)

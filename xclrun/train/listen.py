@@ -48,7 +48,7 @@ class Listener:
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None: ...
 
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
-        """Hear a hop's scores: language → metric → value in [0, 1]; ``shared``: its training was found in the store."""
+        """Hear a hop's scores: language → metric → value in [0, 1]; ``shared``: another run has trained it."""
 
     def run_ended(self, run: Run, seconds: float) -> None: ...
 

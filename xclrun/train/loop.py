@@ -293,6 +293,9 @@ class HopTraining:
         now = time.monotonic()
         self.position.seconds += now - self.clock
         self.clock = now
+        return self._progress_at()
+
+    def _progress_at(self) -> Progress:
         p, total = self.position, self.trainer.epochs * self.steps_per_epoch
         epoch = min(p.epoch + 1, self.trainer.epochs)
         return Progress(self.context.hop, epoch, self.trainer.epochs, p.step, total, p.examples, p.seconds)
@@ -331,3 +334,5 @@ class HopTraining:
         if self.own:
             self.strategy.load_state_dict(state)
         self.position = Position(**facts)
+        p = self._progress_at()
+        self.listener.noted(f"goes on at hop {p.hop.index} {p.hop.name}, epoch {p.epoch}, step {p.step} of {p.steps}")

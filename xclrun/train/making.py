@@ -100,6 +100,13 @@ class Maker:
         self.whole: set[str] = set()
         self.featured: dict[str, Encoded] = {}
 
+    @cached_property
+    def _begun(self) -> bool:
+        """Whether an earlier attempt at the run has trained a hop."""
+        return any(
+            self.store.has(s.train) and self.trained_by(s) == self.run.id for s in self.run.stages if s.hop.index
+        )
+
     # What is only made where something has to be computed.
 
     @cached_property
@@ -269,6 +276,8 @@ class Maker:
         self._parents(hop)
         self.stop.check()
         self.listener.hop_started(self.run, hop)
+        if self._begun and not self.trained_here and not self.store.checkpoints(stage.train).is_dir():
+            self.listener.noted(f"goes on at hop {hop.index} {hop.name}, from its beginning")
         context = self._context(hop)
         # From here on the model is between hops: an interruption must not let it pass for either.
         self.weights_of = None
@@ -317,6 +326,13 @@ class Maker:
         checkpoints.clear()
         self.trained_here.add(hop.index)
         self.weights_of = hop.index
+
+    def trained_by(self, stage: Stage) -> str:
+        """Return the id of the run that has trained a hop which is in the store, now or in an earlier attempt."""
+        if stage.hop.index in self.trained_here:
+            return self.run.id
+        # The evaluation outlives the weights; who trained also evaluated, as a rule.
+        return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def _recall(self, hops: Sequence[int]) -> None:
         """See to it that the weights after some hops, which the library will be asked for, lie in the store, whole."""

@@ -1,0 +1,139 @@
+"""What a person is told while runs go: where they go on, what was theirs, the time left; no minute is silent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from xclrun import work
+from xclrun.console import Console, about, abreast, if_slow
+from xclrun.left import Left
+from xclrun.run import Run
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.stop import StopFlag, Stopped
+
+Make = Callable[..., Run]
+
+
+class Stopping(Listener):
+    """Stops a run at a step of a hop, or where step is None at the end of a hop."""
+
+    def __init__(self, hop: int, step: int | None) -> None:
+        self.stop, self.hop, self.step = StopFlag(), hop, step
+
+    def stepped(self, progress: Progress) -> None:
+        if (progress.hop.index, progress.step) == (self.hop, self.step):
+            self.stop.number = 15
+
+    def hop_ended(self, run: Run, hop: Any, scores: Any, shared: bool) -> None:
+        if hop.index == self.hop and self.step is None:
+            self.stop.number = 15
+
+
+def ends(told: str) -> list[str]:
+    """The last word of each row of the score matrix, but for seconds."""
+    rows = [line.split() for line in told.splitlines() if line.strip()[:1].isdigit()]
+    return ["trained" if row[-1] == "s" else row[-1] for row in rows[1:]]
+
+
+def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
+    make_run: Make, do: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run("trainer.batch_size=4")
+    for hop, step, told in (
+        (1, None, "note: goes on at hop 2 de, from its beginning"),
+        (2, 7, "note: goes on at hop 2 de, epoch 2, step 7 of 10"),
+    ):
+        stopping = Stopping(hop, step)
+        with pytest.raises(Stopped):
+            do(run, stopping, stopping.stop)
+        capsys.readouterr()
+        again = Stopping(2, 1 if step is None else None)
+        with pytest.raises(Stopped):
+            do(run, _both(Console([run.id]), again), again.stop)
+        assert told in capsys.readouterr().err
+    do(run, Console([run.id]))
+    assert ends(capsys.readouterr().err) == ["kept", "kept", "trained"]
+    assert not any(stage["shared"] for stage in run.directory.read_manifest()["stages"])
+    other = make_run("trainer.batch_size=4", "strategy=er")
+    do(other, Console([run.id, other.id]))
+    told = capsys.readouterr().err
+    assert ends(told) == ["shared", "trained", "trained"]
+    assert "goes on" not in told
+
+
+def _both(*listeners: Listener) -> Listener:
+    from xclrun.train.listen import Listeners
+
+    return Listeners(listeners)
+
+
+def test_the_time_left_is_what_sentences_have_taken(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = make_run(), make_run("strategy=er")
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    left = Left([one, two])
+    assert left.seconds() is None
+    left.start()
+    now = 110.0
+    left.heard(one.stages[1].train, 1.0)
+    # Two epochs of 22, 18 and 13 sentences; hop 1 is common to both runs.
+    assert left.seconds(one.id) == pytest.approx(10 * (18 + 13) / 22)
+    assert left.seconds(two.id) == left.seconds(one.id)
+    assert left.seconds() == pytest.approx(10 * 2 * (18 + 13) / 22)
+    # What was done before took no time.
+    left.heard(one.stages[2].train, 0.75, before=0.5)
+    assert left.seconds(one.id) == pytest.approx(10 * (18 / 4 + 13) / (22 + 18 / 4))
+    assert [about(s) for s in (0.2, 59, 61, 3599, 7800)] == ["1 s", "59 s", "1 min", "1 h 00 min", "2 h 10 min"]
+
+
+def test_no_minute_is_silent(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+    console = Console([run.id, "another"], left=Left([run]))
+    console.run_started(run)
+    console.hop_started(run, run.stages[1].hop)
+    progress = Progress(run.stages[1].hop, 1, 2, 3, 4, 48, 2.0)
+    capsys.readouterr()
+    console.stepped(progress)
+    assert capsys.readouterr().err == ""
+    console.spoke -= 50
+    console.stepped(progress)
+    console.stepped(progress)
+    told = capsys.readouterr().err
+    assert told.startswith("  hop 1/3 en · epoch 1/2 · step 3/4 · 24 examples/s · left: run ")
+    assert told.count("\n") == 1
+    # Several workers: the parent tells for them.
+    monkeypatch.setattr(work, "HEARTBEAT", 0.01)
+    run.directory.path.mkdir(parents=True)
+    run.directory.write_progress({"hop": 1, "hops": 3, "name": "en", "step": 3, "steps": 4})
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])
+    work._wait_for([worker.pid], [run], Left([run]))
+    assert "0 of 1 runs finished · [1/1] hop 1/3 en, step 3/4" in capsys.readouterr().err
+    worker.wait()
+    assert "left" in abreast([run], console.left)
+
+
+def test_what_takes_long_is_said_before_it_ends(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with if_slow("slow", seconds=0.01):
+        time.sleep(0.2)
+    with if_slow("quick", seconds=5):
+        pass
+    with if_slow("for eyes", terminal_only=True, seconds=0.01):
+        time.sleep(0.05)
+    assert capsys.readouterr().err == "slow\n"
+    # PyTorch takes seconds, once; not where nothing is left to do.
+    run = make_run()
+    work.load(Console([run.id]), [run])
+    monkeypatch.delitem(sys.modules, "torch")
+    work.load(Console([run.id]), [])
+    work.load(Console([run.id]), [run])
+    assert capsys.readouterr().err == "  loading PyTorch …\n"
