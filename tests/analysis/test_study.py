@@ -102,7 +102,7 @@ def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None
     assert ((final > 0) & (final < 1)).all()
 
 
-@pytest.mark.parametrize("kind", ["centred", "percentile", "bca", "paper"])
+@pytest.mark.parametrize("kind", ["basic", "centred", "percentile", "bca", "paper"])
 def test_intervals_stand_beside_the_value_of_the_table_and_the_bias(kind: str, made: tuple) -> None:
     comparison, references, predictions = made
     resampled = Resampled(comparison, references, predictions, "slots", resamples=300, size=None)
@@ -116,9 +116,12 @@ def test_intervals_stand_beside_the_value_of_the_table_and_the_bias(kind: str, m
         assert found.value == pytest.approx(frame.loc[frame["measure"] == name, "value"].item())
         assert found.bias == pytest.approx(values.mean() - found.value)
         assert found.interval.low < found.interval.high
-        expected = {"percentile": 0.0, "centred": found.bias}.get(kind)
+        ends = np.percentile(values, [2.5, 97.5])
+        expected = {
+            "basic": 2 * found.value - ends[::-1], "centred": ends - found.bias, "percentile": ends,
+        }.get(kind)  # fmt: skip
         if expected is not None:
-            assert found.interval.low == pytest.approx(np.percentile(values, 2.5) - expected)
+            assert (found.interval.low, found.interval.high) == pytest.approx(tuple(expected))
     left = resampled._jackknife("er", "T")
     assert [len(part) for part in left] == [SENTENCES[k] for k in comparison.languages]
 

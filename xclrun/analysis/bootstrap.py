@@ -112,7 +112,7 @@ class Interval:
 
     Attributes:
         low, high: its ends; NaN where there is none.
-        kind: ``centred``, ``percentile``, ``bca``, or ``standard error of the bootstrap mean``.
+        kind: ``basic``, ``centred``, ``percentile``, ``bca``, or ``standard error of the bootstrap mean``.
         reason: why there is none; empty where there is one.
     """
 
@@ -131,7 +131,7 @@ def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) 
     """The percentile interval shifted by −bias, so that it lies around the value from the data.
 
     F holds a maximum over noisy scores, which resampling raises once more: the plain percentile interval can lie
-    wholly above the value. For what resampling does not shift, it is the percentile interval.
+    wholly above the value. But the value itself lies above the truth for the same reason: see `basic`.
 
     Args:
         values: the statistic in each resample, shape (resamples,).
@@ -146,6 +146,20 @@ def percentile(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.asarray(values, dtype=float), [tail, 100 - tail])
     return Interval(float(low), float(high), "percentile")
+
+
+def basic(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
+    """The percentile interval mirrored at the value from the data (Davison & Hinkley 1997, eq. 5.6).
+
+    It takes the error of the value to be as the resamples' around it: where these lie above it, so does it above the
+    truth. So it lies around the value less its bias, and may leave out the value itself.
+
+    Args:
+        values: the statistic in each resample, shape (resamples,).
+        observed: the statistic on the whole sample.
+    """
+    plain = percentile(values, confidence)
+    return Interval(2 * observed - plain.high, 2 * observed - plain.low, "basic")
 
 
 def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], confidence: float = CONFIDENCE) -> Interval:

@@ -182,19 +182,24 @@ def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
     from scipy.stats import studentized_range
 
     k, n = data.values.shape
-    df = fitted.df[1]
     means = data.values.mean(axis=1)
     pairs = list(combinations(range(k), 2))
     differences = np.array([means[i] - means[j] for i, j in pairs])
     if fitted.reason:
         return [_untested(data, i, j, fitted.reason) for i, j in pairs]
     scale = math.sqrt(fitted.mean_square_error / n)
-    p = np.atleast_1d(studentized_range.sf(np.abs(differences) / scale, k, df))
-    half = _range_quantile(1 - alpha, k, df) * scale
+    p = np.atleast_1d(studentized_range.sf(np.abs(differences) / scale, k, fitted.df[1]))
+    half = honest_difference(fitted, k, n, alpha)
     return [
         Pair(data.strategies[i], data.strategies[j], float(d), float(d - half), float(d + half), float(min(1, p_)))
         for (i, j), d, p_ in zip(pairs, differences, p, strict=True)
     ]
+
+
+def honest_difference(fitted: Anova, strategies: int, replicates: int, alpha: float = ALPHA) -> float:
+    """How far the means of two strategies must be apart for Tukey's p to be below ``alpha``; NaN without an error."""
+    scale = math.sqrt(fitted.mean_square_error / replicates)
+    return math.nan if fitted.reason else _range_quantile(1 - alpha, strategies, fitted.df[1]) * scale
 
 
 @lru_cache(maxsize=64)
@@ -298,13 +303,16 @@ def _tied(values: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """Holm's step-down adjustment: shape as given; NaN stays NaN and is no test."""
-    from statsmodels.stats.multitest import multipletests
+    """Holm's step-down adjustment: shape as given; NaN stays NaN and is no test.
 
-    adjusted = np.array(p_values, dtype=float)
-    tested = np.isfinite(adjusted)
-    if tested.any():
-        adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
+    Own lines, since that of statsmodels collects garbage at each call, which takes longer than all tests of a report.
+    """
+    p = np.asarray(p_values, dtype=float)
+    adjusted = np.full_like(p, np.nan)
+    tested = np.flatnonzero(np.isfinite(p))
+    order = tested[np.argsort(p[tested], kind="stable")]
+    steps = p[order] * np.arange(len(order), 0, -1)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(order) else steps
     return adjusted
 
 

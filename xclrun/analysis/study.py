@@ -14,6 +14,7 @@ from xclrun.analysis.bootstrap import (
     SENTENCES,
     Counts,
     Interval,
+    basic,
     bca,
     bias,
     centred,
@@ -212,11 +213,11 @@ class Resampled:
             self._of_strategies[key] = _mean(runs, [self.of_run(run, name) for run in runs])
         return self._of_strategies[key]
 
-    def estimate(self, label: str, name: str, kind: str = "centred") -> Estimate | None:
+    def estimate(self, label: str, name: str, kind: str = "basic") -> Estimate | None:
         """Return a strategy's mean, its bootstrap bias and its 95 % interval; None where it does not have the measure.
 
         Args:
-            kind: of the interval: ``centred``, ``percentile``, ``bca`` or ``paper``.
+            kind: of the interval: ``basic``, ``centred``, ``percentile``, ``bca`` or ``paper``.
         """
         values, runs = self.of_strategy(label, name), self._compared.get(label, [])
         whole = _from(self._split(self._whole))
@@ -226,8 +227,8 @@ class Resampled:
         value = float(observed[0])
         if kind == "bca":
             interval = bca(values, value, self._jackknife(label, name))
-        elif kind == "centred":
-            interval = centred(values, value)
+        elif kind in ("basic", "centred"):
+            interval = (basic if kind == "basic" else centred)(values, value)
         else:
             interval = paper(values) if kind == "paper" else percentile(values)
         return Estimate(value, bias(values, value), interval)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xclrun.track import Mirror
 
 # Ways to make an interval of resampled values: see `xclrun.analysis.bootstrap`.
-INTERVALS = ("centred", "percentile", "bca", "paper")
+INTERVALS = ("basic", "centred", "percentile", "bca", "paper")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument(
         "--interval",
         choices=INTERVALS,
-        default="centred",
+        default="basic",
         help="of the bootstrap over test sentences (default: %(default)s; paper: the standard error of its mean)",
     )
     options.add_argument(

@@ -1,0 +1,53 @@
+"""Small versions of `benchmarks.statistics`: that what docs/statistics.md says of intervals and tests is so."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import statistics
+from benchmarks.statistics import TESTS, coverage, null, rejected, rejection
+from xclrun.analysis.significance import blocked_anova, paired_t, tukey, wilcoxon
+from xclrun.report import inference
+
+
+def test_the_percentile_interval_of_forgetting_misses_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resamples smaller than the test set, of models that err on sentences of their own: all 8 studies."""
+    monkeypatch.setattr(statistics, "COMMON", 0.0)
+    found = coverage(0.95, True, sentences=800, size=100, studies=8, resamples=100)
+    assert found["F"]["excluded"] == 1
+    assert found["F"]["percentile"] < 0.5 < found["F"]["basic"]
+    assert found["F"]["bootstrap bias"] > found["F"]["bias"] > 0  # these are more noisy than the value
+    assert [found[name]["excluded"] for name in ("T", "T0", "FP")] == [0, 0, 0]
+
+
+def test_basic_intervals_hold_the_truth_more_often_than_centred_ones() -> None:
+    found = coverage(0.95, True, sentences=300, size=None, studies=60, resamples=150)
+    assert found["F"]["basic"] > 0.85 > found["F"]["centred"] > found["F"]["percentile"]
+    for name in ("T", "T0", "FP"):
+        assert all(found[name][kind] > 0.85 for kind in ("basic", "centred", "percentile", "bca"))
+        assert found[name]["paper"] < 0.25
+
+
+def test_order_means_keep_to_the_level_where_seeds_as_blocks_do_not() -> None:
+    found = rejection((3,) * 6, interaction=2.0, studies=60)
+    assert found["(seeds as blocks)"] > 0.2
+    assert found["paired bootstrap"] > 0.2
+    kept = set(TESTS) - {"(seeds as blocks)", "paired bootstrap"}
+    # Three standard errors above 5 % where that is the level.
+    assert all(found[name] < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 60) for name in kept), found
+
+
+def test_the_simulated_decisions_are_those_of_reports() -> None:
+    rng = np.random.default_rng(5)
+    for interaction in (0.0, 4.0):
+        data = null((3, 1, 2, 3), interaction, rng)
+        data = type(data)(data.strategies, data.blocks, data.values + np.array([[0.0], [0.0], [0.0], [0.03]]))
+        averaged, found = data.averaged(), rejected(data)
+        assert found["two-way ANOVA, blocks"] == (inference.Tests(data, True).blocked[0].p < 0.05)
+        pairs = tukey(averaged, blocked_anova(averaged))
+        assert found["Tukey, blocks (marks)"] == any(pair.p < 0.05 for pair in pairs)
+        assert found["paired t"] == any(pair.p < 0.05 for pair in paired_t(averaged))
+        assert found["Wilcoxon"] == any(pair.p < 0.05 for pair in wilcoxon(averaged))
