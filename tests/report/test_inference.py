@@ -80,6 +80,7 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
         assert table is not None
         assert any("replicates: 3 seeds of one order: the tests speak of h2l alone" in note for note in table.notes)
         assert table.notes[0] == "[1] needs two replicates or more"  # the paper's, over orders
+    assert "by Tukey's HSD with seeds as blocks (of h2l alone)" in inference.marks_told
     rows = {row[:2]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert rows["naive", "agem"]["paired t"] == "n/a [2]"
     assert table.notes[1] == "[2] all differences are equal"

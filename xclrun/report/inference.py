@@ -138,8 +138,9 @@ class Inference:
     @property
     def marks_told(self) -> str:
         """What marks mean."""
-        replicates = next((tests.replicates for tests in self.tests.values()), "orders")
-        by = f"Tukey's HSD with {replicates} as blocks"
+        first = next(iter(self.tests.values()), None)
+        by = f"Tukey's HSD with {first.replicates if first else 'orders'} as blocks"
+        by += f" (of {first.data.blocks[0][0]} alone)" if first and first.data.kind == "seed" else ""
         return f"* ** ***: differs from the baseline, {self.baseline}, by {by}, p < 0.05, 0.01, 0.001"
 
     def baseline_notes(self) -> list[str]:
