@@ -84,6 +84,7 @@ class BucketCounts(Enum):
 class LabelOn(Enum):
     first = "first"
     last = "last"
+    all = "all"
 
 
 class TagsAre(Enum):

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from xclrun.config import Config, TrainerConfig, check
+from xclrun.config import Config, LabelOn, TrainerConfig, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.errors import RunError, UsageError, did_you_mean
@@ -282,6 +282,8 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     strategy = make(config.strategy)
     if (reason := strategy.unfit(dataset.kind)) is not None:
         raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
+    if config.model.label_on is LabelOn.all and dataset.kind.tag is not None and not dataset.kind.crf:
+        raise UsageError(f"model.label_on=all dataset.task={dataset.task}: every piece has a tag only in intent_slots")
     stream = stream_of(config, strategy, order)
     for language in stream.languages:
         if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):

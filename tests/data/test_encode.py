@@ -12,7 +12,17 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
 from xclrun.config import DatasetConfig, LabelOn
-from xclrun.data.encode import Encoded, Ragged, concat, encode, epoch_batches, length_sorted_batches, word_numbers
+from xclrun.data.encode import (
+    UNSEEN,
+    Encoded,
+    Ragged,
+    concat,
+    encode,
+    epoch_batches,
+    length_sorted_batches,
+    outputs,
+    word_numbers,
+)
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
 from xclrun.errors import UsageError
@@ -98,10 +108,17 @@ def test_sentences_are_what_the_tokenizer_makes_of_them(tokenizer: PreTrainedTok
 
 def test_first_and_last_pieces_differ(bert: PreTrainedTokenizerFast) -> None:
     """``un ##aff ##able``, after ``[CLS] [UNK]`` and before ``the``."""
-    first, last = (encode(examples("§ unaffable the"), bert, LABELS, TAGS, 128, on) for on in LabelOn)
+    sentence = examples("§ unaffable the", tags=["O", "B-when", "?"])
+    first, last, every = (encode(sentence, bert, LABELS, TAGS, 128, on) for on in LabelOn)
     assert bert.convert_ids_to_tokens(row(first.pieces, 0)) == ["[CLS]", "[UNK]", *UNAFFABLE, "the", "[SEP]"]
     assert row(first.word_pieces, 0) == [1, 2, 5]
     assert row(last.word_pieces, 0) == [1, 4, 5]
+    assert row(first.tags, 0) == row(last.tags, 0) == [0, 1, UNSEEN]
+    # X, a tag of its own after the others, is on all but a word's first piece.
+    assert row(every.word_pieces, 0) == [1, 2, 3, 4, 5]
+    assert row(every.tags, 0) == [0, 1, 3, 3, UNSEEN]
+    assert [outputs(TAGS, on) for on in LabelOn] == [3, 3, 4]
+    assert outputs((), "all") == 0
 
 
 def test_pairs_are_what_the_tokenizer_makes_of_them(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -253,7 +253,7 @@ def _task(config: Config, given: Mapping[str, int]) -> Task:
 
 def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None, keys: Iterable[str]) -> Task:
     """Return what the count depends on: ``given`` where it says so, else from the data; ``keys`` give the numbers."""
-    from xclrun.data.encode import encode
+    from xclrun.data.encode import encode, outputs
     from xclrun.data.load import load_dataset
     from xclrun.model.source import from_scratch
     from xclrun.model.vocabulary import load_tokenizer, used_pieces
@@ -264,7 +264,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
         numbers = " ".join(f"{key}=N" for key in (*keys, "task.languages"))
         raise UsageError(f"{error}; params also takes {numbers}") from error
     labels = given.get("labels", len(dataset.labels))
-    tags = given.get("tags", len(dataset.tags) if dataset.kind.tag is not None else 0)
+    tags = given.get("tags", outputs(dataset.tags, config.model.label_on) if dataset.kind.tag is not None else 0)
     vocabulary = kept = None
     model = config.model
     if from_scratch(model) or model.trim_vocabulary:

@@ -2,8 +2,8 @@
 
 Every distinct word is tokenised once; a sentence is its words' pieces between the tokenizer's special ones, which is
 what ``tokenizer(words, is_split_into_words=True)`` gives. A word's label sits on its first or last piece (METRICS,
-"sub-word labels"). Rows of different lengths lie end to end in flat arrays (`Ragged`), so that a batch takes a few
-array operations.
+"sub-word labels"), or on its first with a tag of its own, X, on all others (``all``: the CCL authors' public code).
+Rows of different lengths lie end to end in flat arrays (`Ragged`), so that a batch takes a few array operations.
 
 Shapes: n examples, B examples of a batch, L word pieces, W words that the model sees.
 """
@@ -84,7 +84,8 @@ class Batch:
         input_ids: (B, L) int64 word pieces.
         attention_mask: (B, L) int64, 1 on pieces and 0 on padding.
         token_type_ids: (B, L) int64.
-        word_pieces: (B, W) int64, position of each word's labelled piece, words packed to the left, 0 on padding.
+        word_pieces: (B, W) int64, position of each word's labelled piece, words packed to the left, 0 on padding. Where
+            all pieces are labelled, a piece stands for a word here and below.
         word_mask: (B, W) bool, true on words.
         labels: (B,) int64, −1 where training never had the label or the task has none.
         tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
@@ -139,6 +140,7 @@ class Encoded:
         pieces: word pieces with the special ones.
         types: token type of each piece; same rows as ``pieces``.
         word_pieces: for each word that the model sees, the position of its labelled piece in the row of ``pieces``.
+            Where all pieces are labelled, of each piece of these words; then ``tags`` has X on all but their first.
         tags: tag id of each word that the model sees, −1 for one that training never had; same rows as ``word_pieces``.
         labels: (n,) int64 label ids, −1 for one that training never had, and where the task has no labels.
         words: (n,) int64 number of words of the whole sentence.
@@ -231,7 +233,8 @@ def encode(
         labels: names of the classes, in the order of their ids.
         tags: names of the tags, in the order of their ids.
         max_length: word pieces per sentence, special ones included.
-        label_on: ``first`` or ``last``: the piece that carries its word's label.
+        label_on: ``first`` or ``last``: the piece that carries its word's label; ``all``: the first, and the others
+            carry X, whose id is the number of tags.
         whole_words: whether words are told apart (`xclrun.task.Task.words`).
 
     Raises:
@@ -247,7 +250,7 @@ def encode(
     pieces_of = _pieces_of(tokenizer, chain.from_iterable(chain((e.tokens for e in examples), seconds)))
     label_ids = {name: i for i, name in enumerate(labels)}
     tag_ids = {name: i for i, name in enumerate(tags)}
-    on_last = LabelOn(label_on) is LabelOn.last
+    on, tail = LabelOn(label_on), len(tags)
     rows, types, cut = [], [], []
     positions: list[list[int]] = []
     gold: list[list[int]] = []
@@ -265,8 +268,14 @@ def encode(
             positions.append([])
             gold.append([])
             continue
-        positions.append([end - 1 for end in ends[1:]] if on_last else ends[:-1])
-        gold.append([tag_ids.get(tag, UNSEEN) for tag in (example.tags or [""] * len(words))[: len(words)]])
+        of_words = [tag_ids.get(tag, UNSEEN) for tag in (example.tags or [""] * len(words))[: len(words)]]
+        if on is LabelOn.all:
+            positions.append([*range(ends[0], ends[-1])])
+            pairs = zip(words, of_words, strict=True)
+            gold.append([tag if i == 0 else tail for word, tag in pairs for i in range(len(word))])
+        else:
+            positions.append([end - 1 for end in ends[1:]] if on is LabelOn.last else ends[:-1])
+            gold.append(of_words)
     return Encoded(
         ids=np.array([e.id for e in examples], object),
         languages=np.array([e.language for e in examples], object),
@@ -279,6 +288,11 @@ def encode(
         cut=np.array(cut, bool),
         pad=int(tokenizer.pad_token_id),
     )
+
+
+def outputs(tags: Sequence[str], label_on: LabelOn | str) -> int:
+    """Return how many tags a head tells apart: those of the data, and X where all pieces are labelled."""
+    return len(tags) + (LabelOn(label_on) is LabelOn.all and len(tags) > 0)
 
 
 def word_numbers(

@@ -70,10 +70,24 @@ class Evaluator:
             if result.tags is not None and result.log2_tags is not None:
                 log2_tags[indices] = result.log2_tags.numpy()
                 seen = batch.word_mask.sum(dim=1).tolist()
-                for row, index, words in zip(result.tags.tolist(), indices, seen, strict=True):
-                    sequences[index] = row[:words]
+                for row, gold, index, words in zip(
+                    result.tags.tolist(), batch.tags.tolist(), indices, seen, strict=True
+                ):
+                    sequences[index] = self._of_words(row[:words], gold[:words])
         model.train(training)
         return self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
+
+    def _of_words(self, predicted: list[int], gold: list[int]) -> list[int]:
+        """Return the tag of each word, which is that of its first piece, where every piece has one (``label_on=all``).
+
+        X, the tag of later pieces, says nothing of a word: at its first piece it counts as a tag outside of spans.
+        """
+        tail = len(self.dataset.tags)
+        if tail not in gold and tail not in predicted:
+            return predicted
+        outside = self.dataset.tags.index("O") if "O" in self.dataset.tags else 0
+        pairs = zip(predicted, gold, strict=True)
+        return [outside if tag == tail else tag for tag, known in pairs if known != tail]
 
     def _columns(
         self,

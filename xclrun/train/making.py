@@ -21,7 +21,7 @@ from torch import Tensor
 
 from xclrun.code import code_version
 from xclrun.config import OptimizerState, Selection
-from xclrun.data.encode import Encoded, word_numbers
+from xclrun.data.encode import Encoded, outputs, word_numbers
 from xclrun.model.network import Model, build
 from xclrun.plan import Hop, Stage, derive, encoder_hop
 from xclrun.run import Run
@@ -133,7 +133,7 @@ class Maker:
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
         tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
-        sizes_of_heads = len(dataset.labels), len(dataset.tags)
+        sizes_of_heads = len(dataset.labels), outputs(dataset.tags, config.model.label_on)
         model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.kind)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))

@@ -1,0 +1,60 @@
+"""``model.label_on=all``: the CRF reads every word piece, and words are scored on their first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from xclrun.errors import UsageError
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.train.listen import Listener
+from xclrun.train.making import Maker
+from xclrun.train.stop import StopFlag
+
+
+def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(
+    make_run: Callable[..., Run], do: Callable[..., Run]
+) -> None:
+    """Against torchcrf's own decoder and likelihood, sentence by sentence, over the tokenizer's own pieces.
+
+    With distillation, whose teachers answer for every piece too.
+    """
+    few = ("strategy=kd_logit", "order=[en,de]", "model.vocab_size=110", "dataset.max_train=8", "trainer.epochs=1")
+    run = do(make_run(*few, "model.label_on=all"))
+    assert make_run(*few).stages[0].train != run.stages[0].train
+    maker, names, tails = Maker(run, Listener(), StopFlag()), run.dataset.tags, 0
+    encoded, tokenizer = maker.encodings.splits["en", "test"], maker.encodings.tokenizer
+    maker.weights(2)
+    model = maker.model.eval()
+    rows = [row for row in predictions.read(run.directory.predictions(2)).to_pylist() if row["language"] == "en"]
+    for i, (example, row) in enumerate(zip(run.dataset.split("en", "test"), rows, strict=True)):
+        words = tokenizer(list(example.tokens), is_split_into_words=True).word_ids()[1:-1]
+        first = [k == 0 or words[k - 1] != word for k, word in enumerate(words)]
+        gold = [names.index(example.tags[w]) if f else len(names) for w, f in zip(words, first, strict=True)]
+        mask = torch.ones(1, len(words), dtype=torch.bool)
+        with torch.no_grad():
+            emissions = model(encoded.batch([i])).emissions
+            likelihood = model.tagger.crf(emissions, torch.tensor([gold]), mask, reduction="none")
+        assert emissions.shape == (1, len(words), len(names) + 1)
+        [path] = model.tagger.crf.decode(emissions, mask)
+        # X on a first piece counts as O.
+        wanted = [(*names, "O")[tag] for tag, f in zip(path, first, strict=True) if f]
+        assert [names[tag] for tag in row["predicted_tags"]] == wanted
+        assert row["log2_gold_tags"] == pytest.approx(likelihood.item() / math.log(2), rel=1e-4)
+        tails += first.count(False)
+    assert tails
+    with torch.no_grad():
+        model.tagger.linear.bias[-1] += 1000.0
+    found = maker.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
+    assert {names[tag] for row in found for tag in row} == {"O"}
+
+
+def test_without_a_crf_a_piece_stands_for_its_word(make_run: Callable[..., Run]) -> None:
+    with pytest.raises(
+        UsageError, match=r"^model\.label_on=all dataset\.task=token_tags: every piece has a tag only in"
+    ):
+        make_run("dataset.task=token_tags", "model.label_on=all")
