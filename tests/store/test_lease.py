@@ -69,6 +69,26 @@ def test_a_lease_of_a_dead_owner_is_taken(tmp_path: Path, other: subprocess.Pope
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_stamp_in_the_future_is_no_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock was wrong, and was put right. What counts is whether the stamp changes while one looks."""
+    now = 1000.0
+    monkeypatch.setattr(lease.time, "monotonic", lambda: now)
+    asked = Lease(tmp_path / "key")
+    held = asked.try_acquire()
+    assert held is not None
+    owned(held, host="elsewhere", machine="another", pid=1, birth="1")
+    ahead = held.stat().st_mtime + 3600
+    for beat in range(3):
+        os.utime(held, (ahead + beat, ahead + beat))
+        for _ in range(2):
+            assert asked.try_acquire() is None
+            now += lease.SILENCE - 1
+    now += 2
+    taken = asked.try_acquire()
+    assert taken is not None
+    assert taken.name == "key.lease-2"
+
+
 def test_a_lease_that_another_took_in_between_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Lease(tmp_path / "key")
     held = asked.try_acquire()

@@ -4,6 +4,10 @@ Leases of a key are files ``<key>.lease-<n>``; the highest n counts. Its owner r
 (heartbeat). Where the owner is dead, or has been silent for too long, the next one creates ``n + 1``, which the file
 system grants to one process only, also over a network. A lease only saves work: what is made is put in place by an
 atomic rename, so an owner that was taken for dead and is not does no harm.
+
+Silence is judged twice: by the age of the stamp, which tells at once of an owner who died long ago, and by how long
+this process, on its own clock, has seen the stamp unchanged. So nobody is waited for whose stamp lies in the future,
+because a clock was wrong and was put right.
 """
 
 from __future__ import annotations
@@ -182,7 +186,8 @@ def _create(path: Path, content: str) -> None:
 def _read(path: Path) -> Owner | None:
     """Return the owner that a lease file names; None where the file is gone."""
     try:
-        text, silent = path.read_text(), _now(path.parent) - path.stat().st_mtime
+        text, stamp = path.read_text(), path.stat().st_mtime
+        silent = max(_now(path.parent) - stamp, _unchanged(path, stamp))
     except OSError:
         return None
     try:
@@ -195,6 +200,18 @@ def _read(path: Path) -> Owner | None:
     if alive and facts.get("machine") == _machine():
         alive = _alive(pid, facts.get("birth"))
     return Owner(host, pid, facts, alive)
+
+
+# Lease → its stamp, and when this process first saw it (on its own clock, which is never put right).
+_seen: dict[Path, tuple[float, float]] = {}
+
+
+def _unchanged(path: Path, stamp: float) -> float:
+    """Return for how many seconds this process has seen a lease with the same stamp."""
+    now = time.monotonic()
+    if path not in _seen or _seen[path][0] != stamp:
+        _seen[path] = stamp, now
+    return now - _seen[path][1]
 
 
 def _now(folder: Path) -> float:
