@@ -324,9 +324,22 @@ def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytes
 def test_run_that_cannot_be_read_does_not_stop_the_others(
     outputs: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (outputs / "runs" / study.run("naive") / "manifest.json").write_text("{")
-    assert Mirror(outputs, TrackingConfig()).send_all(rebuild=True) == 3
-    assert "cannot be read" in capsys.readouterr().err
+    damaged = study.run("naive")
+    (outputs / "runs" / damaged / "manifest.json").write_text("{")
+    mirror = Mirror(outputs, TrackingConfig())
+    assert mirror.send_all(rebuild=True) == 3
+    assert f"{damaged}/manifest.json is missing or damaged" in capsys.readouterr().err
+    # Nor is MLflow's copy of it taken for it: it is checked by nothing.
+    others = {run_id: mine.to_json() for run_id, mine in study.records.items() if run_id != damaged}
+    assert {mine.run_id: mine.to_json() for mine in mirror.records()} == others
+    for path in outputs.glob("mlartifacts/*/artifacts/score_matrix.json"):
+        path.write_text("{")
+    assert {mine.run_id: mine.to_json() for mine in mirror.records()} == others
+    capsys.readouterr()
+    # Where the files of record are not here, it is what there is.
+    shutil.rmtree(outputs / "runs" / study.run("lang_spec_ft"))
+    assert len(mirror.records()) == len(others) - 1
+    assert "`xclrun sync --rebuild` sends it again" in capsys.readouterr().err
 
 
 def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
