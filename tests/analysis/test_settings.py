@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from xclrun.analysis.settings import differing_settings, strategy_labels
+from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.settings import differing_settings, numbered_labels, strategy_labels
+from xclrun.report.notes import comparison_notes
 
 from .build import record
 
@@ -27,11 +29,8 @@ def test_settings_of_the_strategy_are_named_without_their_group() -> None:
 
 
 def test_other_settings_are_named_in_full() -> None:
-    runs = record(run_id="a"), record(run_id="b", config={"trainer": {"lr": 3e-5, "betas": [0.9, 0.99]}})
-    assert labels(*runs) == [
-        "naive(trainer.betas=unset, trainer.lr=0.001)",
-        "naive(trainer.betas=[0.9,0.99], trainer.lr=3e-05)",
-    ]
+    runs = record(run_id="a"), record(run_id="b", config={"trainer": {"betas": [0.9, 0.99]}})
+    assert labels(*runs) == ["naive(trainer.betas=unset)", "naive(trainer.betas=[0.9,0.99])"]
 
 
 def test_only_what_differs_is_named() -> None:
@@ -111,6 +110,23 @@ def test_many_differing_settings_are_cut_to_those_that_tell_the_runs_apart() -> 
         "naive(model.m0=2, trainer.lr=0.2, …)",
         "naive(model.m0=4, trainer.lr=0.1, …)",
     ]
+
+
+def test_labels_that_would_be_long_are_numbers_and_a_note_says_what_they_stand_for() -> None:
+    def run(run_id: str, epochs: int, **settings: Any) -> Any:
+        few = {
+            "dataset": {"max_train": 10 * epochs},
+            "trainer": {"epochs": epochs},
+            "model": {"size": 8 + epochs},
+        }
+        return record(settings.get("name", "naive"), run_id=run_id, config={"strategy": settings} | few)
+
+    runs = run("b", 10), run("a", 2), run("c", 2), run("d", 2, name="er", memory=5), er("e", memory=5)
+    assert labels(*runs[:4]) == ["naive#2", "naive#1", "naive#1", "er"]
+    told = "dataset.max_train={}0, model.size={}, trainer.epochs={}"
+    assert numbered_labels(runs[:4]) == {"naive#1": told.format(2, 10, 2), "naive#2": told.format(10, 18, 10)}
+    (comparison,) = comparisons(runs[:4])
+    assert comparison_notes(comparison)[:2] == [f"{label}: {of}" for label, of in numbered_labels(runs[:4]).items()]
 
 
 def test_settings_on_which_strategies_disagree_are_found_but_not_their_own() -> None:

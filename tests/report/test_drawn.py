@@ -147,11 +147,21 @@ PLAIN = re.compile(r"[\x20-\x7e]*")
 
 def well_formed(tex: str) -> int:
     """Check a LaTeX table's structure as a compiler would meet it; return its number of rows."""
-    lines = [line for line in tex.splitlines() if not line.startswith("%")]
+    whole = [line for line in tex.splitlines() if not line.startswith("%")]
+    assert (whole[0], whole[-1]) == ("\\begin{threeparttable}", "\\end{threeparttable}")
+    assert re.fullmatch(r"\\caption\{.+\}", whole[1])
+    assert re.fullmatch(r"\\label\{tab:[a-z0-9-]+\}", whole[2])
+    end = whole.index("\\end{tabular}") + 1
+    lines, notes = whole[3:end], whole[end:-1]
+    for line in (whole[1], *notes):
+        assert PLAIN.fullmatch(line), line
+    if notes:
+        assert (notes[0], notes[-1]) == ("\\begin{tablenotes}\\footnotesize", "\\end{tablenotes}")
+        assert all(note.startswith("\\item") for note in notes[1:-1])
     columns = re.fullmatch(r"\\begin\{tabular\}\{([lr]+)\}", lines[0])
     assert columns, lines[0]
     assert (lines[1], lines[3], lines[-2], lines[-1]) == ("\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}")
-    rows = [lines[2], *lines[4:-2]]
+    rows = [line for line in (lines[2], *lines[4:-2]) if line != "\\midrule"]
     for row in rows:
         assert PLAIN.fullmatch(row), row  # nothing that needs a special input encoding
         assert row.endswith(" \\\\")

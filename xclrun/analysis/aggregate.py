@@ -7,7 +7,6 @@ A value is the mean over orders of the means over the runs of each order; where 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike
 from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, explain, measure
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_reference
-from xclrun.analysis.settings import grouped, strategy_labels
+from xclrun.analysis.settings import grouped, natural, strategy_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,11 +163,6 @@ def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:
     """Return weights that add up to the same for each order; None where each run counts the same."""
     counts = Counter(orders)
     return None if len(set(counts.values())) < 2 else np.array([1 / (len(counts) * counts[order]) for order in orders])
-
-
-def natural(text: str) -> list[tuple[bool, int, str]]:
-    """Sort key that puts ``order2`` before ``order10`` and ``er(memory=750)`` before ``er(memory=6000)``."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text)]
 
 
 def compared(

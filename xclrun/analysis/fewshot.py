@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.analysis.settings import config_settings, content_settings, grouped, strategy_labels
+from xclrun.analysis.settings import (
+    Settings,
+    config_settings,
+    content_settings,
+    grouped,
+    numbered_labels,
+    strategy_labels,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,12 +68,8 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
     called ``full``, as the paper and the choice of conf call it.
     """
     records = list(records)
-    found = strategy_labels(
-        records,
-        config=lambda r: tuple(item for item in config_settings(r) if item[0] not in _OWN),
-        content=lambda r: tuple(item for item in content_settings(r) if item[0] not in ("languages", "data")),
-    )
-    named = {run_id: re.sub(r"^naive\b", FULL, label) for run_id, label in found.items()}
+    found = strategy_labels(records, _config, _content)
+    named = {run_id: _called(label) for run_id, label in found.items()}
     # Of a bucket whose whole data is not known nothing can be said: buckets of one set differ too.
     drawn = {r.run_id: r.data_fingerprint if r.bucket is None else r.whole_fingerprint for r in records}
     several: dict[tuple[str, str, str], set[str]] = {}
@@ -82,6 +85,24 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
             settings = label[:-1] + ", " if label.endswith(")") else f"{label}("
             named[r.run_id] = f"{settings}data={data[:6] or 'unknown'})"
     return named
+
+
+def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return what labels of few-shot runs that are numbers stand for (`xclrun.analysis.settings.numbered_labels`)."""
+    found = numbered_labels((r for r in records if is_few_shot(r)), _config, _content)
+    return {_called(label): told for label, told in found.items()}
+
+
+def _config(record: RunRecord) -> Settings:
+    return tuple(item for item in config_settings(record) if item[0] not in _OWN)
+
+
+def _content(record: RunRecord) -> Settings:
+    return tuple(item for item in content_settings(record) if item[0] not in ("languages", "data"))
+
+
+def _called(label: str) -> str:
+    return re.sub(r"^naive\b", FULL, label)
 
 
 def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:

@@ -1,11 +1,13 @@
 """Which runs may be averaged: those that agree on every setting but order, seed and bucket.
 
-Runs of one strategy with different settings get a label each, made of what differs: ``er(memory=750)``.
+Runs of one strategy with different settings get a label each, made of what differs: ``er(memory=750)``; or a number,
+where that would be long: ``er#1``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +24,9 @@ NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "s
 
 # A label with more settings than these would fill the table: it then names as many as tell the runs apart.
 LONGEST = 4
+# A longer label would leave no room for numbers beside it: the settings of its strategy are then numbered, as in
+# ``naive#1``, and a note says what the numbers stand for.
+WIDEST = 39
 
 
 # (dotted key, value), sorted by key.
@@ -115,20 +120,51 @@ def strategy_labels(
     """Return run id → label of its strategy: the name alone where all runs of that name have the same settings.
 
     Settings of the strategy itself are named without ``strategy.``. Languages, data and encoder (first six digits of
-    their fingerprints), and versions are named only where the config does not tell the runs apart.
+    their fingerprints), and versions are named only where the config does not tell the runs apart. Where a label would
+    be longer than `WIDEST` characters, those of its strategy are numbers: see `numbered_labels`.
     """
+    return {run_id: label for run_id, (label, _) in _labelled(records, config, content).items()}
+
+
+def numbered_labels(
+    records: Iterable[RunRecord],
+    config: Callable[[RunRecord], Settings] = config_settings,
+    content: Callable[[RunRecord], Settings] = content_settings,
+) -> dict[str, str]:
+    """Return what the labels that are numbers (`strategy_labels`) stand for: label → its settings."""
+    found = _labelled(records, config, content)
+    return dict(sorted((label, told) for label, told in found.values() if told))
+
+
+def _labelled(
+    records: Iterable[RunRecord], config: Callable[[RunRecord], Settings], content: Callable[[RunRecord], Settings]
+) -> dict[str, tuple[str, str]]:
+    """Return run id → its label, and its settings where the label is a number."""
     records = list(records)
     settings = {r.run_id: config(r) for r in records}
     contents = {r.run_id: content(r) for r in records}
-    labels: dict[str, str] = {}
+    labels: dict[str, tuple[str, str]] = {}
     for (_, _, name), runs in grouped(records, lambda r: (r.dataset, r.model, r.strategy)).items():
         configs = {settings[r.run_id] for r in runs}
+        own: list[tuple[str, str, list[RunRecord]]] = []
         for own_config, same_config in grouped(runs, lambda r: settings[r.run_id]).items():
             found = {contents[r.run_id] for r in same_config}
             for own_content, same in grouped(same_config, lambda r: contents[r.run_id]).items():
-                shown = ", ".join([*_differing(own_config, configs), *_differing(own_content, found)])
-                labels |= {r.run_id: f"{name}({shown})" if shown else name for r in same}
+                parts = [*_shown(own_config, configs), *_shown(own_content, found)]
+                told = [*_differing(own_config, configs), *_differing(own_content, found)]
+                own.append((f"{name}({', '.join(parts)})" if parts else name, ", ".join(told), same))
+        if max(len(label) for label, _, _ in own) > WIDEST:
+            ranked = sorted(own, key=lambda one: natural(one[1]))
+            own = [(f"{name}#{k}", told, same) for k, (_, told, same) in enumerate(ranked, start=1)]
+        else:
+            own = [(label, "", same) for label, _, same in own]
+        labels |= {r.run_id: (label, told) for label, told, same in own for r in same}
     return labels
+
+
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """Sort key that puts ``order2`` before ``order10`` and ``er(memory=750)`` before ``er(memory=6000)``."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", text)]
 
 
 def differing_settings(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str, str]]:
@@ -150,14 +186,25 @@ def grouped(records: Iterable[RunRecord], key: Callable[[RunRecord], Any]) -> di
     return groups
 
 
-def _differing(own: tuple[tuple[str, str], ...], everyone: set[tuple[tuple[str, str], ...]]) -> list[str]:
-    """Return ``key=value`` for the settings on which ``everyone`` disagrees."""
-    tables = [dict(settings) for settings in everyone]
-    keys = [k for k in sorted({k for t in tables for k in t}, key=_rank) if len({t.get(k) for t in tables}) > 1]
-    shown = keys if len(keys) <= LONGEST else _enough(keys, tables)
+def _differing(own: Settings, everyone: set[Settings], keys: Sequence[str] | None = None) -> list[str]:
+    """Return ``key=value`` for the settings on which ``everyone`` disagrees, or for those of them in ``keys``."""
     values = dict(own)
-    parts = [f"{key.removeprefix('strategy.')}={_short(key, values.get(key, 'unset'))}" for key in shown]
-    return parts if len(shown) == len(keys) else [*parts, "…"]
+    shown = _keys(everyone) if keys is None else keys
+    return [f"{key.removeprefix('strategy.')}={_short(key, values.get(key, 'unset'))}" for key in shown]
+
+
+def _shown(own: Settings, everyone: set[Settings]) -> list[str]:
+    """Return what a label says of `_differing`: of many settings as many as tell the runs apart."""
+    keys = _keys(everyone)
+    if len(keys) <= LONGEST:
+        return _differing(own, everyone)
+    return [*_differing(own, everyone, _enough(keys, [dict(settings) for settings in everyone])), "…"]
+
+
+def _keys(everyone: set[Settings]) -> list[str]:
+    """Return the settings on which ``everyone`` disagrees, as labels rank them."""
+    tables = [dict(settings) for settings in everyone]
+    return [k for k in sorted({k for t in tables for k in t}, key=_rank) if len({t.get(k) for t in tables}) > 1]
 
 
 def _enough(keys: list[str], tables: list[dict[str, str]]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from xclrun.analysis.aggregate import Comparison, missing_combinations
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.reference import References, reference_command, reference_name
-from xclrun.analysis.settings import differing_settings, grouped
+from xclrun.analysis.settings import differing_settings, grouped, numbered_labels
 from xclrun.plan import adapters_of
 
 
@@ -21,6 +21,7 @@ def comparison_notes(comparison: Comparison, commands: Mapping[str, str] | None 
     ``commands`` is run id → the command that made it, where that is known.
     """
     return [
+        *(f"{label}: {told}" for label, told in numbered_labels(comparison.runs).items()),
         *_missing(comparison),
         *_reference_notes(comparison, commands or {}),
         *_differing(comparison),

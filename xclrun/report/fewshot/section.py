@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.attention import attention_changes
-from xclrun.analysis.fewshot import groups, over_buckets, rows
+from xclrun.analysis.fewshot import groups, numbered, over_buckets, rows
 from xclrun.analysis.record import RunRecord
 from xclrun.report.fewshot import figures, tables, words
 from xclrun.report.fewshot.topic import Behind, Topic
@@ -99,7 +99,11 @@ def make_few_shot_section(
     parts.append(_attention(scores, runs, behind))
     if not parts[-1].tables:
         lacks("attention of [CLS] (FS Table 5)", "attention summaries of the runs (attention.parquet)")
-    notes = dict.fromkeys([*behind.reasons, *_uneven(over_buckets(scores)), *missing])
+    shown = {label.partition("(")[0] for label in scores["strategy"]}
+    names = [
+        f"{label}: {told}" for label, told in numbered(runs[i] for i in scores["run_id"]).items() if label in shown
+    ]
+    notes = dict.fromkeys([*names, *behind.reasons, *_uneven(over_buckets(scores)), *missing])
     return FewShotSection(dataset, model, [p for p in parts if p.tables or p.figures], list(notes), terminal)
 
 

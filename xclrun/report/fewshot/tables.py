@@ -6,6 +6,7 @@ FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ def source_name(source: str) -> str:
 
 def method_name(label: str) -> str:
     """Return what the paper calls a strategy: its name without settings."""
-    return label.partition("(")[0]
+    return re.split(r"[(#]", label)[0]
 
 
 def by_language(own: pd.DataFrame, strategy: str) -> Table:
