@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from xclrun.analysis.aggregate import COLUMNS, comparisons, natural, summarise
+from xclrun.analysis.aggregate import COLUMNS, comparisons, summarise
 from xclrun.analysis.measures import Absent, explain
 
 from .build import M, R, alone, record

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison, combinations, natural
+from xclrun.analysis.aggregate import Comparison, combinations
 from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.settings import natural
 from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, short, tip
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.aggregate import compared, natural
+from xclrun.analysis.aggregate import compared
 from xclrun.analysis.points import Selected, learning_curve, selection
 from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.settings import natural
 from xclrun.report.plots import figure_of, legend, plain, titled, where
 from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
 from xclrun.report.tables import BOLD, Cell, Notes, Summary, Table, mark_best, percent
