@@ -285,6 +285,9 @@ def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:
         raise UsageError(f"no key is called '{added}'; {nearest(added)}")
     if config.tracking.uri is not None:
         config.tracking.uri = resolved["tracking"]["uri"] = put_away(config.tracking.uri)
+    chosen = OmegaConf.select(cfg, "hydra.runtime.choices.strategy")
+    if chosen is not None and chosen not in choices()["strategy"]:
+        resolved["strategy"]["label"] = chosen
     return config, {str(key): value for key, value in resolved.items()}
 
 

@@ -42,6 +42,7 @@ NOT_IDENTITY = frozenset(
         "dataset.buckets.root",
         "dataset.replay",
         "dataset.source_lr",
+        "strategy.label",
         "strategy.pretrained",
         "strategy.expansion.pretrained",
         "model.source_lr",
@@ -359,9 +360,12 @@ def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdenti
 
 
 def strategy_name(settings: Mapping[str, Any]) -> str:
-    """Return the name of a strategy for people, given its resolved settings: ``er``, or ``er+lang_spec_task``."""
-    expansion = settings.get("expansion")
-    return f"{settings['name']}+{expansion['name']}" if expansion else str(settings["name"])
+    """Return the name of a strategy for people, given its resolved settings: ``er``, or ``er+lang_spec_task``.
+
+    A file of a user's own (``--config-dir``) gives its name: ``label``, which is no setting and changes no result.
+    """
+    expansion, name = settings.get("expansion"), str(settings.get("label") or settings["name"])
+    return f"{name}+{expansion['name']}" if expansion else name
 
 
 def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -240,12 +240,13 @@ def thaw(directory: RunDirectory) -> Run:
     """
     try:
         plain = OmegaConf.load(directory.config)
+        resolved = OmegaConf.to_container(plain, resolve=True)
+        plain.strategy.pop("label", None)
         schema = OmegaConf.structured(Config)
         schema.strategy = strategy_class(plain.strategy.name).settings_type
         if (expansion := plain.strategy.get("expansion")) is not None:
             schema.strategy.expansion = strategy_class(expansion.name).settings_type
         config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
-        resolved = OmegaConf.to_container(plain, resolve=True)
         assert isinstance(config, Config)
         assert isinstance(resolved, dict)
     except (OSError, ValueError, TypeError, AttributeError, AssertionError, OmegaConfBaseException, YAMLError) as error:

@@ -16,6 +16,9 @@ import yaml
 from xclrun import __version__
 from xclrun.command import COMMANDS
 from xclrun.config import choices
+from xclrun.records import read_records
+from xclrun.run import thaw
+from xclrun.store.rundir import RunDirectory
 
 from .conftest import SMALL, Told
 
@@ -146,12 +149,19 @@ def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) 
     told = xclrun("--config-dir=mine", *SMALL, "strategy=er_small,naive", "-m")
     assert told.code == 0
     assert told.err.startswith("xclrun: 2 runs (2 strategies ")
+    # The file's name is the strategy's, in ids and reports; what is trained is er's, and shared with it.
+    [run_id] = [path.name for path in (here / "outputs/runs").iterdir() if "naive" not in path.name]
+    assert "-er_small-" in run_id
+    assert {record.strategy for record in read_records(here / "outputs")} == {"er_small", "naive"}
+    told = xclrun("plan", *SMALL, "strategy=er", "strategy.memory=7")
+    assert "er 1 0 2 0 " in " ".join(told.out.split())
+    assert thaw(RunDirectory(here / "outputs/runs" / run_id)).label.startswith("er_small · ")
     counted = xclrun("params", "strategy=er_small", "--config-dir", "mine", "task.intents=3", "model=mbert")
-    assert "er(memory=7, " in counted.out
+    assert "er_small(memory=7, " in counted.out
     missing = xclrun("plan", "--config-dir", "mine", *SMALL, "seed=9", "strategy=er_small", "--missing").out
     again = xclrun("plan", *shlex.split(missing.splitlines()[1].strip())[1:])
     assert again.code == 0
-    assert again.out.splitlines()[-1].startswith("er ")
+    assert "\ner_small " in again.out
     told = xclrun("plan", "--config-dir", "yours", "strategy=er_small")
     assert (told.code, told.err) == (2, "xclrun: plan: --config-dir yours: there is no such folder; "
                                         "see `xclrun plan --help`\n")  # fmt: skip

@@ -207,7 +207,7 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     untrimmed = counted(task.vocabulary)
     trimmed = untrimmed if task.kept is None else counted(task.kept)
     own, beneath = job.resolved["strategy"], job.resolved["strategy"].get("expansion") or {}
-    settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "expansion", "pretrained")}
+    settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "label", "expansion", "pretrained")}
     shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
     name = strategy_name(own)
     label = f"{name}({shown})" if shown else name
