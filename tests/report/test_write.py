@@ -14,7 +14,7 @@ from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.errors import UsageError
 from xclrun.report import write, write_report
 from xclrun.report.notes import comparison_notes
-from xclrun.report.sections import Part
+from xclrun.report.sections import Options, Part
 from xclrun.report.tables import Table
 
 from .study import LANGUAGES, run, study
@@ -164,6 +164,24 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
         "strategies differ in trainer.lr (0.001: naive; 0.01: er)",
         "intent: no bootstrap: no predictions of naive-en-th-1",
     ]
+
+
+def test_a_command_in_a_note_can_be_copied_from_a_terminal() -> None:
+    command = f"xclrun {'key=value ' * 12}-m"
+    told = write._wrapped([f"T needs reference runs: {command}", "a note " * 20], 60).splitlines()
+    assert told[:2] == ["- T needs reference runs:", f"    {command}"]
+    assert max(map(len, told[2:])) <= 60
+
+
+def test_a_baseline_must_be_there_and_what_unpaired_does_not_reach_is_told(tmp_path: Path) -> None:
+    records = [*small("naive"), *small("er")]
+    with pytest.raises(UsageError, match=r"--baseline nave: no strategy .* called so; did you mean .naive"):
+        write_report(records, tmp_path / "x", "demo", options=Options(baseline="nave"))
+    assert not (tmp_path / "x").exists()
+    (section,) = write_report(records, tmp_path, "demo", options=Options(unpaired=True, baseline="er")).sections
+    assert any(note.startswith("--unpaired: means are over all runs of each") for note in section.notes)
+    budgets = next(part for part in section.parts if part.title == "Budgets").tables[0]
+    assert budgets.notes[-1].startswith("≠: differs from er by more than 1%")
 
 
 def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:

@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     def predictions() -> dict[str, Predictions]:
         return read_predictions(outputs, finished, unreadable)
 
-    started = {run_id: one["command"] for one in known.values() for run_id in one["runs"]}
+    started = {run_id: redact(one["command"]) for one in known.values() for run_id in one["runs"]}
     made = write_report(records, folder, name, commands, predictions, pool, how, behind, started)
     if mirror is not None:
         try:
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
             others = (
                 f" of {len(known)}; `xclrun report NAME` is of another, --all of everything" if len(known) > 1 else ""
             )
-            print(f"The last sweep{others}:\n{sweep['name']}: {sweep['command']}\n")
+            print(f"The last sweep{others}:\n{sweep['name']}: {redact(sweep['command'])}\n")
         print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
         print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {made.summary_csv}.")
     return unreadable.code

@@ -283,4 +283,10 @@ def _figure_lines(report: Report) -> list[str]:
 
 
 def _wrapped(notes: Sequence[str], width: int) -> str:
-    return "\n".join(textwrap.fill(note, width, initial_indent="- ", subsequent_indent="  ") for note in notes) + "\n"
+    """Return notes as a list that fits the width; a command that one ends with has a line of its own, to be copied."""
+    lines = []
+    for note in notes:
+        told, command, rest = note.partition(": xclrun ")
+        lines.append(textwrap.fill(told + command[:1], width, initial_indent="- ", subsequent_indent="  "))
+        lines += [f"    xclrun {rest}"] if command else []
+    return "\n".join(lines) + "\n"
