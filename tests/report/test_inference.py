@@ -11,8 +11,10 @@ import pytest
 from scipy import stats
 
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.bootstrap import Interval
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
+from xclrun.analysis.study import Estimate
 from xclrun.report import plots, sections
 from xclrun.report.costs import fairness, trials
 from xclrun.report.figures import heatmaps
@@ -183,6 +185,31 @@ def test_few_replicates_are_told_and_one_is_no_test() -> None:
     (comparison,) = comparisons(single)
     alone = Inference(comparison, References(single), {})
     assert (alone.tests, alone.marks(), alone.anovas(), alone.p_values("intent")) == ({}, {}, None, None)
+
+
+def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none() -> None:
+    class Resamples:
+        size = None
+
+        def estimate(self, label: str, name: str, kind: str) -> Estimate | None:
+            if label not in ("naive", "er") or name == "T":
+                return None
+            reason = "BCa needs resamples that differ" if label == "er" else ""
+            ends = (np.nan, np.nan) if reason else (0.11, 0.145)
+            return Estimate(0.12, -0.0042 if name == "F" else 0.0042, Interval(*ends, kind, reason))
+
+    comparison = made()[0].comparison
+    resampled: Any = {"intent": Resamples()}
+    table = Inference(comparison, References(records()), resampled, "bca").intervals()
+    assert table is not None
+    assert table.rows == (
+        ("naive", "12.00 (bias -0.42) [11.00, 14.50]", "–", *["12.00 (bias +0.42) [11.00, 14.50]"] * 2),
+        ("er", "12.00 (bias -0.42) n/a [1]", "–", *["12.00 (bias +0.42) n/a [1]"] * 2),
+    )
+    assert table.rows[0][1].value == 0.12
+    assert table.notes[0] == "[1] BCa needs resamples that differ"
+    assert "value from the data; bias: mean over 600 resamples" in table.notes[1]
+    assert "95 % BCa interval" in table.notes[1]
 
 
 def test_p_values_as_text() -> None:

@@ -234,7 +234,13 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
         return [_untested(data, i, j, FEW) for i, j in pairs]
     if (np.ptp(differences, axis=1) <= data.tolerance).all():
         return [_untested(data, i, j, EQUAL) for i, j in pairs]
-    fitted = fit(data.values, [distinct.index(level) for level in levels])
+    replicate = np.array([distinct.index(level) for level in levels])
+    averaged = data.averaged()
+    within = differences - (averaged.values - averaged.values[0])[:, replicate]
+    if np.abs(within).max() <= data.tolerance:
+        # Seeds that change nothing between strategies: there is no variance within replicates to estimate.
+        data, replicate = averaged, np.arange(len(distinct))
+    fitted = fit(data.values, replicate)
     if not fitted.converged:
         return [_untested(data, i, j, "the mixed model did not converge") for i, j in pairs]
     found = []
