@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import statistics
-from benchmarks.statistics import TESTS, coverage, null, rejected, rejection
+from benchmarks.statistics import DOCUMENT, LIMIT, TESTS, coverage, null, rejected, rejection
 from xclrun.analysis.significance import blocked_anova, paired_t, tukey, wilcoxon
 from xclrun.report import inference
 
@@ -51,3 +51,12 @@ def test_the_simulated_decisions_are_those_of_reports() -> None:
         assert found["Tukey, blocks (marks)"] == any(pair.p < 0.05 for pair in pairs)
         assert found["paired t"] == any(pair.p < 0.05 for pair in paired_t(averaged))
         assert found["Wilcoxon"] == any(pair.p < 0.05 for pair in wilcoxon(averaged))
+
+
+def test_the_test_that_makes_marks_keeps_below_the_limit_in_the_documented_tables() -> None:
+    lines = DOCUMENT.read_text(encoding="utf-8").partition("<!-- rejection -->\n")[2].splitlines()
+    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    column = rows[0].index("Tukey, blocks (marks)")
+    shares = [float(row[column]) for row in rows[2:]]
+    assert len(shares) == 17
+    assert max(shares) <= LIMIT
