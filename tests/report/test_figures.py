@@ -17,8 +17,8 @@ from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
 from xclrun.names import slug
 from xclrun.report import curves
-from xclrun.report.figures import heatmap
-from xclrun.report.style import MARKERS, colour, marker, save
+from xclrun.report.figures import heatmap, heatmaps
+from xclrun.report.style import MARKERS, axis_of, colour, marker, places, save
 
 from .study import LANGUAGES, ORDERS, run, study
 
@@ -109,8 +109,9 @@ def test_a_heat_map_shows_every_cell_and_outlines_the_language_just_learnt() -> 
     shown = texts(figure)
     for score in record.scores["slot_f1"].ravel():
         assert f"{100 * score:.1f}" in shown
-    for label in ("0 (before)", "1 th", "6 en", "evaluated on", "after hop", "slot F1 (%)", "naive · l2h · seed 3"):
+    for label in ("0 (before)", "1 th", "6 en", "evaluated on", "after hop", "slot F1 (%)"):
         assert label in shown
+    assert " ".join("\n".join(shown).split()).count("Score matrix: naive, l2h, seed 3 (slots)") == 1
     frames = {(p.get_x(), p.get_y()) for p in figure.axes[0].patches if isinstance(p, Rectangle)}
     np.testing.assert_allclose(sorted(frames), [(j - 0.46, j + 0.54) for j in range(6)])
 
@@ -196,8 +197,45 @@ def test_runs_without_a_curve_give_no_figure(curve: tuple[dict[str, object], ...
     assert training_curves(comparison, "loss") == training_curves(comparison, "intent") == []
 
 
-def test_sixty_four_lines_can_be_told_apart() -> None:
-    assert len({(colour(k), marker(k)) for k in range(64)}) == 64
+def test_sixteen_colours_and_many_more_lines_can_be_told_apart() -> None:
+    assert len({colour(k) for k in range(16)}) == 16
+    assert len({(colour(k), marker(k)) for k in range(128)}) == 128
+
+
+def test_a_strategy_has_its_colour_whoever_is_drawn_beside_it() -> None:
+    assert places(["er", "agem"], of=["naive", "agem", "er"]) == {"er": 2, "agem": 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([], (0, 100)),
+        ([np.nan], (0, 100)),
+        ([3.0, 11.0], (0, 15)),
+        ([[81.0, 84.0], [np.nan, 93.5]], (80, 95)),
+        ([50.0, 50.0], (45, 55)),
+        ([99.0, 100.0], (90, 100)),
+        ([0.0, 0.5], (0, 10)),
+        ([0.0, 100.0], (0, 100)),
+    ],
+)
+def test_axes_follow_the_data_and_hold_all_of_them(values: Any, ends: tuple[float, float]) -> None:
+    assert axis_of(values) == ends
+
+
+def test_curves_and_heat_maps_share_one_scale_that_follows_the_data() -> None:
+    records = study(("naive", "er"), ("h2l",), (1,))
+    for record in records:
+        record.scores["intent_accuracy"] = 0.6 + 0.2 * record.scores["intent_accuracy"]
+    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    for axes in figure.axes:
+        assert axes.get_ylim() == (55, 80)
+        for line in axes.lines:
+            assert (line.get_ydata() >= 55).all()
+            assert (line.get_ydata() <= 80).all()
+    matrices = heatmaps({record.strategy: [record] for record in records}, "intent", "both")
+    assert {image.get_clim() for axes in matrices.axes[:2] for image in axes.images} == {(55, 80)}
+    assert figure.get_size_inches()[0] < 8  # two strategies in one order are small
 
 
 def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) -> None:

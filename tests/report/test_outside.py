@@ -80,7 +80,12 @@ answer.figures = [...document.querySelectorAll("figure.plot svg")].map((svg) => 
   const name = svg.closest("figure").querySelector("figcaption").firstChild.textContent.trim();
   return { name, marks: told.length, missed: missed.map((mark) => mark.querySelector("title").textContent) };
 });
-answer.width = [document.documentElement.scrollWidth, innerWidth];
+const root = document.scrollingElement, wide = () => [root.scrollWidth, root.clientWidth];
+answer.width = wide();
+// No window of a headless browser is narrower than 500 pixels: a phone's 400 are 500 of a larger size.
+document.documentElement.style.zoom = 1.25;
+answer.narrow = wide();
+document.documentElement.style.zoom = 1;
 document.body.replaceChildren(document.createTextNode("ANSWER" + JSON.stringify(answer) + "ANSWER"));
 """
 
@@ -165,6 +170,7 @@ def test_a_browser_runs_the_page(written: Path, tmp_path: Path, width: int) -> N
         assert figure["missed"] == [], figure
     # The page does not scroll sideways: wide tables and figures do, in frames of their own.
     assert seen["width"][0] <= seen["width"][1]
+    assert seen["narrow"][0] <= seen["narrow"][1]
 
 
 def test_a_browser_runs_nothing_that_a_name_holds(attacked: Path, tmp_path: Path) -> None:

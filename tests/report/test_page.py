@@ -168,6 +168,28 @@ def test_figures_tell_their_values_and_definitions_are_there(page: str) -> None:
     assert page.count('<svg role="img" aria-label=') == 8
 
 
+def test_captions_stand_above_figures_and_say_what_they_show(page: str, read: Reader) -> None:
+    figures = re.findall(r'<figure class="plot".*?</figure>', page, re.DOTALL)
+    assert len(figures) == page.count('<svg role="img"') > 0
+    captions = []
+    for figure in figures:
+        assert figure.index("<figcaption>") < figure.index("<svg")
+        caption = re.search(r"<figcaption>(.*?) <small>", figure)
+        assert caption
+        captions.append(re.sub("<[^>]*>", "", caption[1]))
+        assert re.search(r'<g class="data-title">', figure)  # told above: not shown twice
+    assert len(set(captions)) == len(captions)
+    assert "Score matrices mini, tiny: h2l, mean over seeds (intent)" in captions
+
+
+def test_the_page_opens_with_what_was_found_and_has_one_table_of_all_pairs(page: str) -> None:
+    found = page.index('<div class="found">')
+    assert page.index("<h2") < found < page.index("<figure")
+    assert re.search(r"er forgets least of 2 strategies \(F -?[\d.]+ points\), [\d.]+ points less than naive", page)
+    assert page.count('id="t-all_pairs_of_strategies"') == 1
+    assert "pairs of strategies</figcaption>" not in page.replace("All pairs of strategies</figcaption>", "")
+
+
 def test_the_page_is_the_same_for_the_same_records(tmp_path: Path, undrawn: None) -> None:
     """Figures too: `test_saved_figures_are_the_same_bytes_for_the_same_figure`."""
 

@@ -47,7 +47,7 @@ def test_files_written(report: write.Report) -> None:
     names = {path.rsplit(".", 1)[0] for path in tables}
     assert tables == {f"{name}.{suffix}" for name in names for suffix in ("md", "csv", "tex")}
     assert {"tables/mini_tiny_intent_mean_over_orders_and_seeds", "tables/mini_tiny_budgets",
-            "tables/mini_tiny_slots_fp_pairs_of_strategies", "tables/mini_tiny_order_h2l"} <= names  # fmt: skip
+            "tables/mini_tiny_all_pairs_of_strategies", "tables/mini_tiny_order_h2l"} <= names  # fmt: skip
     assert {str(path.relative_to(report.directory)) for path in report.figures} == figures
 
 

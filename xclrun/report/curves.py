@@ -12,7 +12,7 @@ import numpy as np
 from xclrun.analysis.aggregate import Comparison, combinations
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.settings import natural
-from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, short, tip
+from xclrun.report.style import GREY, METRIC_NAMES, axis_of, colour, marker, short, tip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +37,9 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
     """
     languages = comparison.languages
     cells = _cells(comparison, lambda run: run.stream == "sequence" and task in run.tasks)
+    ends = axis_of(
+        [100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0) for runs in cells.values()], low=0, high=102
+    )
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         order = runs[0].languages
@@ -52,7 +55,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
             for line in drawn:
                 tip(line, f"{language}: {before} before its hop, {at} after it, {end} at the end")
         axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
-        axes.set_ylim(-3, 103)
+        axes.set_ylim(*ends)
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
@@ -83,6 +86,8 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
 
     cells = _cells(comparison, lambda run: any(np.isfinite(_value(run, point, what)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
+    every = [[_value(run, p, what) for run in runs for p in run.curve] for runs in cells.values()]
+    ends = axis_of(every, high=102) if what != "loss" else (0.0, 0.0)
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         lengths = _steps_of_hops(runs)
@@ -115,7 +120,7 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
         axes.set_xlim(0, 1.02 * starts[-1] or 1)
         axes.tick_params(axis="x", labelsize=7)
         if what != "loss":
-            axes.set_ylim(-3, 103)
+            axes.set_ylim(*ends)
 
     ylabel = "training loss" if what == "loss" else f"dev {METRIC_NAMES[what]}"
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
@@ -163,7 +168,7 @@ def _page(
 
     labels = list(dict.fromkeys(label for label, _ in cells))
     orders = sorted({order for _, order in cells}, key=natural)
-    width, height = max(2.1, min(5.2, 11 / len(orders))), 1.75 if len(labels) > 1 else 3.0
+    width, height = max(2.1, min(3.6, 11 / len(orders))), 1.75 if len(labels) > 1 else 2.4
     runs = next(iter(cells.values()))
     size = (max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
     figure = Figure(figsize=size, layout="constrained")

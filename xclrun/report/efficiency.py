@@ -17,7 +17,7 @@ from xclrun.analysis.points import Selected, learning_curve, selection
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.settings import natural
 from xclrun.report.plots import figure_of, legend, plain, titled, where
-from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tip
+from xclrun.report.style import GREY, METRIC_NAMES, SIDES, colour, marker, tip
 from xclrun.report.tables import BOLD, Cell, Notes, Summary, Table, mark_best, percent
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def example_curves(summary: Summary, task: str) -> Figure | None:
         axes.set_visible(False)
     for axes, order in zip(grid.flat, sorted(curves, key=natural), strict=False):
         for label, (x, y) in curves[order].items():
-            k = labels.index(label)
+            k = list(summary.comparison.strategies).index(label)
             every = max(1, len(x) // 12)
             (line,) = axes.plot(x, y, color=colour(k), marker=marker(k), markevery=every, markersize=4, linewidth=1.2)
             area = np.trapezoid(y, x) / x[-1]
@@ -134,7 +134,7 @@ def example_curves(summary: Summary, task: str) -> Figure | None:
         axes.set_xlabel("sentences of the stream seen", fontsize=8)
         plain(axes)
     grid[0, 0].set_ylabel(f"mean {METRIC_NAMES[task]}", fontsize=8)
-    legend(figure, labels)
+    legend(figure, labels, summary.comparison.strategies)
     titled(
         figure, f"{where(summary)}: {METRIC_NAMES[task]} over all languages by sentences seen (dotted: ends of hops)"
     )
@@ -149,9 +149,9 @@ def selections(summary: Summary, found: Mapping[str, Selected], task: str) -> Fi
     scores, agreement = figure.subplots(1, 2)
     places = np.arange(len(found))
     series = (
-        (scores, (("selected", "selected: dev of the hop's languages", 1, -0.1),
-                  ("oracle", "oracle: dev of the language itself", 2, 0.1))),
-        (agreement, (("source", "dev of the hop's languages", 1, -0.1), ("own", "dev of the language itself", 2, 0.1))),
+        (scores, (("selected", "selected: dev of the hop's languages", 0, -0.1),
+                  ("oracle", "oracle: dev of the language itself", 1, 0.1))),
+        (agreement, (("source", "dev of the hop's languages", 0, -0.1), ("own", "dev of the language itself", 1, 0.1))),
     )  # fmt: skip
     for axes, pairs in series:
         for name, told, k, shift in pairs:
@@ -160,8 +160,8 @@ def selections(summary: Summary, found: Mapping[str, Selected], task: str) -> Fi
                 100 * _mean(getattr(of, f"{name}_spread")) if axes is scores else math.nan for of in found.values()
             ]
             half = None if np.isnan(spreads).any() else np.array(spreads) / 2
-            axes.errorbar(places + shift, values, yerr=half, fmt="none", ecolor=colour(k), elinewidth=1, capsize=2)
-            (points,) = axes.plot(places + shift, values, marker(k), color=colour(k), markersize=6, label=told)
+            axes.errorbar(places + shift, values, yerr=half, fmt="none", ecolor=SIDES[k], elinewidth=1, capsize=2)
+            (points,) = axes.plot(places + shift, values, marker(k), color=SIDES[k], markersize=6, label=told)
             tip(points, f"{told}: " + ", ".join(f"{label} {v:.2f}" for label, v in zip(found, values, strict=True)))
         axes.set_xticks(places, list(found), rotation=35, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.6, len(found) - 0.4)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.report.style import METRIC_NAMES, short, tickless, tip
+from xclrun.report.style import METRIC_NAMES, axis_of, short, tickless, tip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +38,9 @@ def heatmap(record: RunRecord, task: str) -> Figure:
     figure = Figure(figsize=(max(4.2, 2.3 + 0.62 * columns), 1.75 + 0.42 * rows), layout="constrained")
     axes = figure.subplots()
     axes.set_facecolor("#dddddd")
-    image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=0, vmax=100, aspect="auto")
-    _numbers(axes, scores)
+    ends = axis_of([scores])
+    image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
+    _numbers(axes, scores, ends)
     _outlines(axes, record)
     axes.set_xticks(range(columns), record.languages, rotation=0 if short(record.languages) else 45)
     axes.set_yticks(range(rows), hop_names(record))
@@ -47,9 +48,9 @@ def heatmap(record: RunRecord, task: str) -> Figure:
     tickless(axes)
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label=METRIC_NAMES[task], fraction=0.06, pad=0.02)
-    shots = "" if record.shots is None else f" · K = {record.shots}"
-    bucket = "" if record.bucket is None else f" · bucket {record.bucket}"
-    title = f"{record.strategy} · {record.order} · seed {record.seed}{shots}{bucket}"
+    shots = "" if record.shots is None else f", K = {record.shots}"
+    bucket = "" if record.bucket is None else f", bucket {record.bucket}"
+    title = f"Score matrix: {record.strategy}, {record.order}, seed {record.seed}{shots}{bucket} ({task})"
     figure.suptitle(textwrap.fill(title, max(34, 9 * columns)), fontsize=10)
     figure.supxlabel(f"{record.dataset} · {record.model} · run {record.run_id}", fontsize=6, color="#555555")
     return figure
@@ -74,13 +75,17 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
     for axes in grid.flat[len(strategies) :]:
         axes.set_visible(False)
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
+    matrices = {
+        label: 100 * np.mean([r.scores[TASKS[task]] for r in runs], axis=0) for label, runs in strategies.items()
+    }
+    ends = axis_of(matrices.values())  # one scale for all panels
     for k, (axes, (label, runs)) in enumerate(zip(grid.flat, strategies.items(), strict=False)):
-        scores = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
+        scores = matrices[label]
         axes.set_facecolor("#dddddd")
-        image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=0, vmax=100, aspect="auto")
+        image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
         # Of the axes: a title of the image would be hidden by the numbers on it.
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
-        _numbers(axes, scores, 6.5)
+        _numbers(axes, scores, ends, 6.5)
         _outlines(axes, runs[0])
         # What the panel below, or the first of its row, has too is said there once.
         below, first = k + columns < len(strategies), k - k % columns
@@ -96,7 +101,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
     figure.colorbar(image, ax=shown, label=METRIC_NAMES[task], fraction=0.05, pad=0.01)
     figure.supxlabel("evaluated on", fontsize=8)
     figure.supylabel("after hop", fontsize=8)
-    figure.suptitle(textwrap.fill(title, int(13 * figure.get_size_inches()[0])), fontsize=10)
+    figure.suptitle(textwrap.fill(f"{title} ({task})", int(13 * figure.get_size_inches()[0])), fontsize=10)
     return figure
 
 
@@ -108,10 +113,11 @@ def hop_names(record: RunRecord) -> list[str]:
     return ["0 (before)", *(f"{i} {language}{alone}" for i, language in enumerate(record.languages, start=1))]
 
 
-def _numbers(axes: Axes, scores: np.ndarray, size: float = 8) -> None:
-    """Write each value into its cell, dark on light and light on dark."""
+def _numbers(axes: Axes, scores: np.ndarray, ends: tuple[float, float], size: float = 8) -> None:
+    """Write each value into its cell, dark on light and light on dark; ``ends``: of the colour scale."""
+    middle = ends[0] + 0.6 * (ends[1] - ends[0])
     for (i, j), score in np.ndenumerate(scores):
-        text, ink = ("–", "black") if np.isnan(score) else (f"{score:.1f}", "white" if score < 60 else "black")
+        text, ink = ("–", "black") if np.isnan(score) else (f"{score:.1f}", "white" if score < middle else "black")
         # Numbers lie inside their cells: the layout, whose time is what measuring text takes, need not look at them.
         axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=size, in_layout=False)
 

@@ -48,6 +48,12 @@ KINDS = {
     "bca": "95 % BCa interval",
     "paper": "bootstrap mean ± t·s/√B: the standard error of the bootstrap mean, no interval for the score",
 }
+PAIRS_TOLD = (
+    "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
+    "between replicates, with 95 % interval",
+    "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs; mixed model: t with "
+    "Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of these runs alone",
+)
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
 
 
@@ -188,10 +194,38 @@ class Inference:
 
     def pairs(self, task: str, name: str) -> Table | None:
         """Return all pairs of strategies by every test."""
+        made = self._pairs(task, name, reasons := Notes())
+        if made is None:
+            return None
+        names, rows = made
+        tests = self.tests[task, name]
+        notes = (*reasons.lines(), f"{tests.told}; the replicates are the blocks", *PAIRS_TOLD)
+        title = f"{task.capitalize()} {name}: pairs of strategies"
+        return Table(title, ("a", "b", "Δ", "interval", "d_z", *names), tuple(rows), notes, left=2)
+
+    def all_pairs(self) -> Table | None:
+        """Return the pairs of all measures of all tasks in one table."""
+        reasons = Notes()
+        made = {(task, name): self._pairs(task, name, reasons) for task in self.comparison.tasks for name in TESTED}
+        found = {key: value for key, value in made.items() if value is not None}
+        if not found:
+            return None
+        names = list(dict.fromkeys(name for columns, _ in found.values() for name in columns))
+        rows = []
+        for (task, name), (columns, own) in found.items():
+            for row in own:
+                p_values = dict(zip(columns, row[5:], strict=True))
+                rows.append((task, name, *row[:5], *(p_values.get(column, Cell("–")) for column in names)))
+        told = dict.fromkeys(f"{self.tests[key].told}; the replicates are the blocks" for key in found)
+        header = ("task", "measure", "a", "b", "Δ", "interval", "d_z", *names)
+        return Table("All pairs of strategies", header, tuple(rows), (*reasons.lines(), *told, *PAIRS_TOLD), left=4)
+
+    def _pairs(self, task: str, name: str, reasons: Notes) -> tuple[list[str], list[tuple[str, ...]]] | None:
+        """Return the names of the tests, and a row for each pair."""
         tests = self.tests.get((task, name))
         if tests is None:
             return None
-        data, reasons = tests.averaged, Notes()
+        data = tests.averaged
         columns = {
             "Tukey, orders (CCL)": tests.paper[1],
             "Tukey, blocks": tests.blocked[1],
@@ -200,7 +234,7 @@ class Inference:
             "Wilcoxon": wilcoxon(data),
         }
         bootstrap = self._bootstrap_p(task, name, data)
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for k, pair in enumerate(columns["paired t"]):
             blocked = columns["Tukey, blocks"][k]
             interval = f"[{percent(blocked.low)}, {percent(blocked.high)}]" if blocked.low == blocked.low else "–"
@@ -212,16 +246,7 @@ class Inference:
             rows.append((pair.a, pair.b, Cell(percent(pair.difference), pair.difference), interval,
                          Cell(effect, pair.effect), *told))  # fmt: skip
         names = [*columns, *(["paired bootstrap"] if bootstrap is not None else [])]
-        notes = [
-            *reasons.lines(),
-            f"{tests.told}; the replicates are the blocks",
-            "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
-            "between replicates, with 95 % interval",
-            "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs; mixed model: t with "
-            "Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of these runs alone",
-        ]
-        title = f"{task.capitalize()} {name}: pairs of strategies"
-        return Table(title, ("a", "b", "Δ", "interval", "d_z", *names), tuple(rows), tuple(notes), left=2)
+        return names, rows
 
     def _bootstrap_p(self, task: str, name: str, data: Replicates) -> list[float] | None:
         resampled = self.resampled.get(task)
@@ -279,7 +304,7 @@ class Inference:
         from matplotlib.figure import Figure
 
         most = max(len(tests.data.strategies) for tests in shown.values())
-        side = max(1.9, 0.43 * most + 0.3)
+        side = max(1.3, 0.43 * most + 0.3)
         # Side by side as long as the digits can be read on a page of usual width; else two by two.
         columns = len(shown) if side * len(shown) <= WIDEST else min(2, len(shown))
         rows = math.ceil(len(shown) / columns)

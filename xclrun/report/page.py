@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ import xclrun
 from xclrun.analysis.record import RunRecord
 from xclrun.names import escape, link, slug
 from xclrun.report.sections import Part, Shown
+from xclrun.report.style import TITLE
 from xclrun.report.tables import Cell, Table
 
 CAPTIONS = {
@@ -137,7 +139,10 @@ def _navigation(sections: Sequence[Shown]) -> str:
 
 def _section(k: int, section: Shown, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
     parts = [_part(f"s{k}-{i}", part, figures, behind) for i, part in enumerate(section.parts)]
-    return "\n".join([f'<h2 id="s{k}">{escape(section.title)}</h2>', _notes(section.notes), *parts])
+    found = "".join(f"<p>{escape(text)}</p>" for text in section.findings)
+    opening = f'<div class="found"><h3>What was found</h3>{found}</div>' if found else ""
+    head = f'<h2 id="s{k}">{escape(section.title)}</h2>'
+    return "\n".join([head, opening, _notes(section.notes), *parts])
 
 
 def _part(anchor: str, part: Part, figures: Mapping[str, str], behind: Mapping[tuple[str, ...], int]) -> str:
@@ -152,18 +157,20 @@ def _part(anchor: str, part: Part, figures: Mapping[str, str], behind: Mapping[t
 
 
 def _plot(name: str, svg: str) -> str:
+    """Return a figure under its caption: its kind, its own title (which the page does not draw again), its files."""
     kind = next((k for k in CAPTIONS if name.startswith(k)), "")
-    caption = CAPTIONS.get(kind, name)
-    width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', svg)
-    drawing = svg[svg.index("<svg") :]
-    wide = f' style="--wide:{float(width[1]) * 1.25:.0f}px"' if width else ""
+    caption, drawing = CAPTIONS.get(kind, name), svg[svg.index("<svg") :]
+    titled = re.search(rf'<svg[^>]*? {TITLE}="([^"]*)"', drawing)
+    title = html.unescape(titled[1]) if titled else ""
+    width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', drawing)
+    wide = f' style="--wide:{float(width[1]) * 1.2:.0f}px"' if width else ""
     files = " · ".join(
         f'<a href="{link("figures", f"{slug(name)}.{suffix}")}">{suffix}</a>' for suffix in ("png", "pdf", "svg")
     )
-    label = f'<svg role="img" aria-label="{escape(caption)}"'
+    label = f'<svg role="img" aria-label="{escape(": ".join(filter(None, (caption, title))))}"'
     return (
-        f'<figure class="plot"{wide}>{drawing.replace("<svg", label, 1)}'
-        f"<figcaption>{escape(caption)} <small>({files})</small></figcaption></figure>"
+        f'<figure class="plot"{wide}><figcaption>{escape(caption)} <span>{escape(title)}</span> '
+        f'<small>({files})</small></figcaption><div class="drawn">{drawing.replace("<svg", label, 1)}</div></figure>'
     )
 
 

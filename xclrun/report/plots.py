@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
 from xclrun.analysis.settings import config_settings, content_settings
-from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, colour, marker, tickless, tip
+from xclrun.report.style import GREY, METRIC_NAMES, SIDES, WIDEST, colour, marker, places, tickless, tip
 from xclrun.report.tables import Summary
 from xclrun.task import INTENT_ACCURACY, Metric
 
@@ -37,7 +37,7 @@ def trade_offs(summary: Summary, task: str) -> Figure | None:
     figure = figure_of(3.3 * len(shown) + 1.9, 3.5)
     grid = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, name in zip(grid, shown, strict=True):
-        for k, label in enumerate(labels):
+        for label, k in places(labels, comparison.strategies).items():
             x, y = -100 * summary.value(label, task, "F"), 100 * summary.value(label, task, name)
             if math.isnan(y):
                 continue
@@ -50,7 +50,7 @@ def trade_offs(summary: Summary, task: str) -> Figure | None:
         axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)
         axes.set_title({"FP": "final performance", "T": "transfer", "T0": "zero-shot transfer"}[name], fontsize=9)
         plain(axes)
-    legend(figure, labels)
+    legend(figure, labels, comparison.strategies)
     titled(figure, f"{where(summary)}: {METRIC_NAMES[task]}, against negative forgetting (right and up is better)")
     return figure
 
@@ -68,7 +68,9 @@ def distances(summary: Summary, task: str) -> Figure | None:
         return None
     figure = figure_of(6.6, 3.4)
     axes = figure.subplots()
-    for k, (label, gains) in enumerate(lines.items()):
+    of = places(lines, summary.comparison.strategies)
+    for label, gains in lines.items():
+        k = of[label]
         hops = np.arange(1, len(gains) + 1)
         (line,) = axes.plot(hops, gains, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
         tip(line, f"{label}: " + ", ".join(f"{gain:.2f} at {hop}" for hop, gain in zip(hops, gains, strict=True)))
@@ -77,7 +79,7 @@ def distances(summary: Summary, task: str) -> Figure | None:
     axes.set_xlabel("distance: hops until the language is learnt", fontsize=8)
     axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
     plain(axes)
-    legend(figure, list(lines))
+    legend(figure, list(lines), summary.comparison.strategies)
     titled(figure, f"{where(summary)}: zero-shot {METRIC_NAMES[task]} by distance")
     return figure
 
@@ -111,15 +113,15 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
     across, down = (len(shown), 1) if width * len(shown) <= WIDEST else (1, len(shown))
     figure = figure_of(max(6.5, 1.5 + width * across), 0.4 + 3.4 * down)
     for axes, (name, them) in zip(figure.subplots(down, across, squeeze=False).ravel(), shown.items(), strict=True):
-        for side, look in ((0, "#0072B2"), (1, "#D55E00")):
+        for side, look in enumerate(SIDES):
             drawn = [[100 * v for v in pair[side]] for pair in them.values()]
-            places = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)
+            at = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)
             boxes = axes.boxplot(
-                drawn, positions=places, widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
+                drawn, positions=at, widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
                 boxprops={"facecolor": look, "alpha": 0.35, "edgecolor": look}, medianprops={"color": look},
                 whiskerprops={"color": look}, capprops={"color": look},
             )  # fmt: skip
-            for place, own, label, box in zip(places, drawn, them, boxes["boxes"], strict=True):
+            for place, own, label, box in zip(at, drawn, them, boxes["boxes"], strict=True):
                 (dots,) = axes.plot([place] * len(own), own, ".", color=look, markersize=3)
                 hops = "one-hop" if side == 0 else "multi-hop"
                 for artist in (box, dots):
@@ -132,7 +134,7 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
 
     handles = [
         Patch(facecolor=c, alpha=0.5, label=name)
-        for c, name in (("#0072B2", "one-hop: first two hops"), ("#D55E00", "multi-hop: whole stream"))
+        for c, name in zip(SIDES, ("one-hop: first two hops", "multi-hop: whole stream"), strict=True)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     titled(figure, f"{where(summary)}: {METRIC_NAMES[task]}, one-hop and multi-hop")
@@ -156,8 +158,9 @@ def memory_curve(summary: Summary, task: str) -> Figure | None:
         return None
     figure = figure_of(9.6 if len(lines) == 1 else 11.6, 2.9)
     for axes, name in zip(figure.subplots(1, 4), ("F", "T", "T0", "FP"), strict=True):
-        for k, sizes in enumerate(lines.values(), start=1):
+        for sizes in lines.values():
             x = sorted(sizes)
+            k = list(summary.comparison.strategies).index(sizes[x[0]])
             y = [100 * summary.value(sizes[size], task, name) for size in x]
             of = "er" if len(lines) == 1 else re.sub(r"memory=\d+, |(, )?memory=\d+", "", sizes[x[0]]).replace("()", "")
             (line,) = axes.plot(x, y, f"{marker(k)}-", color=colour(k), label=textwrap.fill(of, 26), markersize=4)
@@ -236,13 +239,13 @@ def plain(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def legend(figure: Figure, labels: Sequence[str]) -> None:
-    """Name the strategies at the right, in their colours and markers."""
+def legend(figure: Figure, labels: Sequence[str], of: Iterable[str]) -> None:
+    """Name the strategies at the right, in the colours and markers that they have among all (``of``)."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], linestyle="", color=colour(k), marker=marker(k), label=textwrap.fill(label, 26))
-        for k, label in enumerate(labels)
+        for label, k in places(labels, of).items()
     ]
     figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
 

@@ -17,6 +17,7 @@ from xclrun.report import efficiency, plots
 from xclrun.report.costs import fairness
 from xclrun.report.curves import learning_curves, training_curves
 from xclrun.report.figures import heatmaps
+from xclrun.report.findings import findings
 from xclrun.report.inference import Inference
 from xclrun.report.published import beside_ours
 from xclrun.report.tables import DEFINITIONS, SHOWN, Summary, Table
@@ -68,6 +69,10 @@ class Shown(Protocol):
     @property
     def notes(self) -> list[str]: ...
     @property
+    def findings(self) -> list[str]:
+        """What was found, in words; one paragraph each."""
+
+    @property
     def terminal(self) -> list[Table]: ...
     @property
     def lead(self) -> list[Table]: ...
@@ -84,6 +89,7 @@ class Section:
     summary: Summary
     parts: list[Part]
     notes: list[str]
+    findings: list[str] = field(default_factory=list)
 
     @property
     def comparison(self) -> Comparison:
@@ -173,7 +179,9 @@ def make_section(
         _confusion(summary, predictions),
         Part("Budgets", [fairness(comparison, tried, inference.baseline)]),
     ]
-    return Section(summary, [part for part in parts if part.tables or part.figures], [*notes, *told])
+    return Section(
+        summary, [part for part in parts if part.tables or part.figures], [*notes, *told], findings(inference)
+    )
 
 
 def parts_of_runs(comparison: Comparison) -> list[Part]:
@@ -233,7 +241,9 @@ def _significance(inference: Inference) -> Part:
         "strategies is no error."
     )
     part = Part("Intervals and tests", text=text)
-    part.tables = [table for table in (inference.intervals(), inference.anovas()) if table is not None]
+    part.tables = [
+        table for table in (inference.intervals(), inference.anovas(), inference.all_pairs()) if table is not None
+    ]
     comparison = inference.comparison
     for task in comparison.tasks:
         name = f"{_where(comparison)}_{task}"
@@ -242,9 +252,6 @@ def _significance(inference: Inference) -> Part:
                 (f"p_values_{name}", partial(inference.p_values, task)),
                 (f"critical_{name}", partial(inference.critical_differences, task)),
             ]
-        for measure in SHOWN:
-            table = inference.pairs(task, measure)
-            part.tables += [table] if table is not None else []
     return part
 
 

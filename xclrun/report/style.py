@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from xclrun.names import slug
+from xclrun.names import escape, slug
 from xclrun.store.files import atomic_write
 from xclrun.task import METRICS
 
@@ -18,14 +18,22 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe & Ito 2008, their yellow darkened to show on white; beyond the eighth they come again with another marker.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C00")
+# Okabe & Ito 2008, their yellow darkened to show on white; then those of Tol's muted scheme (2021) that differ from
+# them, and two more. Beyond the sixteenth they come again with another marker.
+COLOURS = (
+    "#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C00",
+    "#332288", "#882255", "#44AA99", "#661100", "#AA4499", "#117733", "#6699CC", "#B8860B",
+)  # fmt: skip
+# For what is no strategy, language or seed: two sides of one thing.
+SIDES = ("#5B7083", "#C9A66B")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
 FORMATS = ("png", "pdf", "svg")
 DPI = 150
 WIDEST = 14.0  # inches of panels side by side: shrunk to a page's width, more cannot be read
 TIP = "tip:"
+# The attribute of an SVG that holds its title, and the class of the group that draws it.
+TITLE = "data-title"
 
 METRIC_NAMES = {metric.short: f"{metric.title} (%)" for metric in METRICS}
 
@@ -36,8 +44,32 @@ def colour(k: int) -> str:
 
 
 def marker(k: int) -> str:
-    """Return the marker of the k-th line: no two of the first 64 lines share both colour and marker."""
+    """Return the marker of the k-th line: no two of the first 128 lines share both colour and marker."""
     return MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
+
+
+def places(names: Iterable[str], of: Iterable[str]) -> dict[str, int]:
+    """Return name → its place among all, so that it has one colour in all figures, whoever else is drawn beside it."""
+    every = list(of)
+    return {name: every.index(name) for name in names}
+
+
+def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: float = 100.0) -> tuple[float, float]:
+    """Return the ends of an axis that follows the data: a margin around them, on whole fives, within ``low`` to
+    ``high``, and at least ``least`` apart so that noise does not fill a figure; all of it where there are no data."""
+    import numpy as np
+
+    found = np.concatenate([np.ravel(np.asarray(value, dtype=float)) for value in values] or [np.array([])])
+    found = found[np.isfinite(found)]
+    if not found.size:
+        return low, high
+    start, end = float(found.min()), float(found.max())
+    margin = max(0.04 * (end - start), (least - (end - start)) / 2, 0.5)
+    start, end = 5 * np.floor((start - margin) / 5), 5 * np.ceil((end + margin) / 5)
+    start, end = max(low, start), min(high, end)
+    if end - start < least:
+        start, end = (max(low, end - least), end) if end == high else (start, min(high, start + least))
+    return float(start), float(end)
 
 
 def short(names: Sequence[str]) -> bool:
@@ -56,6 +88,9 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+    title = figure.get_suptitle().replace("\n", " ")
+    if figure._suptitle is not None:  # type: ignore[attr-defined]
+        figure._suptitle.set_gid(TITLE)  # type: ignore[attr-defined]
     settle(figure)
     figure.dpi = DPI
     # Not by `savefig`, which draws everything a second time for a layout that is settled.
@@ -73,7 +108,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
             write[suffix](buffer, metadata=metadata)
         content = buffer.getvalue()
-        atomic_write(path, _with_tips(content.decode()).encode() if suffix == "svg" else content)
+        atomic_write(path, _marked(content.decode(), title).encode() if suffix == "svg" else content)
         paths.append(path)
     return paths
 
@@ -120,6 +155,8 @@ def tip(artist: Artist, text: str) -> None:
     artist.set_gid(f"{TIP}{text}")
 
 
-def _with_tips(svg: str) -> str:
-    """Turn the names that `tip` gave to groups into titles, which browsers show."""
-    return re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
+def _marked(svg: str, title: str) -> str:
+    """Turn the names that `tip` gave to groups into titles, which browsers show; say which group is the title."""
+    svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
+    svg = svg.replace(f'<g id="{TITLE}">', f'<g class="{TITLE}">')
+    return svg.replace("<svg ", f'<svg {TITLE}="{escape(title)}" ', 1) if title else svg

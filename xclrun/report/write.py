@@ -254,7 +254,9 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
     lines += [f"- **{name}** {text}" for name, text in defined.items()]
     lines += ["", "↑ higher is better, ↓ lower is better.", ""]
     for section in report.sections:
-        lines += [f"## {markdown(section.title)}", "", *(table.markdown() for table in section.lead)]
+        lines += [f"## {markdown(section.title)}", ""]
+        lines += [line for text in section.findings for line in (markdown(text), "")]
+        lines += [*(table.markdown() for table in section.lead)]
         lines += [table.markdown() for part in section.parts for table in part.tables]
         if section.notes:
             lines += ["### What is missing, what differs", "", *(f"- {markdown(note)}" for note in section.notes), ""]

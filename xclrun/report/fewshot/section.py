@@ -53,6 +53,11 @@ class FewShotSection:
         return f"few_shot_{self.dataset}_{self.model}"
 
     @property
+    def findings(self) -> list[str]:
+        """None: these tables have intervals, and no test of one strategy against another."""
+        return []
+
+    @property
     def lead(self) -> list[Table]:
         return []
 

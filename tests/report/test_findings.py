@@ -1,0 +1,67 @@
+"""What the page says was found: the tested numbers, and nothing that was not tested."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
+from xclrun.report.findings import UNTESTED, findings
+from xclrun.report.inference import Inference
+
+from .study import LANGUAGES, run, study
+
+ALL = ("h2l", "l2h", "order3", "order4")
+
+
+def inference(records: list[RunRecord]) -> Inference:
+    return Inference(comparisons(records)[0], References(records), {})
+
+
+def test_they_say_who_forgets_least_by_how_much_and_with_which_p() -> None:
+    made = inference(study(("naive", "er", "kd_logit", "multilingual"), ALL, (1, 2)))
+    intent, slots, caveat = findings(made)
+    table = made.pairs("intent", "F")
+    assert table is not None
+    rows = {frozenset(row[:2]): dict(zip(table.header, row, strict=True)) for row in table.rows}
+    row = rows[frozenset({"er", "naive"})]
+    assert "er forgets least of 3 strategies (F " in intent  # a reference is none of them
+    assert f", {row['Δ'].lstrip('-')} points less than naive, the baseline (Tukey's HSD over orders, p " in intent
+    p = row["Tukey, blocks"]
+    assert re.search(rf"over orders, p (= )?{re.escape(p)}\)\.", intent)
+    assert slots.startswith("Slot F1: er forgets least of 3 strategies (F ")
+    assert caveat.startswith("Caveat: replicates: 4 orders (8 runs of each strategy; ")
+    assert "with 4 replicates a paired t-test finds a difference of" in caveat
+
+
+def test_what_a_test_does_not_tell_apart_is_no_finding() -> None:
+    records = study(("naive",), ALL, (1,))
+    # Of one making, but for the noise.
+    records += [
+        replace(run("naive", r.order, 9, r.languages), strategy="twin", seed=1, run_id=f"twin-{r.order}")
+        for r in records
+    ]
+    intent, *_ = findings(inference(records))
+    assert intent.count("; this may be chance (Tukey") == intent.count("no difference is shown") >= 1
+    assert "zero" not in intent  # T and T0 are told where they differ alone
+
+
+def test_the_best_is_compared_with_the_next_where_it_is_the_baseline() -> None:
+    records = study(("naive", "er", "kd_logit"), ALL, (1,))
+    comparison = comparisons(records)[0]
+    made = Inference(comparison, References(records), {}, baseline="er")
+    (intent, *_) = findings(made)
+    assert re.search(
+        r"er forgets least of 3 strategies \(F -?[\d.]+ points\), [\d.]+ points less than kd_logit \(Tukey", intent
+    )
+
+
+def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
+    records = study(("naive",), ALL, (1,))
+    twins = [replace(r, strategy="twin", run_id=f"twin-{r.order}") for r in records]
+    (intent, *_) = findings(inference([*records, *twins]))
+    assert "naive and twin have the same F, " in intent or "twin and naive, the baseline, have the same F, " in intent
+    assert findings(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED]
+    assert findings(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED]
