@@ -128,31 +128,27 @@ def _hydra_main(arguments: list[str]) -> None:
 def _completion(arguments: list[str]) -> int:
     """Print what the shell asks for: Hydra's script that sets completion up, or the words that may come next."""
     from xclrun import command as commands
-    from xclrun.compose import register
 
     possible = [f"{what}={shell}" for what in ("install", "uninstall", "query") for shell in ("bash", "fish", "zsh")]
     if len(arguments) != 1 or arguments[0] not in possible:
         raise UsageError(f"-sc {' '.join(arguments)}: needs one of {', '.join(possible)}")
-    register()
     if not arguments[0].startswith("query="):
+        from xclrun.compose import register
+
+        register()
         _hydra_main(["--shell-completion", *arguments])
         return 0
-    program, *typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")
-    if len(typed) > 1 and typed[0] in commands.COMMANDS:
-        if typed[0] != "plan" or typed[-1].startswith("-"):
-            print(" ".join(commands.options(typed[0])))
-            return 0
-        # What follows `plan` is completed as if the word were not there.
-        typed = ["", *typed[1:]]
-    os.environ["COMP_LINE"] = " ".join([program, *typed])
-    with contextlib.redirect_stdout(io.StringIO()) as told:
-        _hydra_main(["--shell-completion", *arguments])
-    words = [word for word in told.getvalue().split() if not word.startswith("schema")]
-    # Hydra completes no group that has a group below it; strategy/expansion is given as strategy.expansion.
-    words = ["strategy=" if word == "strategy" else word for word in words]
-    if len(typed) <= 1:
-        words += [name for name in commands.COMMANDS if name.startswith("".join(typed))]
-    print(" ".join(words))
+    from xclrun.completion import complete
+
+    typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")[1:]
+    command = typed[0] if len(typed) > 1 else ""
+    if command in commands.COMMANDS and (command not in commands.TAKE_OVERRIDES or typed[-1].startswith("-")):
+        words = commands.options(command)
+    else:
+        words = complete(typed)
+        if len(typed) <= 1:
+            words += [name for name in commands.COMMANDS if name.startswith("".join(typed))]
+    print(("\n" if arguments[0].endswith("fish") else " ").join(words))
     return 0
 
 

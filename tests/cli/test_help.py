@@ -25,21 +25,26 @@ from .conftest import SMALL, Told
 HEAVY = ("torch", "transformers", "mlflow", "datasets", "pandas", "matplotlib")
 
 
-def test_help_lists_commands_groups_and_choices(xclrun: Callable[..., Told]) -> None:
+def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -> None:
     told = xclrun("--help")
     assert told.code == 0
     assert told.err == ""
     lines = told.out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 110
     for name, what in COMMANDS.items():
         assert f"  {name:<10} {what}" in lines
     assert any("strategy.expansion=" in line for line in lines)
     for group, by_choice in choices().items():
         if group == "strategy/expansion":
             continue  # These are strategies, listed there.
-        assert f"  {group}" in lines
-        for choice in by_choice:
-            assert any(line.startswith(f"    {choice} ") for line in lines), f"{group}={choice}"
-    assert max(map(len, lines)) <= 160
+        assert any(line.startswith(f"  {group} ") for line in lines)
+        for asked in ((), (group,)):
+            listed = xclrun("list", *asked).out.splitlines()
+            assert listed.index(group) == 0 or not asked
+            for choice, comment in by_choice.items():
+                assert any(line.split() == [choice, *comment.split()] for line in listed), f"{group}={choice}"
+    assert xclrun("list", "strategi").line.startswith("list: no group is called 'strategi'; did you mean 'strategy'?")
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["help"], ["strategy=er", "--help"], ["-m", "-h"], ["--hydra-help"]])
@@ -191,9 +196,26 @@ def test_choices_are_completed(complete: Callable[[str], list[str]]) -> None:
     assert set(complete("xclrun sweep=")) == {f"sweep={name}" for name in choices()["sweep"]}
 
 
-def test_keys_are_completed(complete: Callable[[str], list[str]]) -> None:
+def test_keys_are_completed(complete: Callable[[str], list[str]], here: Path) -> None:
     assert {"trainer.lr=", "trainer.epochs="} <= set(complete("xclrun trainer."))
     assert complete("xclrun strategy=er strategy.m") == ["strategy.memory="]
+    assert complete("xclrun strategy=er_750 strategy.me") == ["strategy.memory="], "of the file that it is made from"
+    nested = complete("xclrun experiment=fewshot protocol.source_trainer.")
+    assert {f"protocol.source_trainer.{key}=" for key in ("lr", "epochs")} <= set(nested)
+    assert complete("xclrun dataset.buckets.sam") == ["dataset.buckets.sampler="]
+    assert complete("xclrun --config-dir mine strategy=mi") == []
+    (here / "mine/strategy").mkdir(parents=True)
+    (here / "mine/strategy/mine.yaml").touch()
+    assert complete("xclrun --config-dir mine strategy=er,mi") == ["strategy=er,mine"]
+
+
+def test_completion_needs_no_hydra_so_that_it_takes_a_fraction_of_a_second(run_python: Callable[..., str]) -> None:
+    code = (
+        "import sys\nfrom xclrun.cli import main\nmain(['-sc', 'query=bash'])\n"
+        "print([name for name in ('hydra', 'torch', 'pandas') if name in sys.modules])"
+    )
+    told = run_python(code, COMP_LINE="xclrun sweep=demo trainer.l").splitlines()
+    assert told == ["trainer.lr=", "[]"]
 
 
 def test_commands_and_their_options_are_completed(complete: Callable[[str], list[str]]) -> None:

@@ -12,6 +12,7 @@ from xclrun.config import choices
 
 # Name → what it does, in a few words; the file of the same name has its `main`.
 COMMANDS = {
+    "list": "what can be chosen in a group, and what each choice is",
     "report": "tables and figures over what has run",
     "plan": "what a command would do: runs, trainings after sharing, time, disk",
     "data": "audit a dataset: sizes, labels, sentences that splits share, word pieces",
@@ -25,6 +26,9 @@ COMMANDS = {
     "store": "look after the trained hops: list, remove, verify",
     "selftest": "kill small runs on this machine, continue them, compare",
 }
+
+# Those that take KEY=VALUE as `xclrun` itself does.
+TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
@@ -41,47 +45,41 @@ def options(name: str) -> list[str]:
 
 
 def overview() -> str:
-    """Return the text of ``xclrun --help``: usage, subcommands, groups and choices."""
+    """Return the text of ``xclrun --help``, which fits a screen: usage, subcommands, groups, some choices."""
+    from xclrun.command.list import in_order
+
     found = choices()
-    lines = [
-        "xclrun: cross-lingual continual learning experiments",
-        "",
-        "usage: xclrun KEY=VALUE … [-m]          run jobs; several values make a sweep: strategy=naive,er seed=1,2 -m",
-        "       xclrun COMMAND [--help]",
-        "",
-        "commands:",
-        *(f"  {name:<10} {what}" for name, what in COMMANDS.items()),
-        "",
-        "choices (GROUP=CHOICE):",
-    ]
     # Those beneath a strategy are strategies, told there.
     found.pop("strategy/expansion")
-    for group in sorted(found, key=lambda g: _ORDER.index(g) if g in _ORDER else len(_ORDER)):
-        lines.append(f"  {group}")
-        lines += [f"    {choice:<13} {comment}"[:158] for choice, comment in found[group].items()]
-    lines += [
-        "",
-        "values (KEY=VALUE), for example: trainer.epochs=3 trainer.lr=1e-4 dataset.max_train=500 order=[en,de,th]",
-        "  strategy.expansion=lang_spec_task  parts of their own for languages beneath er, agem, ewc, kd_… (or null)",
-        "  xclrun --cfg job                   every value, with strategy=… and the like as they would be run",
-        "  xclrun --config-dir DIR …          your own YAML files too: DIR/strategy/mine.yaml is strategy=mine",
-        '  xclrun -sc install=bash            shell completion: eval "$(xclrun -sc install=bash)"',
-        "  XCLRUN_OUTPUTS=DIR, paths.outputs=DIR   where everything is written (default: outputs)",
-        "  XCLRUN_DEBUG=1                     full tracebacks",
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            "xclrun: cross-lingual continual learning experiments",
+            "",
+            "usage: xclrun KEY=VALUE … [-m]       run jobs; several values make a sweep: strategy=naive,er seed=1,2 -m",
+            "       xclrun COMMAND [--help]",
+            "",
+            "commands:",
+            *(f"  {name:<10} {what}" for name, what in COMMANDS.items()),
+            "",
+            "choices (GROUP=CHOICE); `xclrun list GROUP` names them all, and says what each is:",
+            *(f"  {group:<15} {_some([*found[group]], 84)}" for group in in_order(found)),
+            "",
+            "values (KEY=VALUE), for example: trainer.epochs=3 trainer.lr=1e-4 dataset.max_train=500 order=[en,de,th]",
+            "  strategy.expansion=lang_spec_task  parts of their own for languages beneath er, agem, ewc, kd_…",
+            "  xclrun --cfg job strategy=…        every value as it would be run",
+            "  xclrun --config-dir DIR …          your own YAML files too: DIR/strategy/mine.yaml is strategy=mine",
+            '  eval "$(xclrun -sc install=bash)"  completion of commands, keys and choices in the shell',
+            "  XCLRUN_OUTPUTS=DIR                 where everything is written (default: outputs)",
+            "  XCLRUN_DEBUG=1                     full tracebacks",
+        ]
+    )
 
 
-_ORDER = (
-    "dataset",
-    "order",
-    "strategy",
-    "model",
-    "trainer",
-    "protocol",
-    "evaluate",
-    "tracking",
-    "experiment",
-    "hydra/launcher",
-    "sweep",
-)
+def _some(names: Sequence[str], width: int) -> str:
+    """Return as many names as fit, and how many more there are."""
+    text = " ".join(names)
+    kept = [*names]  # Not list(): that is the name of a command here.
+    while len(text) > width:
+        kept.pop()
+        text = f"{' '.join(kept)} … {len(names) - len(kept)} more"
+    return text
