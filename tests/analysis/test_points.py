@@ -82,6 +82,18 @@ def test_spread_is_over_seeds_of_the_same_order() -> None:
     assert selection([run(points=())], "intent_accuracy", ("en", "de")) is None
 
 
+def test_selection_counts_each_order_the_same_however_many_seeds_it_has() -> None:
+    better = (POINTS[0], at(1, 150, (0.8, 0.3), (0.9, 0.5)), *POINTS[2:])
+    other = dataclasses.replace(run(1, points=better), languages=("de", "en"), run_id="other")
+    once = selection([run(1), other], "intent_accuracy", ("en", "de"))
+    often = selection([run(1), run(2), run(3), other], "intent_accuracy", ("en", "de"))
+    assert once is not None
+    assert often is not None
+    assert once.selected != pytest.approx(selection([run(1)], "intent_accuracy", ("en", "de")).selected)  # type: ignore[union-attr]
+    for name in ("selected", "oracle", "source", "own"):
+        np.testing.assert_allclose(getattr(often, name), getattr(once, name))
+
+
 def test_the_training_languages_of_a_hop_are_those_that_selected_its_epochs() -> None:
     curve = ({"hop": 2, "epoch": 1, "step": 1, "examples": 1, "loss": 1.0, "dev": {"de": {}, "en": {}}},)
     assert [p.sources for p in hop_points(run(), "intent_accuracy")] == [(0,), (1,)]

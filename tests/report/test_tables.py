@@ -53,7 +53,14 @@ def test_interim_rows_say_how_many_runs_they_have() -> None:
     table = summary(records).main(["intent"])
     assert [cells(table)[name,]["runs"] for name in ("naive", "er")] == ["3 of 4", "3 of 4"]
     assert any(note.startswith("interim") for note in table.notes)
-    assert not any(note.startswith("interim") for note in summary(study()).main(["intent"]).notes)
+    for by in (table, summary(records).languages("intent", "FP")):
+        assert any(
+            note.startswith("orders have unequal numbers of runs: each mean is over the means") for note in by.notes
+        )
+    whole = summary(study())
+    for by in (whole.main(["intent"]), whole.languages("intent", "FP"), summary(records).main(["intent"], "h2l")):
+        assert not any(note.startswith("orders have unequal") for note in by.notes)
+    assert not any(note.startswith("interim") for note in whole.main(["intent"]).notes)
 
 
 def test_the_table_of_orders_has_a_row_for_each_that_was_run() -> None:
