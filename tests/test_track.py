@@ -376,6 +376,7 @@ def test_params_that_are_no_identity_may_change(outputs: Path, study: Study) -> 
     config = (directory / "config.yaml").read_text()
     assert "threads: 1" in config
     (directory / "config.yaml").write_text(config.replace("threads: 1", "threads: 2"))
+    RunDirectory(directory).finish()
     mirror = Mirror(outputs, TrackingConfig())
     assert mirror.send_all(rebuild=True) == 4
     assert content(mirror)[study.run("er")]["params"]["runtime.threads"] == "1"

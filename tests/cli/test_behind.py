@@ -46,13 +46,15 @@ def test_outcomes_and_words_are_those_of_the_run(few: Run) -> None:
 def test_what_is_gone_is_a_reason(few: Run, tmp_path: Path) -> None:
     config = few.directory.config
     config.write_text(config.read_text(encoding="utf-8").replace(str(few.config.dataset.root), str(tmp_path / "gone")))
-    found = read_behind(few.outputs, [record(few.directory)])
+    few.directory.finish()
+    mine = record(few.directory)
+    found = read_behind(few.outputs, [mine])
     assert few.id not in found.words
     assert few.id in found.outcomes["slots"]
     (reason,) = found.reasons
     assert reason.startswith("words: n/a: needs the data of the runs: ")
     shutil.rmtree(few.directory.path / "predictions")
-    found = read_behind(few.outputs, [record(few.directory)])
+    found = read_behind(few.outputs, [mine])
     assert not found.outcomes
     assert found.reasons[0].startswith("predictions: n/a: ")
     with pytest.raises(OSError, match="hop-1"):

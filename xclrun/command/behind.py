@@ -33,7 +33,10 @@ def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
     vocabularies: dict[str, frozenset[str]] = {}
     for record in records:
         directory = RunDirectory(outputs / "runs" / record.run_id)
-        if not is_few_shot(record) or record.status != "finished" or not directory.finished:
+        if not is_few_shot(record) or record.status != "finished" or not directory.done.is_file():
+            continue
+        if (wrong := directory.damaged()) is not None:
+            reasons.append(f"predictions: n/a: {wrong} is missing or damaged")
             continue
         try:
             for task, outcome in outcomes(directory).items():
