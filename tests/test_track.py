@@ -23,6 +23,7 @@ from xclrun.cli import main
 from xclrun.command.plan import plan_runs
 from xclrun.config import TrackingConfig
 from xclrun.records import read_records
+from xclrun.store.rundir import RunDirectory
 from xclrun.task import BY_NAME
 from xclrun.track import VIEW, Mirror, saved_views
 from xclrun.train.listen import Listener, Progress
