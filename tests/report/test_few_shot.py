@@ -92,6 +92,7 @@ def test_published_numbers_stand_beside_ours() -> None:
     across = by_strategy(means)
     assert across is not None
     assert across.header == ("language", "K", "full", "full (FS)", "fc")
+    assert across.raised == ("bold: best of the row",)
 
 
 def test_another_source_has_no_published_numbers() -> None:

@@ -111,9 +111,9 @@ def by_strategy(own: pd.DataFrame) -> Table | None:
         "K",
         *(x for s in strategies for x in (s, *([f"{method_name(s)} (FS)"] if beside[s] else []))),
     ]
-    return Table(
-        f"{task}: what is tuned{source_name(source)}", tuple(header), tuple(body), (OVER_BUCKETS, _counts(own)), left=2
-    )
+    title, notes = f"{task}: what is tuned{source_name(source)}", (OVER_BUCKETS, _counts(own))
+    raised = ("bold: best of the row",) if any(isinstance(c, Cell) and c.best for line in body for c in line) else ()
+    return Table(title, tuple(header), tuple(body), notes, left=2, raised=raised)
 
 
 def gains(own: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
