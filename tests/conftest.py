@@ -21,6 +21,22 @@ if TYPE_CHECKING:
     from xclrun.compose import Composed
     from xclrun.run import Run
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shuffle files, and the tests of each, where XCLRUN_SHUFFLE gives a number: no test may need another one."""
+    if number := os.environ.get("XCLRUN_SHUFFLE"):
+        of: dict[Path, list[pytest.Item]] = {}
+        for item in items:
+            of.setdefault(item.path, []).append(item)
+        # The same order in every worker.
+        generator = random.Random(number)
+        files = sorted(of)
+        generator.shuffle(files)
+        for path in files:
+            generator.shuffle(of[path])
+        items[:] = [item for path in files for item in of[path]]
+
+
 TEMPLATES = {
     "en": {"alarm": "wake me at {time}", "weather": "will it rain in {city} at {time}", "call": "please call {name}"},
     "de": {"alarm": "weck mich um {time}", "weather": "regnet es in {city} um {time}", "call": "ruf bitte {name} an"},
