@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from xclrun.config import SCHEMAS, Config, ProtocolConfig, choices, packaged
 from xclrun.errors import UsageError, did_you_mean
+from xclrun.names import check_name
 from xclrun.secret import put_away
 from xclrun.strategy import STRATEGIES, strategy_class
 
@@ -287,6 +288,7 @@ def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:
         config.tracking.uri = resolved["tracking"]["uri"] = put_away(config.tracking.uri)
     chosen = OmegaConf.select(cfg, "hydra.runtime.choices.strategy")
     if chosen is not None and chosen not in choices()["strategy"]:
+        check_name("strategy", chosen)
         resolved["strategy"]["label"] = chosen
     return config, {str(key): value for key, value in resolved.items()}
 

@@ -167,6 +167,10 @@ def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) 
     again = xclrun("plan", *shlex.split(missing.splitlines()[1].strip())[1:])
     assert again.code == 0
     assert "\ner_small " in again.out
+    (here / "mine/strategy/.hidden.yaml").write_text((here / "mine/strategy/er_small.yaml").read_text())
+    told = xclrun("plan", "--config-dir", "mine", *SMALL, "strategy=.hidden")
+    assert (told.code, told.line) == (2, "strategy=.hidden: would be a hidden file; a name begins with a letter or "
+                                         "digit and has no slash")  # fmt: skip
     told = xclrun("plan", "--config-dir", "yours", "strategy=er_small")
     assert (told.code, told.err) == (2, "xclrun: plan: --config-dir yours: there is no such folder; "
                                         "see `xclrun plan --help`\n")  # fmt: skip
