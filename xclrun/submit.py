@@ -106,6 +106,8 @@ def launch_slurm(composed: Sequence[Composed], settings: SlurmSettings) -> None:
         SweepFailed: with ``wait``: some runs failed.
     """
     settings.check()
+    if settings.cluster == "slurm":
+        slurm.check_there()
     began = time.monotonic()
     sweep = make_sweep(composed)
     for place in dict.fromkeys([*(run.store.root for run in sweep.runs), sweep.outputs]):

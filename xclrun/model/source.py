@@ -123,11 +123,19 @@ def check_layers(model: ModelConfig) -> None:
     Raises:
         UsageError: it has fewer.
     """
-    if model.layers is None:
-        return
+    if model.layers is not None and (there := _depth(model)) is not None and model.layers > there:
+        raise UsageError(f"model.layers={model.layers}: the encoder has {there} layers")
+
+
+def depth(model: ModelConfig) -> int | None:
+    """Return the number of layers of the encoder as it is used; None where its files do not say."""
+    return model.layers or _depth(model)
+
+
+def _depth(model: ModelConfig) -> int | None:
+    """Return the number of layers of the whole encoder; None where its files do not say."""
     there = model.hidden_layers
     if model.path is not None or there is None:
         config = read_object(locate(model) / "config.json", told(model))
         there = config.get("num_hidden_layers", config.get("n_layers"))
-    if there is not None and model.layers > there:
-        raise UsageError(f"model.layers={model.layers}: the encoder has {there} layers")
+    return there

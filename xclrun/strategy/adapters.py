@@ -15,6 +15,7 @@ of the same kind and reduction, trained in the same encoder. What identifies a r
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,6 +58,8 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
     def __init__(self, settings: AdapterSettings) -> None:
         if settings.reduction < 1:
             raise UsageError(f"strategy.reduction={settings.reduction}: must be a whole number of at least 1")
+        if importlib.util.find_spec("adapters") is None:
+            raise UsageError(f"strategy={settings.name} needs the library adapters: pip install 'xclrun[adapters]'")
         super().__init__(settings)
         self.given: dict[str, str] = settings.pretrained or {}
         if not isinstance(self.given, dict) or not all(isinstance(name, str) for name in self.given.values()):
@@ -87,12 +90,8 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         return self.described()
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        try:
-            import adapters
-        except ImportError as error:
-            raise UsageError(
-                f"strategy={self.settings.name} needs the library adapters: pip install 'xclrun[adapters]'"
-            ) from error
+        import adapters
+
         width: Any = model.encoder.config.hidden_size  # type: ignore[union-attr]
         if width % self.settings.reduction:
             raise UsageError(f"strategy.reduction={self.settings.reduction}: must divide the encoder's width {width}")

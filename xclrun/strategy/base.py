@@ -199,6 +199,13 @@ class Strategy(Generic[Settings]):
         """
         return ()
 
+    def check_depth(self, layers: int) -> None:
+        """Check that an encoder of so many layers has those that the strategy acts on.
+
+        Raises:
+            UsageError: it has not.
+        """
+
     def keeps_encoder(self, hop: Hop) -> bool:
         """Whether the training of ``hop`` leaves the encoder as it is, in eval mode throughout.
 

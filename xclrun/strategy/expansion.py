@@ -90,6 +90,9 @@ class Expandable(Strategy[Settings]):
     def recalled(self, hop: Hop) -> Sequence[int]:
         return self.expansion.recalled(hop)
 
+    def check_depth(self, layers: int) -> None:
+        self.expansion.check_depth(layers)
+
     def language_specific(self, parameter: str) -> bool:
         return self.expansion.language_specific(parameter)
 

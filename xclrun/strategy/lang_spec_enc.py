@@ -39,9 +39,11 @@ class LangSpecEnc(LanguageParts[LayersSettings]):
             raise UsageError(f"strategy.layers={layers}: must be different layers, counted from 1, or null")
         self.parts = LAYERS if layers is None else tuple(layer(number) for number in layers)
 
-    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        there = len({name.split(".")[3] for name in model.state_dict() if name.startswith(LAYERS)})
+    def check_depth(self, layers: int) -> None:
         for number in self.settings.layers or ():
-            if not 1 <= number <= there:
-                raise UsageError(f"strategy.layers: there is no layer {number}; the encoder has layers 1 to {there}")
+            if not 1 <= number <= layers:
+                raise UsageError(f"strategy.layers: there is no layer {number}; the encoder has layers 1 to {layers}")
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        self.check_depth(len({name.split(".")[3] for name in model.state_dict() if name.startswith(LAYERS)}))
         super().prepare(model, stream, library)
