@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from xclrun.errors import UsageError, XclrunError, did_you_mean
@@ -62,13 +63,15 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _hydra(arguments: list[str]) -> int:
     from xclrun import command as commands
-    from xclrun.compose import checked, parse, register
+    from xclrun.compose import check_files, checked, parse, register
 
     register()
     given = _parsed(arguments)
     if given.help or given.hydra_help:
         print(commands.overview())
         return 0
+    if given.config_dir is not None:
+        check_files(Path(given.config_dir))
     overrides = checked(given.overrides)
     flags = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     if given.cfg is None and given.info is None:
@@ -185,10 +188,15 @@ def _as_usage_error(error: BaseException) -> BaseException:
     try:
         from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
     except ImportError:
         return error
     if isinstance(error, HydraException | OmegaConfBaseException):
         from xclrun.explain import explain
 
         return UsageError(explain(error))
+    if isinstance(error, YAMLError):
+        from xclrun.explain import explain_yaml
+
+        return UsageError(explain_yaml(error))
     return error

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -135,6 +136,12 @@ def checked(arguments: Sequence[str]) -> list[str]:
         key, text = override.key_or_group, override.input_line
         if not key:
             raise UsageError(f"'{text}' has no key; values are set as key=value")
+        if override.value_type is ValueType.GLOB_CHOICE_SWEEP and key not in groups:
+            raise UsageError(f"{text}: glob() chooses among the files of a group; give values, as in seed=1,2,3")
+        if key.startswith("hydra.") and key.endswith("._target_"):
+            raise UsageError(
+                f"{text}: only xclrun's own can run jobs; hydra/launcher=local and hydra/launcher=slurm can"
+            )
         if override.type is OverrideType.DEL:
             raise UsageError(f"{text}: nothing can be removed; what may be without a value is set to null")
         if key == "order" and text != "order=list" and any(o.startswith("order.languages=") for o in overrides):
@@ -150,6 +157,20 @@ def checked(arguments: Sequence[str]) -> list[str]:
             if not (isinstance(name, str) and name) and not (isinstance(name, list) and key == "order"):
                 raise UsageError(f"{text}: needs a name; {did_you_mean(str(name), groups[key])}")
     return overrides
+
+
+def check_files(folder: Path) -> None:
+    """Check that the YAML files of a folder of the user's are text, which Hydra would not name.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            if path.is_file():
+                path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--config-dir: {path} cannot be read ({error})") from None
 
 
 def _at_home(text: str) -> str:

@@ -16,6 +16,7 @@ from enum import Enum
 from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from omegaconf import II, MISSING
 
@@ -419,6 +420,27 @@ def _check_protocol(cfg: Config) -> None:
         _require(value is of_source, f"trainer.{name}", value.value, same)
 
 
+# What MLflow can keep runs in, by the beginning of its address.
+TRACKERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
+
+
+def check_uri(key: str, uri: str | None) -> None:
+    """Check that an address can be one of a tracking server.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    # Without a kind it is a folder.
+    if not uri or ":" not in uri:
+        return
+    try:
+        kind = urlsplit(uri).scheme.partition("+")[0]
+    except ValueError as error:
+        raise UsageError(f"{key}={uri}: is no address ({error})") from None
+    known = f"unknown kind of tracking server; Known: {', '.join(f'{name}://' for name in TRACKERS)}"
+    _require(kind in TRACKERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, known)
+
+
 def check(cfg: Config) -> None:
     """Check the values that a type alone cannot hold.
 
@@ -427,6 +449,7 @@ def check(cfg: Config) -> None:
     """
     for key, number in _infinite(cfg):
         _require(False, key, number, "must be a finite number")
+    check_uri("tracking.uri", cfg.tracking.uri)
     m = cfg.model
     at_least_one = {
         "evaluate.batch_size": cfg.evaluate.batch_size,
@@ -446,9 +469,9 @@ def check(cfg: Config) -> None:
     }
     for key, value in at_least_one.items():
         _require(value is None or value >= 1, key, value, "must be a whole number of at least 1")
-    for name, most in MOST.items():
-        value = getattr(m, name)
-        _require(value is None or value <= most, f"model.{name}", value, f"at most {most:,}")
+    for size, most in MOST.items():
+        value = getattr(m, size)
+        _require(value is None or value <= most, f"model.{size}", value, f"at most {most:,}")
     for key, value in {**at_least_one, **_counts("trainer", cfg.trainer)}.items():
         _require(value is None or value < 2**31, key, value, "must be below 2^31")
     threads = cfg.runtime.threads

@@ -8,6 +8,8 @@ The command line prints the message alone; the traceback comes with XCLRUN_DEBUG
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import sys
 from collections.abc import Iterable
 
 
@@ -39,3 +41,15 @@ def did_you_mean(name: str, known: Iterable[str], limit: int = 40) -> str:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     shown = ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
     return (f"did you mean '{near[0]}'? " if near else "") + f"Known: {shown}"
+
+
+def require(package: str, who: str, extra: str) -> None:
+    """Check that a package of an extra is installed, without importing it.
+
+    Raises:
+        UsageError: it is not: names who needs it, and how it is installed.
+    """
+    # One that is imported may have no spec any more.
+    there = sys.modules[package] if package in sys.modules else importlib.util.find_spec(package)
+    if there is None:
+        raise UsageError(f"{who}: pip install 'xclrun[{extra}]'")

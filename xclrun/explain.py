@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from yaml import YAMLError
+
 from xclrun.compose import NO_EXPANSION, nearest
 from xclrun.config import choices
 from xclrun.errors import did_you_mean
@@ -35,6 +37,16 @@ def explain(error: BaseException) -> str:
     return (
         _grammar(chain) or _unknown_choice(text) or _unknown_key(text) or _wrong_value(text) or _twice(text)
     ) or _first_line(error)
+
+
+def explain_yaml(error: YAMLError) -> str:
+    """Return one line for a YAML file that cannot be read: the place, and what is wrong there."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    if "tag:yaml.org,2002:python" in problem:
+        problem = "tags such as !!python/… would run code, and are never read"
+    place = "" if mark is None else f"{mark.name}:{mark.line + 1}: "
+    return f"{place}no YAML that can be read ({problem})"
 
 
 def _grammar(chain: list[BaseException]) -> str | None:
@@ -88,4 +100,6 @@ def _twice(text: str) -> str | None:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    first, *more = (str(error).strip() or type(error).__name__).splitlines()
+    # Where the first line only announces the second.
+    return f"{first} {more[0].strip()}" if first.endswith(":") and more else first

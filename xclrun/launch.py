@@ -120,6 +120,12 @@ def launch_local(
         SweepFailed: some runs failed.
         Stopped: a signal ended the sweep; the same command goes on.
     """
+    for key, value in {"n": workers, "per_gpu": per_gpu}.items():
+        if type(value) is not int:
+            raise UsageError(f"hydra.launcher.{key}={value}: must be a number of processes of at least 1")
+    if gpus is not None and (isinstance(gpus, str) or not isinstance(gpus, Sequence)):
+        raise UsageError(f"hydra.launcher.gpus={gpus}: must be a list, as in [0,1]")
+    gpus = None if gpus is None else [str(gpu) for gpu in gpus]
     if workers < 1:
         raise UsageError(f"hydra.launcher.n={workers}: must be a number of processes of at least 1")
     if per_gpu < 1:

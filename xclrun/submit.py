@@ -71,7 +71,8 @@ class SlurmSettings:
         positive = ("time", "array_parallelism", "max_array", "pack", "pack_minutes", "signal_delay")
         for key in positive:
             value = getattr(self, key)
-            if value is not None and not value > 0:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and value > 0):
                 raise UsageError(f"hydra.launcher.{key}={value}: must be above 0")
         if self.signal_delay >= 60 * self.time:
             raise UsageError(

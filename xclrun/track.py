@@ -108,7 +108,7 @@ class Mirror:
         try:
             with _quiet(), self._locked():
                 yield
-        except (MlflowException, SQLAlchemyError, OSError) as error:
+        except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
             raise RunError(f"MLflow at {self.uri} cannot be used: {redact(str(error).splitlines()[0])}") from error
 
     @contextlib.contextmanager

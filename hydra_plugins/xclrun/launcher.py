@@ -25,7 +25,7 @@ class LocalLauncher(Launcher):
     """Runs the jobs of a sweep on this machine, in up to ``n`` processes, each with a GPU of its own or a share."""
 
     def __init__(self, n: int = 1, gpus: Sequence[Any] | None = None, per_gpu: int = 1) -> None:
-        self.n, self.gpus, self.per_gpu = n, None if gpus is None else [str(gpu) for gpu in gpus], per_gpu
+        self.n, self.gpus, self.per_gpu = n, gpus, per_gpu
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
@@ -33,7 +33,8 @@ class LocalLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from xclrun.launch import launch_local
 
-        launch_local(_composed(self, job_overrides), self.n, self.gpus, self.per_gpu)
+        gpus = _plain(self.gpus)
+        launch_local(_composed(self, job_overrides), self.n, gpus, self.per_gpu)
         return []
 
 

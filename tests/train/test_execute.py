@@ -18,6 +18,7 @@ from xclrun.store import predictions
 from xclrun.store.files import sha256
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.naive import Naive
+from xclrun.train import execute
 from xclrun.train.listen import Listener
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -358,3 +359,33 @@ def test_a_store_elsewhere(make_run: Make, do: Do, tmp_path: Path) -> None:
     run = do(make_run(f"paths.store={tmp_path}/elsewhere", "trainer.epochs=1"))
     assert list((tmp_path / "elsewhere").glob("*/*/stage.json"))
     assert not (run.outputs / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "overrides", "told"),
+    [
+        (
+            "train.loop",
+            (),
+            "training; try trainer.batch_size=2 trainer.gradient_accumulation=2 or trainer.precision=bf16",
+        ),
+        (
+            "train.loop",
+            ("trainer.batch_size=null",),
+            "training; try trainer.gradient_accumulation=2 or trainer.precision",
+        ),
+        ("train.evaluate", (), "evaluation; try evaluate.batch_size=16 or trainer.precision=bf16"),
+    ],
+)
+def test_without_memory_the_phase_and_the_keys_that_help_are_told(
+    where: str, overrides: tuple[str, ...], told: str, make_run: Make, compose: Callable[..., Any]
+) -> None:
+    run = make_run(*overrides)
+    try:
+        exec("import torch\nraise torch.cuda.OutOfMemoryError('CUDA out of memory')", {"__name__": f"xclrun.{where}"})
+    except torch.cuda.OutOfMemoryError as error:
+        found = str(execute._translated(error, run))
+    assert found.startswith(f"the GPU is out of memory during {told}")
+    # Every key that is advised is there.
+    keys = [word for word in found.partition("try ")[2].split() if "=" in word]
+    compose(*keys)

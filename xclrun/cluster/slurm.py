@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xclrun.errors import UsageError
+from xclrun.errors import UsageError, require
 
 TIMEOUT = 20.0  # seconds
 BY_DEFAULT = 1001  # Slurm's own default of MaxArraySize
@@ -140,8 +139,7 @@ def check_there() -> None:
     Raises:
         UsageError: Submitit is not installed, or there is no Slurm here.
     """
-    if importlib.util.find_spec("submitit") is None:
-        raise UsageError("hydra/launcher=slurm needs Submitit: pip install 'xclrun[slurm]'")
+    require("submitit", "hydra/launcher=slurm needs Submitit", "slurm")
     if shutil.which("srun") is None:
         raise UsageError("hydra/launcher=slurm: no Slurm here (srun is not found); give the command on a login node")
 

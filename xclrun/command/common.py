@@ -35,8 +35,11 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"no option is called '{unknown[0]}'")
         if (folder := given.config_dir) is not None:
+            from xclrun.compose import check_files
+
             if not folder.is_dir():
                 self.error(f"--config-dir {folder}: there is no such folder")
+            check_files(folder)
             place = f"file://{folder.resolve()}"
             # Quotes only where Hydra's grammar wants them: commands are shown to be typed again.
             quoted = place if re.fullmatch(r"[\w:/.+-]+", place, re.ASCII) else f"'{place}'"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import Unreadable, add_tracking, check_lost, choose, existing, parser
-from xclrun.config import TrackingConfig
+from xclrun.config import TrackingConfig, check_uri
 from xclrun.errors import RunError, UsageError
 from xclrun.names import check_name
 from xclrun.secret import redact
@@ -66,6 +66,9 @@ def main(arguments: Sequence[str]) -> int:
     add_tracking(options)
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
+    check_uri("--uri", given.uri)
+    if given.uri is None and not (outputs / "mlflow.db").is_file() and not any(outputs.glob("runs/*/manifest.json")):
+        raise UsageError(f"--outputs {outputs}: no run was started here; run something first, as in xclrun seed=1")
 
     from xclrun.analysis.fewshot import is_few_shot
     from xclrun.analysis.reference import References

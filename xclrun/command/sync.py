@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xclrun.command.common import Unreadable, add_tracking, existing, parser
-from xclrun.config import TrackingConfig
+from xclrun.config import TrackingConfig, check_uri
 from xclrun.errors import RunError, UsageError
 
 
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     add_tracking(options)
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
+    check_uri("--uri", given.uri)
     from xclrun.track import Mirror
 
     if given.watch is not None and given.watch <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -16,9 +17,12 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--port", type=int, default=5000, help="port on this machine (default: %(default)s)")
     options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     given = options.parse_args(arguments)
+    if not 1 <= given.port <= 65535:
+        raise UsageError(f"--port {given.port}: a number from 1 to 65535")
     outputs = existing(given.outputs)
     if not (outputs / "mlflow.db").is_file():
         raise UsageError(f"--outputs {outputs}: holds no mlflow.db yet; run something first, or `xclrun sync`")
+    _check_free(given.host, given.port)
     from xclrun.track import saved_views, tracking_uri
 
     place = f"http://{given.host}:{given.port}"
@@ -26,3 +30,15 @@ def main(arguments: Sequence[str]) -> int:
     print(f"MLflow on {place} (Ctrl-C ends it){views}", file=sys.stderr, flush=True)
     server = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(outputs, None)]
     os.execv(sys.executable, [*server, "--host", given.host, "--port", str(given.port)])
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise a UsageError where nothing can listen at a port: MLflow would say so in a traceback, and exit with 0."""
+    try:
+        kind, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(kind, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except (OSError, UnicodeError) as error:
+        told = getattr(error, "strerror", None) or error
+        raise UsageError(f"--host {host} --port {port}: cannot listen there ({told}); give another one") from None

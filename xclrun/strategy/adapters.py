@@ -15,14 +15,13 @@ of the same kind and reduction, trained in the same encoder. What identifies a r
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config import StrategyConfig
-from xclrun.errors import UsageError
+from xclrun.errors import UsageError, require
 from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
 from xclrun.plan import Hop, Stream, digest
 from xclrun.strategy.base import Library
@@ -58,8 +57,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
     def __init__(self, settings: AdapterSettings) -> None:
         if settings.reduction < 1:
             raise UsageError(f"strategy.reduction={settings.reduction}: must be a whole number of at least 1")
-        if importlib.util.find_spec("adapters") is None:
-            raise UsageError(f"strategy={settings.name} needs the library adapters: pip install 'xclrun[adapters]'")
+        require("adapters", f"strategy={settings.name} needs the library adapters", "adapters")
         super().__init__(settings)
         self.given: dict[str, str] = settings.pretrained or {}
         if not isinstance(self.given, dict) or not all(isinstance(name, str) for name in self.given.values()):

@@ -7,6 +7,7 @@ import io
 import os
 import platform
 import time
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
@@ -113,7 +114,7 @@ class _Execution:
             directory.event("finished")
             directory.finish()
         except BaseException as raised:
-            error = _translated(raised)
+            error = _translated(raised, self.run)
             try:
                 self._note_end(error)
                 if error is raised:
@@ -223,12 +224,10 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
     }
 
 
-def _translated(error: BaseException) -> BaseException:
+def _translated(error: BaseException, run: Run) -> BaseException:
     """Return the error that a person should see: known causes get one line, the others stay as they are."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
-        return RunError(
-            "the GPU is out of memory; try trainer.batch_size=8 trainer.gradient_accumulation=2 or precision=bf16"
-        )
+        return RunError(_out_of_memory(error, run))
     if isinstance(error, OSError):
         try:
             with writing("the outputs"):
@@ -238,6 +237,22 @@ def _translated(error: BaseException) -> BaseException:
         finally:
             del error
     return error
+
+
+def _out_of_memory(error: BaseException, run: Run) -> str:
+    """Return the line for a GPU that is out of memory: during what, and which keys help."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    trainer, less = run.config.trainer, " or trainer.precision=bf16"
+    if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):
+        during, key = "evaluation", f"evaluate.batch_size={max(1, run.config.evaluate.batch_size // 4)}"
+    elif trainer.batch_size is None:
+        during, key = "training", f"trainer.gradient_accumulation={2 * trainer.gradient_accumulation}"
+    else:
+        # The sentences of an update stay as they are.
+        half, twice = max(1, trainer.batch_size // 2), 2 * trainer.gradient_accumulation
+        during, key = "training", f"trainer.batch_size={half} trainer.gradient_accumulation={twice}"
+    less = "" if trainer.precision.value != "fp32" else less
+    return f"the GPU is out of memory during {during}; try {key}{less}"
 
 
 def _now() -> str:
