@@ -254,8 +254,11 @@ def test_a_damaged_stage_is_made_again(kind: str, how: str, alone: Callable[...,
     do(run, hearing)
     assert (stored(run.store), predicted(run)) == (everything, files)
     assert hearing.trained == ([2, 3] if kind == "train" else [3])
-    assert len(hearing.notes) == 1
-    assert name in hearing.notes[0]
+    [damage, goes_on] = hearing.notes
+    assert name in damage
+    assert (
+        goes_on == f"goes on at hop {hearing.trained[0]} {run.stages[hearing.trained[0]].hop.name}, from its beginning"
+    )
 
 
 def test_nothing_that_is_not_needed_is_looked_at(alone: Callable[..., Any], make_run: Make, do: Do) -> None:
