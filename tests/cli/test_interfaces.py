@@ -95,6 +95,8 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
              for name, of in {"": {}, "-lr": other, "-data": {"data_fingerprint": "0"}}.items()]  # fmt: skip
     sweeps = {"mine": ["naive-en-de-th-1", "naive-en-de-th-2"], "references": [r.run_id for r in runs[2:]]}
     (here / "outputs" / "sweeps").mkdir(parents=True)
+    (here / "outputs" / "runs" / "x").mkdir(parents=True)
+    (here / "outputs" / "runs" / "x" / "manifest.json").touch()
     for k, (name, ids) in enumerate(sweeps.items()):
         facts = {"name": name, "command": f"xclrun {name}", "started": "", "given": k, "runs": ids}
         (here / "outputs" / "sweeps" / f"{name}.json").write_text(json.dumps(facts))
