@@ -141,7 +141,7 @@ class Console(Listener):
         metrics = run.dataset.kind.metrics(tagged=bool(run.dataset.tags))
         names = [learnt(hop) for hop in run.stream.hops]
         self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
-        self.say(self.rows.head())
+        self.head = self.rows.head()  # told with the first row, when everything has been loaded
         self.run = run
         self.trained.clear()
         if not self.held:
@@ -220,6 +220,9 @@ class Console(Listener):
         took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
         note = "shared" if shared else took if hop.index else ""
         own = hop.train[-1] if hop.train and run.stream.kind != "joint" else None
+        if self.head:
+            self.say(self.head)
+            self.head = ""
         self.say(self.rows.row(hop.index, learnt(hop), scores, own, note))
         self.hop_began = time.monotonic()
 
