@@ -31,7 +31,7 @@ from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker
+from xclrun.train.making import Maker, Recalled
 from xclrun.train.stop import StopFlag, Stopped
 
 from .real import context_of, perturbed, state, weights
@@ -315,10 +315,10 @@ def test_parts_that_a_training_relies_on_are_made_again(make_run: Make, do: Do) 
 
 def test_parts_are_read_once_per_hop(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
-    tensors, serve = Maker.tensors, Evaluator.predict
+    tensors, serve = Recalled.tensors, Evaluator.predict
     phase = ["train"]
 
-    def reading(self: Maker, hop: int, names: Any) -> Any:
+    def reading(self: Recalled, hop: int, names: Any) -> Any:
         asked.append((hop, phase[0]))
         return tensors(self, hop, names)
 
@@ -330,7 +330,7 @@ def test_parts_are_read_once_per_hop(make_run: Make, do: Do, monkeypatch: pytest
         def hop_started(self, run: Run, hop: Any) -> None:
             phase[0] = f"hop {hop.index}"
 
-    monkeypatch.setattr(Maker, "tensors", reading)
+    monkeypatch.setattr(Recalled, "tensors", reading)
     monkeypatch.setattr(Evaluator, "predict", predicting)
     do(make_run("strategy=er", "strategy.expansion=lang_spec_task", "trainer.epochs=1"), Starts())
     assert [entry for entry in asked if entry[1].startswith("hop")] == [(1, "hop 2"), (1, "hop 3"), (2, "hop 3")]
