@@ -25,7 +25,7 @@ from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker
+from xclrun.train.making import Maker, Recalled
 from xclrun.train.stop import StopFlag, Stopped
 
 Make = Callable[..., Run]
@@ -185,9 +185,9 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
     """On the device, the model: one body. Beside it on the CPU the first one, and the one being chosen for a while."""
     given: list[tuple[weakref.ref[Tensor], int]] = []
     peaks, models = [], []
-    tensors, predict = Maker.tensors, Evaluator.predict
+    tensors, predict = Recalled.tensors, Evaluator.predict
 
-    def lending(self: Maker, hop: int, names: Any) -> Any:
+    def lending(self: Recalled, hop: int, names: Any) -> Any:
         assert sum(n for ref, n in given if ref() is not None) == 0, "a body is lent while another still lives"
         found = tensors(self, hop, names)
         given.extend((weakref.ref(tensor), tensor.nbytes) for tensor in found.values())
@@ -217,7 +217,7 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
     start = untrained(run)
     body = size(tensor for name, tensor in start.items() if STRATEGIES["strategy=lang_spec_trans",](name))
     run_maker.clear()
-    monkeypatch.setattr(Maker, "tensors", lending)
+    monkeypatch.setattr(Recalled, "tensors", lending)
     monkeypatch.setattr(Evaluator, "predict", looking)
     do(run)
     # Six hops; after hop i the i languages seen are served by bodies of their own.
