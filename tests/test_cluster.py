@@ -159,7 +159,7 @@ def test_what_several_runs_share_goes_first(make_run: Callable[..., Run], do: Ca
     "overrides",
     [
         ["strategy=er", "strategy.memory=7"],
-        ["strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[2]"],
+        ["strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[1]"],
         ["strategy=lang_spec_ft", "strategy.expansion=lang_spec_ada_f", "strategy.expansion.reduction=4"],
     ],
     ids=["er", "er over parts", "adapters alone"],

@@ -67,8 +67,11 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
     check_uri("--uri", given.uri)
-    if given.uri is None and not (outputs / "mlflow.db").is_file() and not any(outputs.glob("runs/*/manifest.json")):
-        raise UsageError(f"--outputs {outputs}: no run was started here; run something first, as in xclrun seed=1")
+    written = ("mlflow.db", "sweeps/*.json", "runs/*/manifest.json")
+    if given.uri is None and not any(any(outputs.glob(name)) for name in written):
+        raise UsageError(
+            f"no finished runs; make some first, for example: xclrun strategy=naive,er -m ({outputs} holds none)"
+        )
 
     from xclrun.analysis.fewshot import is_few_shot
     from xclrun.analysis.reference import References
