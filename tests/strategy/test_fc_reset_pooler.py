@@ -27,7 +27,7 @@ POOLER, CLASSIFIER = {"pooler.dense.weight", "pooler.dense.bias"}, {"classifier.
         (("fc_reset_pooler", "reset=both"), POOLER | CLASSIFIER, POOLER | CLASSIFIER),
         (("cos_pooler", "alpha=4"), CLASSIFIER, POOLER | {"classifier.weight"}),
     ],
-    ids=" ".join,
+    ids=["reset=classifier", "reset=pooler", "reset=both", "cos_pooler alpha=4"],
 )
 def test_what_starts_anew(
     given: tuple[str, str], fresh: set[str], trained: set[str], make_run: Callable[..., Run], threads: None
