@@ -310,7 +310,7 @@ def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:
     chosen = OmegaConf.select(cfg, "hydra.runtime.choices.strategy")
     if chosen is not None and chosen not in choices()["strategy"]:
         check_name("strategy", chosen)
-        resolved["strategy"]["label"] = chosen
+        resolved["strategy_label"] = chosen
     return config, {str(key): value for key, value in resolved.items()}
 
 

@@ -42,7 +42,6 @@ NOT_IDENTITY = frozenset(
         "dataset.buckets.root",
         "dataset.replay",
         "dataset.source_lr",
-        "strategy.label",
         "strategy.pretrained",
         "strategy.expansion.pretrained",
         "model.source_lr",
@@ -53,6 +52,7 @@ NOT_IDENTITY = frozenset(
         "trainer.checkpoint_minutes",
         "protocol.source_trainer.checkpoint_minutes",
         "sweep_name",
+        "strategy_label",
         "tracking",
         "paths",
         "runtime",
@@ -359,12 +359,14 @@ def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdenti
     return {"points": {"data": tested, "strategy": strategy.serving_signature(hop)}}
 
 
-def strategy_name(settings: Mapping[str, Any]) -> str:
-    """Return the name of a strategy for people, given its resolved settings: ``er``, or ``er+lang_spec_task``.
+def strategy_name(config: Mapping[str, Any]) -> str:
+    """Return the name of a resolved config's strategy for people: ``er``, or ``er+lang_spec_task``.
 
-    A file of a user's own (``--config-dir``) gives its name: ``label``, which is no setting and changes no result.
+    A file of a user's own (``--config-dir``) gives its name: ``strategy_label``, which changes no result. It stands
+    beside the strategy's settings, since these go on to reference runs and commands.
     """
-    expansion, name = settings.get("expansion"), str(settings.get("label") or settings["name"])
+    settings = config["strategy"]
+    expansion, name = settings.get("expansion"), str(config.get("strategy_label") or settings["name"])
     return f"{name}+{expansion['name']}" if expansion else name
 
 
@@ -382,7 +384,7 @@ def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy
         "encoder": encoder,
         "versions": {"algorithms": ALGORITHMS, "strategy": strategy_version},
     }
-    strategy = strategy_name(config["strategy"])
+    strategy = strategy_name(config)
     words = [config["dataset"]["name"], strategy, config["order"]["name"], f"s{config['seed']}"]
     if config.get("shots") is not None:
         words.append(f"k{config['shots']}")

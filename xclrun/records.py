@@ -76,7 +76,7 @@ def _record(directory: RunDirectory) -> RunRecord:
         run_id=manifest["run_id"],
         dataset=config["dataset"]["name"],
         model=config["model"]["name"],
-        strategy=strategy_name(config["strategy"]),
+        strategy=strategy_name(config),
         order=config["order"]["name"],
         languages=tuple(languages),
         seed=config["seed"],

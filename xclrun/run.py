@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -88,7 +88,7 @@ class Run:
     @property
     def strategy_name(self) -> str:
         """Name of the strategy for people: ``er``, or ``er+lang_spec_task``."""
-        return strategy_name(self.resolved["strategy"])
+        return strategy_name(self.resolved)
 
     @property
     def keys(self) -> list[str]:
@@ -148,13 +148,14 @@ class Run:
 
         With language adapters where this one has some.
         """
-        own, resolved = self.config.strategy, self.resolved["strategy"]
-        adapters = adapters_of(resolved)
-        typed = own if adapters is resolved else getattr(own, "expansion", None)
+        own, given = self.config.strategy, self.resolved["strategy"]
+        adapters = adapters_of(given)
+        typed = own if adapters is given else getattr(own, "expansion", None)
         settings = strategy_class("lang_spec_ft").settings_type("lang_spec_ft")
         settings.expansion = typed if adapters else None  # type: ignore[attr-defined]
-        strategy = {"name": "lang_spec_ft", "expansion": adapters}
-        return plan_run(replace(self.config, strategy=settings), {**self.resolved, "strategy": strategy})
+        resolved = {**self.resolved, "strategy": {"name": "lang_spec_ft", "expansion": adapters}}
+        resolved.pop("strategy_label", None)
+        return plan_run(replace(self.config, strategy=settings), resolved)
 
     def strategy(self) -> Strategy[Any]:
         """Return a fresh strategy object."""
@@ -240,8 +241,9 @@ def thaw(directory: RunDirectory) -> Run:
     """
     try:
         plain = OmegaConf.load(directory.config)
+        assert isinstance(plain, DictConfig)
         resolved = OmegaConf.to_container(plain, resolve=True)
-        plain.strategy.pop("label", None)
+        plain.pop("strategy_label", None)
         schema = OmegaConf.structured(Config)
         schema.strategy = strategy_class(plain.strategy.name).settings_type
         if (expansion := plain.strategy.get("expansion")) is not None:

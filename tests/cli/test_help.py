@@ -15,6 +15,7 @@ import yaml
 
 from xclrun import __version__
 from xclrun.command import COMMANDS
+from xclrun.command.plan import plan_runs
 from xclrun.config import choices
 from xclrun.records import read_records
 from xclrun.run import thaw
@@ -167,6 +168,13 @@ def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) 
     again = xclrun("plan", *shlex.split(missing.splitlines()[1].strip())[1:])
     assert again.code == 0
     assert "\ner_small " in again.out
+    # The reference run of adapters of one's own is that of the adapters: the name is no setting of theirs.
+    (here / "mine/strategy/my_adapters.yaml").write_text("# My adapters.\ndefaults:\n  - lang_spec_ada_t\n")
+    given = [*SMALL, "strategy=my_adapters", "order=[en,de]"]
+    missing = xclrun("plan", "--config-dir", "mine", *given, "--missing").out
+    found = [plan_runs(shlex.split(command)[1:-1]) for command in missing.splitlines()[1::2]]
+    assert [runs[0].strategy_name for runs in found] == ["my_adapters", "lang_spec_ft+lang_spec_ada_t"]
+    assert found[0][0].reference().id == found[1][0].id
     (here / "mine/strategy/.hidden.yaml").write_text((here / "mine/strategy/er_small.yaml").read_text())
     told = xclrun("plan", "--config-dir", "mine", *SMALL, "strategy=.hidden")
     assert (told.code, told.line) == (2, "strategy=.hidden: would be a hidden file; a name begins with a letter or "

@@ -178,9 +178,8 @@ def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
     found: dict[str, Counted] = {}
     for job in compose_command(overrides):
         counted = _count(job, task)
-        found.setdefault(
-            json.dumps([job.resolved["model"], job.resolved["strategy"], asdict(counted.task)], default=str), counted
-        )
+        same = [counted.strategy, job.resolved["model"], job.resolved["strategy"], asdict(counted.task)]
+        found.setdefault(json.dumps(same, default=str), counted)
     return list(found.values())
 
 
@@ -207,9 +206,9 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     untrimmed = counted(task.vocabulary)
     trimmed = untrimmed if task.kept is None else counted(task.kept)
     own, beneath = job.resolved["strategy"], job.resolved["strategy"].get("expansion") or {}
-    settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "label", "expansion", "pretrained")}
+    settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "expansion", "pretrained")}
     shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
-    name = strategy_name(own)
+    name = strategy_name(job.resolved)
     label = f"{name}({shown})" if shown else name
     return Counted(job.config, label, task, trimmed, untrimmed)
 
