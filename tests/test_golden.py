@@ -24,7 +24,8 @@ DEMO = tuple(
     for seed in (1, 2)
 )
 EACH = tuple((f"strategy={name}",) for name in STRATEGIES)
-# What enters identity beside the strategy: other tasks, buckets, few-shot transfer, points, half precision, expansions.
+# What enters identity beside the strategy: other tasks, buckets, few-shot transfer, points, half precision, expansions,
+# an optimiser that goes on, labels on all word pieces.
 OTHERS = (
     ("strategy=er", "strategy.expansion=lang_spec_task"),
     ("strategy=lang_spec_ft", "strategy.expansion=lang_spec_ada_t"),
@@ -34,6 +35,10 @@ OTHERS = (
     ("strategy=naive", "evaluate.attention=true"),
     ("strategy=naive", "trainer.precision=bf16"),
     ("strategy=naive", "dataset.task=sequence_class"),
+    ("strategy=naive", "trainer.optimizer_state=kept"),
+    ("strategy=lang_spec_ft", "trainer.optimizer_state=kept"),
+    ("strategy=naive", "model.label_on=all"),
+    ("strategy=naive", "experiment=fewshot", "language=de"),
     ("strategy=naive", "model.lr=1e-4", "dataset.max_train=40", "seed=7"),
 )
 # `fc` and its kin learn a class or tags, not both.

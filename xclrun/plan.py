@@ -318,7 +318,7 @@ def stages(
                     "depth": hop.depth,
                     "train": [data.fingerprints[language, "train"] for language in hop.train],
                     "dev": [data.fingerprints[language, "dev"] for language in hop.select],
-                    "trainer": trainer_of(known, hop),
+                    "trainer": _trainer(known, hop, stream),
                     "evaluate": evaluate,
                     "strategy": strategy.signature(hop),
                     **_points(known, hop, stream, data, strategy),
@@ -342,6 +342,18 @@ def stages(
             attention = digest({"kind": "attention", "train": encoder_of, **served})
         result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation, attention))
     return tuple(result)
+
+
+def hands_on(hop: Hop, stream: Stream) -> bool:
+    """Whether the optimiser of a hop could go on from its parent's, or that of another hop from its own."""
+    return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
+
+
+def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
+    """Return what of a hop's trainer can change what it leaves behind."""
+    trainer = trainer_of(known, hop)
+    # Of a language that is learnt alone, no optimiser goes on anywhere.
+    return trainer if hands_on(hop, stream) else {k: v for k, v in trainer.items() if k != "optimizer_state"}
 
 
 def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:

@@ -45,6 +45,14 @@ def test_the_next_hop_goes_on_with_the_same_adam(
     assert not same(found["given"], found["fresh"])
 
 
+def test_languages_learnt_alone_hand_nothing_on(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    run = do(make_run(*KEPT, "strategy=lang_spec_ft", "order=[en,de]"))
+    fresh = make_run("trainer.epochs=1", "strategy=lang_spec_ft", "order=[en,de]")
+    assert run.id != fresh.id
+    assert run.stages == fresh.stages
+    assert not any((run.store.path(stage.train) / OPTIMIZER).exists() for stage in run.stages)
+
+
 def steps(run: Run, hop: int, beginning: str) -> set[int]:
     """Return how many updates the parameters have seen whose names begin so, as their Adam counts them."""
     return {int(t) for key, t in kept(run, hop).items() if key.startswith(beginning) and key.endswith("/step")}

@@ -23,7 +23,7 @@ from xclrun.code import code_version
 from xclrun.config import OptimizerState, Selection
 from xclrun.data.encode import Encoded, outputs, word_numbers
 from xclrun.model.network import Model, build
-from xclrun.plan import Hop, Stage, derive, encoder_hop
+from xclrun.plan import Hop, Stage, derive, encoder_hop, hands_on
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
@@ -316,7 +316,7 @@ class Maker:
 
         def fill(folder: Path) -> None:
             save_tensors(folder / "weights.safetensors", tensors)
-            if trainer.optimizer_state is OptimizerState.kept:
+            if trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream):
                 # After the last update, whichever epoch's weights were selected: one Adam goes through all hops.
                 save_tensors(folder / OPTIMIZER, state_by_name(training.optimizer, self.model))
             if points is not None:
