@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from xclrun import work
-from xclrun.console import Console, about, abreast, if_slow
+from xclrun.console import Console, about, abreast, if_slow, step_line
 from xclrun.left import Left
 from xclrun.run import Run
 from xclrun.train.listen import Listener, Progress
@@ -118,6 +118,22 @@ def test_no_minute_is_silent(
     assert "0 of 1 runs finished · [1/1] hop 1/3 en, step 3/4" in capsys.readouterr().err
     worker.wait()
     assert "left" in abreast([run], console.left)
+
+
+@pytest.mark.parametrize(
+    "left", ["", " · left: run 2 min, sweep 4 min", " · left: run 12 h 34 min, sweep 123 h 45 min"]
+)
+def test_the_bar_fits_the_terminal_and_the_time_left_is_never_cut(make_run: Make, left: str) -> None:
+    hop = make_run().stages[1].hop
+    for steps, width in ((99, 80), (12345, 80), (99, 100), (12345, 200)):
+        told, after, bar = step_line(Progress(hop, 10, 10, steps, steps, 4800, 4.0), 6, left, width)
+        shown = f"  {told}" + (f" {'━' * bar} {after}" if bar else "")
+        assert len(shown) <= width
+        assert shown.endswith(left)
+        assert f"step {steps}/{steps}" in shown
+    assert bar == 12
+    assert "epoch 10/10" in shown
+    assert "1200 examples/s" in shown
 
 
 def test_what_takes_long_is_said_before_it_ends(

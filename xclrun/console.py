@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
+
 from xclrun.errors import XclrunError
 from xclrun.left import Left
 from xclrun.plan import Hop
@@ -79,6 +81,41 @@ def abreast(runs: Sequence[Run], left: Left | None) -> str:
 def learnt(hop: Hop) -> str:
     """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``."""
     return "before" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} joint"
+
+
+BAR = 12
+
+
+def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str, str, int]:
+    """Return the line of a bar, so that the time left is never cut.
+
+    Where the terminal is too narrow the bar shrinks and goes first, then the epoch (steps go on over the epochs of
+    a hop), then the rate.
+
+    Args:
+        progress: where the hop is.
+        hops: how many the run has.
+        left: the time left, as the end of the line; "" where it is not known.
+        width: columns of the terminal.
+
+    Returns:
+        What stands before the bar, what after it, and the columns of the bar between them; 0: there is none.
+    """
+    p = progress
+    hop, epoch, step = (
+        f"hop {p.hop.index}/{hops} {p.hop.name}",
+        f"epoch {p.epoch}/{p.epochs}",
+        f"step {p.step}/{p.steps}",
+    )
+    rate = f"{p.examples / p.seconds if p.seconds else 0.0:.0f} examples/s"
+    told, after = " · ".join((hop, epoch, step)), f"{rate}{left}"
+    # Two columns before the line, a blank on each side of the bar.
+    room = width - 2 - cell_len(told) - cell_len(after) - 2
+    if room >= 3:
+        return told, after, min(BAR, room)
+    fitting = ((hop, epoch, step, rate), (hop, step, rate), (hop, step))
+    lines = [f"{' · '.join(parts)}{left}" for parts in fitting]
+    return next((line for line in lines if 2 + cell_len(line) < width), lines[-1]), "", 0
 
 
 class Console(Listener):
@@ -176,12 +213,8 @@ class Console(Listener):
             from rich.progress import Progress as Bar
 
             self._close()
-            columns = (
-                TextColumn("  {task.description}"),
-                BarColumn(12),
-                TextColumn("{task.fields[rate]}"),
-            )
-            self.bar = Bar(*columns, console=Terminal(stderr=True), transient=True)
+            self.columns = (TextColumn("  {task.description}"), BarColumn(BAR), TextColumn("{task.fields[rate]}"))
+            self.bar = Bar(*self.columns, console=Terminal(stderr=True), transient=True)
             self.bar.start()
             self.task = self.bar.add_task(f"hop {hop.index}/{self.hops} {hop.name}", total=None, rate="")
 
@@ -193,11 +226,13 @@ class Console(Listener):
         if not due:
             return
         self.drawn = now
-        text = f"hop {p.hop.index}/{self.hops} {p.hop.name} · epoch {p.epoch}/{p.epochs} · step {p.step}/{p.steps}"
-        rate = f"{p.examples / p.seconds if p.seconds else 0.0:.0f} examples/s{self._left()}"
         if self.bar is None:
+            text, rate, _ = step_line(p, self.hops, self._left(), sys.maxsize)
             self.say(f"  {text} · {rate}")
         else:
+            text, rate, wide = step_line(p, self.hops, self._left(), self.bar.console.width)
+            self.columns[1].bar_width = wide
+            self.bar.columns = self.columns if wide else self.columns[:1]
             self.bar.update(self.task, description=text, completed=p.step, total=p.steps, rate=rate)
 
     def _left(self) -> str:

@@ -134,6 +134,14 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
     for given, line in wrong.items():
         told = report("mine", "--filter", given)
         assert (told.code, told.line[: len(line)]) == (2, line)
+    # The last command was cut short: what others have finished is still there, and a reference alone is no report.
+    runs.append(record("er", seed=1, status="interrupted"))
+    facts = {"name": "cut", "command": "xclrun cut", "started": "", "given": 1e12, "runs": [runs[-1].run_id]}
+    (here / "outputs" / "sweeps" / "cut.json").write_text(json.dumps(facts))
+    cut = "no finished runs in the last sweep, cut: 1 interrupted; `xclrun report NAME` is of another"
+    assert (report().code, report().line[: len(cut)]) == (2, cut)
+    runs[:] = runs[-1:]
+    assert report("cut").line.endswith("in cut: 1 interrupted; its command goes on from there: xclrun cut")
 
 
 def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here: Path) -> None:

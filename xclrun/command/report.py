@@ -80,6 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch import command
     from xclrun.records import read_predictions, sweeps
     from xclrun.report import write_report
+    from xclrun.report.notes import unfinished
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.sections import Options
@@ -101,6 +102,13 @@ def main(arguments: Sequence[str]) -> int:
         records = [r for r in pool if r.run_id in wanted]
         commands.append(redact(sweep["command"]))
     records = filtered(records, filters)
+    if sweep is not None and not any(r.status == "finished" for r in records):
+        what = f"no finished runs in {'' if given.sweep else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
+        if any(r.status == "finished" for r in pool):
+            raise UsageError(
+                f"{what}; `xclrun report NAME` is of another (`xclrun status all` names them), --all of everything"
+            )
+        raise UsageError(f"{what}; its command goes on from there: {redact(sweep['command'])}")
     if sweep is not None or filters:
         # The runs that their transfer is measured by, wherever they were run; a run that is there twice counts once.
         records += References(pool).of(records)
