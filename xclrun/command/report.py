@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.command.common import Unreadable, add_tracking, check_lost, choose, existing, parser
 from xclrun.config import TrackingConfig, check_uri
 from xclrun.errors import RunError, UsageError
-from xclrun.names import check_name
+from xclrun.names import check_name, slug
 from xclrun.secret import redact
 
 if TYPE_CHECKING:
@@ -112,10 +111,12 @@ def main(arguments: Sequence[str]) -> int:
     if sweep is not None or filters:
         # The runs that their transfer is measured by, wherever they were run; a run that is there twice counts once.
         records += References(pool).of(records)
-    name = _name(sweep, given.filter) if given.name is None else given.name
-    check_name("--name", name)
-    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
+    name = slug("-".join(["all" if sweep is None else sweep["name"], *given.filter]))
+    if given.name is not None:
+        name = given.name
+        check_name("--name", name)
+        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
     of = "" if sweep is None else sweep["name"]
     tables = table_of(of), sweep_table(of)
     how = Options(given.unpaired, given.interval, given.full, *tables, given.baseline)
@@ -171,12 +172,6 @@ def _last(known: Mapping[str, dict[str, Any]], pool: Sequence[RunRecord]) -> dic
     compared = {r.run_id for r in pool if r.strategy.partition("+")[0] != REFERENCE}
     latest = list(known.values())[::-1]
     return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))
-
-
-def _name(sweep: Mapping[str, Any] | None, filters: Sequence[str]) -> str:
-    """Return the name of a report: that of its sweep, with what it was narrowed to."""
-    name = "all" if sweep is None else str(sweep["name"])
-    return "-".join([name, *(re.sub(r"[^\w.]+", "_", text).strip("_.") for text in filters)])[:100]
 
 
 def _records(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
