@@ -436,7 +436,7 @@ def check_uri(key: str, uri: str | None) -> None:
     try:
         kind = urlsplit(uri).scheme.partition("+")[0]
     except ValueError as error:
-        raise UsageError(f"{key}={uri}: is no address ({error})") from None
+        raise UsageError(f"{key}={uri}: not an address ({error})") from None
     known = f"unknown kind of tracking server; Known: {', '.join(f'{name}://' for name in TRACKERS)}"
     _require(kind in TRACKERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, known)
 

@@ -46,7 +46,7 @@ def explain_yaml(error: YAMLError) -> str:
     if "tag:yaml.org,2002:python" in problem:
         problem = "tags such as !!python/… would run code, and are never read"
     place = "" if mark is None else f"{mark.name}:{mark.line + 1}: "
-    return f"{place}no YAML that can be read ({problem})"
+    return f"{place}cannot be read as YAML ({problem})"
 
 
 def _grammar(chain: list[BaseException]) -> str | None:

@@ -108,7 +108,7 @@ def _config(directory: RunDirectory) -> dict[str, Any]:
     try:
         config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
-        raise ValueError(f"{directory.config} is no YAML: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{directory.config} is not YAML: {str(error).splitlines()[0]}") from error
     return config
 
 

@@ -185,7 +185,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
     [
         (
             ["reprot"],
-            "no command is called 'reprot'; did you mean 'report'? Known: buckets, cancel, data, logs, params, plan, ",
+            "no command is called 'reprot'; did you mean 'report'? Known: buckets, cancel, data, list, logs, params, ",
         ),
         (["reprot", "seed=1"], "values are set as key=value"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
@@ -229,10 +229,10 @@ def test_an_empty_place_for_outputs_is_refused(refused: Callable[..., str], monk
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("name: er\na: [1\n", "/strategy/mine.yaml:3: no YAML that can be read (expected ',' or ']'"),
+        ("name: er\na: [1\n", "/strategy/mine.yaml:3: cannot be read as YAML (expected ',' or ']'"),
         (
             'name: !!python/object/apply:os.system ["touch run"]\n',
-            "/strategy/mine.yaml:1: no YAML that can be read (tags such as !!python/… would run code",
+            "/strategy/mine.yaml:1: cannot be read as YAML (tags such as !!python/… would run code",
         ),
         ("a\udcff: 1\n", "/strategy/mine.yaml cannot be read ('utf-8' codec can't decode byte 0xff"),
         ("- 1\n", "In 'strategy/mine': ValidationError raised while composing config: "),

@@ -99,7 +99,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "tokenizer_config.json names Python code",
     ),
     "compiled code": (settings(attn_implementation="some/kernel"), "names code on the hub (attn_implementation)"),
-    "an index of pickles": (indexed("pytorch_model.bin"), "names 'pytorch_model.bin', which is no safetensors file"),
+    "an index of pickles": (indexed("pytorch_model.bin"), "names 'pytorch_model.bin', which is not a safetensors file"),
     "an index that leaves the folder": (indexed("../x.safetensors"), "names '../x.safetensors', which is no"),
     "an index of what is not there": (indexed("model-2.safetensors"), "has no model-2.safetensors, which"),
     "no JSON": (cut("config.json", 20), "config.json cannot be read"),

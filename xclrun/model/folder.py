@@ -65,7 +65,7 @@ def read_object(path: Path, told: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{told}: {path.name} cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{told}: {path.name} is no JSON object")
+        raise UsageError(f"{told}: {path.name} is not a JSON object")
     return found
 
 
@@ -110,7 +110,7 @@ def weight_files(folder: Path, told: str) -> list[Path]:
     names = sorted(set(listed.values()))
     for name in names:
         if Path(name).name != name or not name.endswith(".safetensors"):
-            raise UsageError(f"{told}: {INDEX} names '{name}', which is no safetensors file of the folder")
+            raise UsageError(f"{told}: {INDEX} names '{name}', which is not a safetensors file of the folder")
         if not (folder / name).is_file():
             raise UsageError(f"{told}: has no {name}, which {INDEX} names")
     return [folder / name for name in names]
