@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from xclrun import __version__
-from xclrun.command import COMMANDS
+from xclrun.command import COMMANDS, run
 from xclrun.command.plan import plan_runs
 from xclrun.config import choices
 from xclrun.records import read_records
@@ -32,9 +33,9 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
     assert told.err == ""
     lines = told.out.splitlines()
     assert len(lines) <= 40
-    assert max(map(len, lines)) <= 110
+    assert max(map(len, lines)) <= 80
     for name, what in COMMANDS.items():
-        assert f"  {name:<10} {what}" in lines
+        assert f"  {name:<9} {what}" in lines
     assert any("strategy.expansion=" in line for line in lines)
     for group, by_choice in choices().items():
         if group == "strategy/expansion":
@@ -46,6 +47,19 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
             for choice, comment in by_choice.items():
                 assert any(line.split() == [choice, *comment.split()] for line in listed), f"{group}={choice}"
     assert xclrun("list", "strategi").line.startswith("list: no group is called 'strategi'; did you mean 'strategy'?")
+
+
+def test_a_list_is_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert run("list", ["strategy"]) == 0
+    lines = sys.stdout.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("                       ") for line in lines)
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["help"], ["strategy=er", "--help"], ["-m", "-h"], ["--hydra-help"]])

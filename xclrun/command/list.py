@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 
 from xclrun.command.common import Parser
@@ -28,8 +31,17 @@ def main(arguments: Sequence[str]) -> int:
     for group in in_order(found):
         print(group)
         width = max(map(len, found[group]))
-        print("\n".join(f"  {choice:<{width}}  {comment}" for choice, comment in found[group].items()))
+        for choice, comment in found[group].items():
+            print(_fitted(f"  {choice:<{width}}  ", comment))
     return 0
+
+
+def _fitted(lead: str, text: str) -> str:
+    """Return a choice and what it is, wrapped to the terminal; elsewhere in one line, for other programs to read."""
+    if not sys.stdout.isatty():
+        return lead + text
+    columns = shutil.get_terminal_size((80, 24)).columns
+    return textwrap.fill(text, max(columns, len(lead) + 20), initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def in_order(groups: Sequence[str] | dict[str, dict[str, str]]) -> list[str]:
