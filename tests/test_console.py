@@ -89,6 +89,16 @@ def test_the_time_left_is_what_sentences_have_taken(make_run: Make, monkeypatch:
     # What was done before took no time.
     left.heard(one.stages[2].train, 0.75, before=0.5)
     assert left.seconds(one.id) == pytest.approx(10 * (18 / 4 + 13) / (22 + 18 / 4))
+    # Nor for one who only looks on: what the first look finds was done before.
+    onlooker = Left([one])
+    one.directory.path.mkdir(parents=True)
+    one.directory.write_progress({"hop": 1, "step": 2, "steps": 4})
+    onlooker.look()
+    assert onlooker.seconds() is None
+    now += 10
+    one.directory.write_progress({"hop": 1, "step": 3, "steps": 4})
+    onlooker.look()
+    assert onlooker.seconds() == pytest.approx(10 * (22 / 4 + 18 + 13) / (22 / 4))
     assert [about(s) for s in (0.2, 59, 61, 3599, 7800)] == ["1 s", "59 s", "1 min", "1 h 00 min", "2 h 10 min"]
 
 

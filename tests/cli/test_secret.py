@@ -184,3 +184,17 @@ def test_sweeps_jobs_and_reports_are_handed_it_by_the_environment(
         assert told.code == 0, told.err
         nowhere(here, told.out, told.err)
     assert set(given) == {basic(PASSWORD)}
+
+
+def test_arguments_are_clean_before_anything_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes see them, and messages quote them: each way in which an address can be given."""
+    whole, shown = f"http://me:{PASSWORD}@host", "http://***@host"
+    for before, after in (
+        (["sync", "--uri", whole], ["sync", "--uri", shown]),
+        (["sync", f"--uri={whole}"], ["sync", f"--uri={shown}"]),
+        ([f"tracking.uri='{whole}'", "seed=1"], [f"tracking.uri='{shown}'", "seed=1"]),
+        ([f"+tracking.uri={whole}"], [f"+tracking.uri={shown}"]),
+    ):
+        monkeypatch.delenv(secret.ENVIRONMENT, raising=False)
+        assert secret.put_away_arguments(before) == after
+        assert os.environ[secret.ENVIRONMENT] == whole
