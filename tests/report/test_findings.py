@@ -8,7 +8,7 @@ from dataclasses import replace
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.report.findings import UNTESTED, findings
+from xclrun.report.findings import UNRANKED, UNTESTED, findings
 from xclrun.report.inference import Inference
 
 from .study import LANGUAGES, run, study
@@ -65,3 +65,9 @@ def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
     assert "naive and twin have the same F, " in intent or "twin and naive, the baseline, have the same F, " in intent
     assert findings(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED]
     assert findings(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED]
+
+
+def test_tests_against_a_reference_alone_are_not_denied() -> None:
+    made = inference(study(("naive", "inc_joint"), ALL, (1, 2)))
+    assert made.marks()["inc_joint", "intent", "F"] == "***"
+    assert findings(made) == [UNRANKED]

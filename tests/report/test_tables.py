@@ -52,7 +52,14 @@ def test_interim_rows_say_how_many_runs_they_have() -> None:
     records = study(("naive", "er"))[:-1]
     table = summary(records).main(["intent"])
     assert [cells(table)[name,]["runs"] for name in ("naive", "er")] == ["3 of 4", "3 of 4"]
-    assert any(note.startswith("interim") for note in table.notes)
+    interim = "interim: not all strategies have run all orders and seeds; each mean is over "
+    for by in (table, summary(records).languages("intent", "F"), summary(records).orders("intent")):
+        assert f"{interim}those that all have" in by.notes
+    # Each over its own: then none is over what all have.
+    (comparison,) = comparisons(records)
+    own = Summary(summarise(records, unpaired=True), comparison, unpaired=True)
+    for by in (own.main(["intent"]), own.languages("intent", "F"), own.orders("intent")):
+        assert f"{interim}the runs that its own strategy has" in by.notes
     for by in (table, summary(records).languages("intent", "FP")):
         assert any(
             note.startswith("orders have unequal numbers of runs: each mean is over the means") for note in by.notes

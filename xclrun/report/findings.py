@@ -26,6 +26,10 @@ UNTESTED = (
     "Nothing was tested: a test needs two strategies that all ran the same two orders, buckets or seeds. "
     "The differences below are those of these runs alone."
 )
+UNRANKED = (
+    "Nothing is ranked here: beside one strategy there are reference models alone. How it differs from those that learn "
+    "in sequence is under “Intervals and tests”."
+)
 
 
 def findings(inference: Inference) -> list[str]:
@@ -40,7 +44,7 @@ def findings(inference: Inference) -> list[str]:
         if said:
             told.append(f"{BY_SHORT[task].title[0].upper()}{BY_SHORT[task].title[1:]}: {' '.join(said)}")
     if not told:
-        return [UNTESTED]
+        return [UNRANKED if inference.tests else UNTESTED]
     first = next(iter(inference.tests.values()))
     count = len(first.averaged.blocks)
     warning = power_warnings(count, 1)[-1]

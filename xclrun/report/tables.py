@@ -257,7 +257,7 @@ class Summary:
         unpaired: bool = False,
         told: str = "",
     ) -> None:
-        self.comparison, self.marks, self.told = comparison, marks or {}, told
+        self.comparison, self.marks, self.unpaired, self.told = comparison, marks or {}, unpaired, told
         own = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
         self._rows = {(r.strategy, r.order, r.task, r.measure, r.language): r for r in own.itertuples(index=False)}
         self._behind = {
@@ -314,7 +314,8 @@ class Summary:
         columns = [self._column(shown, MEAN, task, measure, language, notes) for language in languages]
         rows = [(strategy, *(column[k] for column in columns)) for k, strategy in enumerate(shown)]
         title = f"{task.capitalize()} {measure} {SHOWN[measure]} by language"
-        footer = [*self.references_told(shown), *self._unbalanced(MEAN, [task]), *self._footer([task])]
+        footer = [*self.references_told(shown), *self._unbalanced(MEAN, [task])]
+        footer += self._footer([task], [self._runs(strategy, MEAN) for strategy in shown])
         raised = self._raised([cell for column in columns for cell in column])
         header, lines = ("strategy", *languages), (*notes.lines(), *footer)
         return Table(title, header, tuple(rows), lines, raised=raised, ruled=self.ruled(shown))
@@ -346,7 +347,7 @@ class Summary:
     def references_told(self, shown: Iterable[str]) -> list[str]:
         """Say which rows are reference models."""
         found = dict.fromkeys(strategy for strategy in shown if self.is_reference(strategy))
-        return [f"reference models, not compared with the others: {', '.join(found)}"] if found else []
+        return [f"reference models, never marked as best: {', '.join(found)}"] if found else []
 
     def _raised(self, cells: Iterable[Cell]) -> tuple[str, ...]:
         """Say what marks and bold mean, where there are any."""
@@ -411,12 +412,11 @@ class Summary:
             "± is over runs, weighted likewise"
         ]
 
-    def _footer(self, tasks: Sequence[str], runs: Iterable[str] = ()) -> list[str]:
+    def _footer(self, tasks: Sequence[str], runs: Iterable[str]) -> list[str]:
         lines = []
         if any(" of " in count for count in runs):
-            lines.append(
-                "interim: not all strategies have run all orders and seeds; each mean is over those that all have"
-            )
+            over = "the runs that its own strategy has" if self.unpaired else "those that all have"
+            lines.append(f"interim: not all strategies have run all orders and seeds; each mean is over {over}")
         for metric in (BY_SHORT[task] for task in tasks):
             definition = self.scoring if metric.of is Scored.spans else metric.definition
             lines += [f"{metric.short}: {definition}"] if definition else []
