@@ -41,6 +41,8 @@ def test_seeds_are_averaged_before_buckets() -> None:
     zero, one = over_buckets(few_shot_scores(runs)).itertuples(index=False)
     # Buckets: (0.6 + 0.8) / 2 = 0.7 and 0.9. The seeds' zero-shot scores: 0.5 and 0.4.
     assert one.mean == pytest.approx(0.8)
+    # What a gain is taken from has the same weights: (0.5 + 0.4) / 2 = 0.45 and 0.5.
+    assert one.zero_shot == pytest.approx(0.475)
     assert one.std == pytest.approx(0.2 / math.sqrt(2))
     assert (one.buckets, one.seeds, one.n, len(one.runs)) == (2, 2, 3, 3)
     assert (zero.shots, zero.buckets) == (0, 0)

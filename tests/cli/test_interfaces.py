@@ -105,7 +105,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
 
     def write_report(records: list[RunRecord], folder: Path, name: str, *_: object) -> SimpleNamespace:
         taken.append((name, sorted(r.run_id.removeprefix("naive-en-de-") for r in records)))
-        return SimpleNamespace(render=lambda *_: "", index=folder, summary_csv=folder)
+        return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
     monkeypatch.setattr("xclrun.report.write_report", write_report)
     monkeypatch.setattr("xclrun.records.read_records", lambda *_: runs)

@@ -40,6 +40,15 @@ def test_few_shot_runs_have_a_section_of_their_own(written: Report) -> None:
     assert set(written.frame["dataset"]) == {"mini"}
     assert len(written.few_shot) == len(pd.read_csv(written.directory / "few_shot.csv")) == 24
     assert len(written.to_json()["few_shot"]) == 24
+    assert [path.name for path in written.numbers] == ["summary.csv", "few_shot.csv"]
+
+
+def test_of_few_shot_runs_alone_the_numbers_are_in_their_own_file(tmp_path: Path, undrawn: None) -> None:
+    report = write_report(study(languages=("de",), shots=(1,), buckets=2, strategies=("naive",)), tmp_path, "few")
+    assert [path.name for path in report.numbers] == ["few_shot.csv"]
+    told = report.summary_md.read_text(encoding="utf-8")
+    assert "summary.csv" not in told
+    assert "`few_shot.csv` has every score" in told
 
 
 def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:

@@ -18,7 +18,7 @@ from xclrun.analysis.study import Estimate
 from xclrun.report import plots, sections
 from xclrun.report.costs import fairness, trials
 from xclrun.report.figures import heatmaps
-from xclrun.report.inference import Inference, p_text
+from xclrun.report.inference import KINDS, Inference, p_text
 from xclrun.report.tables import Cell, Summary
 
 from .study import LANGUAGES, ORDERS, run, study
@@ -210,6 +210,10 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     assert table.notes[0] == "[1] BCa needs resamples that differ"
     assert "value from the data; bias: mean over 600 resamples" in table.notes[1]
     assert "95 % BCa interval" in table.notes[1]
+
+
+def test_the_default_interval_says_that_the_value_may_lie_outside_it() -> None:
+    assert "it can leave the value itself out" in KINDS["basic"]
 
 
 def test_p_values_as_text() -> None:

@@ -130,17 +130,18 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1; NaN for one bucket),
-        ``zero_shot`` (mean over the same runs), ``buckets``, ``seeds``, ``n`` (runs), ``runs`` (their ids). K = 0 is a
-        row of its own under every strategy: mean and standard deviation of zero-shot scores over seeds, 0 buckets. A
-        score that was not measured makes the mean NaN.
+        ``zero_shot`` (of the same runs, averaged likewise), ``buckets``, ``seeds``, ``n`` (runs), ``runs`` (their
+        ids). K = 0 is a row of its own under every strategy: mean and standard deviation of zero-shot scores over
+        seeds, 0 buckets. A score that was not measured makes the mean NaN.
     """
     import pandas as pd
 
     found: list[tuple[Any, ...]] = []
     for key, own in groups(scores, KEYS):
-        values = own.groupby("bucket")["score"].apply(lambda s: s.mean(skipna=False)).to_numpy()
-        found.append((*key, *_mean_std(values), own["zero_shot"].mean(skipna=False), len(values), own["seed"].nunique(),
-                     len(own), tuple(own["run_id"])))  # fmt: skip
+        of_bucket = own.groupby("bucket")[["score", "zero_shot"]].agg(lambda s: s.mean(skipna=False))
+        values, zero_shot = of_bucket["score"].to_numpy(), of_bucket["zero_shot"].mean(skipna=False)
+        found.append((*key, *_mean_std(values), zero_shot, len(values), own["seed"].nunique(), len(own),
+                     tuple(own["run_id"])))  # fmt: skip
     without = [key for key in KEYS if key != "shots"]
     for key, own in groups(scores, without):
         values = own.groupby("seed")["zero_shot"].first().to_numpy()

@@ -144,7 +144,8 @@ def main(arguments: Sequence[str]) -> int:
             )
             print(f"The last sweep{others}:\n{sweep['name']}: {redact(sweep['command'])}\n")
         print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
-        print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {made.summary_csv}.")
+        told = " and ".join(map(str, made.numbers))
+        print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {told}.")
     return unreadable.code
 
 

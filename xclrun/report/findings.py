@@ -27,8 +27,8 @@ UNTESTED = (
     "The differences below are those of these runs alone."
 )
 UNRANKED = (
-    "Nothing is ranked here: beside one strategy there are reference models alone. How it differs from those that learn "
-    "in sequence is under “Intervals and tests”."
+    "Nothing is ranked here: beside one strategy there are reference models alone. How it differs from those that "
+    "learn in sequence is under “Intervals and tests”."
 )
 
 

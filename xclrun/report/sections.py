@@ -33,8 +33,9 @@ CONFUSIONS = 6
 
 
 UNPAIRED = (
-    "--unpaired: means are over all runs of each strategy; significance marks, tests and bootstrap intervals are still "
-    "over the runs that all strategies have finished, so their values can differ"
+    "--unpaired: means are over all runs of each strategy; what is said to be found, significance marks, tests, "
+    "bootstrap intervals, score matrices, confusions and figures of distances and hops are still over the runs that "
+    "all strategies have finished, so their values can differ"
 )
 
 

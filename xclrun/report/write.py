@@ -94,6 +94,12 @@ class Report:
         return self.directory / "summary.csv"
 
     @property
+    def numbers(self) -> list[Path]:
+        """Files that hold all numbers; few-shot runs have one of their own."""
+        few_shot = [] if self.few_shot.empty else [self.directory / FEW_SHOT]
+        return [*([] if self.frame.empty else [self.summary_csv]), *few_shot]
+
+    @property
     def summary_md(self) -> Path:
         return self.directory / "summary.md"
 
@@ -249,7 +255,11 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
     finished = [record for record in report.records if record.status == "finished"]
     lines = [f"# {report.name}", "", f"{len(finished)} finished runs · made {made} by xclrun {xclrun.__version__}"]
     lines += [line for command in commands for line in ("", f"Command: `{command}`")]
-    lines += ["", "Values are percent, mean ± sample standard deviation over runs.", PRECISION, ""]
+    if not report.frame.empty:
+        lines += ["", "Values are percent, mean ± sample standard deviation over runs.", PRECISION]
+    if not report.few_shot.empty:
+        lines += ["", f"Few-shot values are percent, over what their tables say; `{FEW_SHOT}` has every score."]
+    lines.append("")
     defined = {name: text for section in report.sections for name, text in section.definitions.items()}
     lines += [f"- **{name}** {text}" for name, text in defined.items()]
     lines += ["", "↑ higher is better, ↓ lower is better.", ""]
