@@ -138,9 +138,11 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
     found: list[tuple[Any, ...]] = []
     for key, own in groups(scores, KEYS):
-        of_bucket = own.groupby("bucket")[["score", "zero_shot"]].agg(lambda s: s.mean(skipna=False))
-        values, zero_shot = of_bucket["score"].to_numpy(), of_bucket["zero_shot"].mean(skipna=False)
-        found.append((*key, *_mean_std(values), zero_shot, len(values), own["seed"].nunique(), len(own),
+        values, before = (
+            own.groupby("bucket")[name].apply(lambda s: s.mean(skipna=False)).to_numpy()
+            for name in ("score", "zero_shot")
+        )
+        found.append((*key, *_mean_std(values), float(before.mean()), len(values), own["seed"].nunique(), len(own),
                      tuple(own["run_id"])))  # fmt: skip
     without = [key for key in KEYS if key != "shots"]
     for key, own in groups(scores, without):
