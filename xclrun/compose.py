@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ NO_EXPANSION = (
 
 # Plain values that no other value refers to, and that sweeps vary most.
 FREE = ("seed", "language", "shots", "bucket")
+
+# Jobs of one sweep.
+MOST = 100_000
 
 
 @cache
@@ -187,7 +191,7 @@ def expand(
     ``preset`` (of a sweep's YAML) holds further values by key; those in ``overrides`` count.
 
     Raises:
-        UsageError: a range without steps.
+        UsageError: a range without steps, or without values; more than `MOST` jobs.
         hydra.errors.HydraException: an override that cannot be parsed.
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -198,6 +202,15 @@ def expand(
     continuous = [o.input_line for o in parsed if o.is_sweep_override() and not o.is_discrete_sweep()]
     if continuous:
         raise UsageError(f"{continuous[0]}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)")
+    # Counted before they are made: a zero too many in a range would take all memory.
+    count = 1
+    for override in parsed:
+        if override.is_sweep_override():
+            values = sum(1 for _ in islice(override.sweep_iterator(), MOST + 1))
+            if not values:
+                raise UsageError(f"{override.input_line}: has no values")
+            if (count := count * values) > MOST:
+                raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
     [jobs] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
     return [expansions(lists_of_languages(job)) for job in jobs]
 

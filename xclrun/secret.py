@@ -22,7 +22,7 @@ NOTE = (
 
 # To the last @ of a word, so that a password with / or @ in it is hidden whole; file:///a@b has no user.
 _USER = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(?!/)[^\s'\"]*@")
-_PARAMETER = re.compile(r"([?&;][\w.-]*(?:pass|pwd|token|secret|key|sig)[\w.-]*=)[^&;\s'\"]+", re.IGNORECASE)
+_PARAMETER = re.compile(r"([?&;#][\w.-]*(?:pass|pwd|token|secret|key|sig|auth|cred)[\w.-]*=)[^&;\s'\"]+", re.IGNORECASE)
 # Options and keys that take the address of a tracking server.
 _OPTION, _KEY = "--uri", "tracking.uri"
 

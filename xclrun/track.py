@@ -254,7 +254,7 @@ class Mirror:
             for hop, row in enumerate(mine.scores[TASKS[task]]):
                 for language, value in zip(mine.languages, row, strict=True):
                     if value == value:
-                        batch.append(Metric(f"{task}.score.{language}", 100 * float(value), time, hop))
+                        batch.append(Metric(metric_name(f"{task}.score.{language}"), 100 * float(value), time, hop))
         step = 0
         for i, epoch in enumerate(mine.curve):
             batch.append(Metric("train.loss", epoch["loss"], time, step + epoch["step"]))

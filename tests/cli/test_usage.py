@@ -97,6 +97,8 @@ GRAMMAR = [
     ("a b=1", "'a b=1' cannot be read (a blank or sign that needs quotes)"),
     ("seed=range(1,x)", "'seed=range(1,x)' cannot be read ("),
     ("seed=interval(1,3)", "seed=interval(1,3): a sweep needs values to choose from"),
+    ("seed=range(1,0)", "seed=range(1,0): has no values"),
+    ("seed=range(0,100000000)", "seed=range(0,100000000): more than 100,000 jobs"),
     ("=3", "'=3' has no key"),
     ("strategy=null", "strategy=null: needs a name; Known: agem, cos_pooler, er, "),
     ("strategy=[er,naive]", "strategy=[er,naive]: needs a name; "),

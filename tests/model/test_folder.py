@@ -99,6 +99,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "tokenizer_config.json names Python code",
     ),
     "compiled code": (settings(attn_implementation="some/kernel"), "names code on the hub (attn_implementation)"),
+    "another encoder": (
+        lambda folder: (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/model"}'),
+        "holds adapter_config.json, by which transformers may load another encoder",
+    ),
     "an index of pickles": (indexed("pytorch_model.bin"), "names 'pytorch_model.bin', which is not a safetensors file"),
     "an index that leaves the folder": (indexed("../x.safetensors"), "names '../x.safetensors', which is no"),
     "an index of what is not there": (indexed("model-2.safetensors"), "has no model-2.safetensors, which"),

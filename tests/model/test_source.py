@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from xclrun.config import ModelConfig
 from xclrun.errors import UsageError
@@ -59,6 +59,7 @@ def test_folders_that_hold_no_encoder_are_refused(folder: Path) -> None:
         ),
         (OSError("no route"), "the hub cannot be reached for 'some/name'; give a local folder"),
         (None, "the hub has no 'some/name'; give a local folder"),
+        (HFValidationError("bad"), "model.hub=some/name: is no name on the hub (owner/name"),
     ],
 )
 def test_a_hub_that_does_not_serve(error: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +110,20 @@ def test_one_byte_of_a_pretrained_encoder_changes_its_identity(
     content[at] ^= at == -4
     path.write_bytes(content)
     assert identity() != before
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "special_tokens_map.json", "added_tokens.json"])
+def test_files_of_older_tokenizers_count_where_they_are_read(
+    name: str, folder: Path, identity: Callable[[], str]
+) -> None:
+    """transformers takes special tokens from them unless ``tokenizer_config.json`` has them all."""
+    before = identity()
+    (folder / name).write_text("{}")
+    assert identity() != before
+    (folder / "tokenizer_config.json").write_text('{"added_tokens_decoder": {}}')
+    whole = identity()
+    (folder / name).unlink()
+    assert identity() == whole
 
 
 def test_where_a_pretrained_encoder_lies_does_not_matter(folder: Path, identity: Callable[[], str]) -> None:

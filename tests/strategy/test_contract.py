@@ -9,7 +9,7 @@ from xclrun.config import StrategyConfig
 from xclrun.errors import UsageError
 from xclrun.plan import DataIdentity, digest, stages
 from xclrun.run import Run
-from xclrun.strategy import Strategy
+from xclrun.strategy import Strategy, make
 from xclrun.strategy.base import ANSWERED_BY
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
@@ -30,6 +30,26 @@ def test_a_hook_without_its_signature_is_refused(base: type, name: str, signatur
     own = type("Mine", (base,), {name: hook, signature: Strategy.signature})
     # A class derived from it that overrides nothing inherits both.
     assert getattr(type("Further", (own,), {}), signature) is Strategy.signature
+
+
+def test_a_hook_that_is_assigned_later_is_refused_when_the_strategy_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the class, which inherits naive's empty signature, or to the object: it would share naive's hops."""
+
+    class Mine(Naive):
+        pass
+
+    class OnObject(Naive):
+        def __init__(self, settings: StrategyConfig) -> None:
+            super().__init__(settings)
+            self.loss = hook
+
+    found: dict[str, type] = {"assigned": Mine, "object": OnObject}
+    monkeypatch.setattr("xclrun.strategy.strategy_class", found.__getitem__)
+    make(StrategyConfig("assigned"))
+    Mine.loss = hook  # type: ignore[method-assign]
+    for name, told in (("assigned", "overrides loss and inherits signature"), ("object", "sets loss on the object")):
+        with pytest.raises(UsageError, match=told):
+            make(StrategyConfig(name))
 
 
 def test_a_new_strategy_shares_no_training_with_another(make_run: Callable[..., Run]) -> None:

@@ -23,6 +23,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model")
 # Files of JSON in which transformers looks for the name of code.
 SETTINGS = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+# Names a base model by its path or on the hub, which transformers then loads where the package peft is installed.
+REDIRECTION = "adapter_config.json"
 # Kinds of encoder whose tensors are those of BERT; of RoBERTa's family, positions begin behind the padding's.
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 BERTS = ("bert", *ROBERTAS)
@@ -81,6 +83,11 @@ def check_folder(folder: Path, told: str, model: ModelConfig) -> None:
             the encoder is shallower or shorter than is asked for; a weight is no finite number.
     """
     refuse_code(folder, told)
+    if (folder / REDIRECTION).exists():
+        raise UsageError(
+            f"{told}: holds {REDIRECTION}, by which transformers may load another encoder in its place; give a folder "
+            "of the encoder alone"
+        )
     settings = read_object(folder / "config.json", told)
     shapes: Shapes = {}
     for path in weight_files(folder, told):

@@ -19,6 +19,8 @@ from xclrun.store.kept import note
 HUB_FILES = ("config.json", "model.safetensors", "tokenizer*", "vocab*", "sentencepiece*", "special_tokens_map.json")
 # Files whose content decides what an encoder computes.
 IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.*", "*.model")
+# Those too where the tokenizer is not wholly in its two newer files, as transformers before 4.34 saved it.
+OLD_IDENTITY_FILES = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
 
 
 def from_scratch(model: ModelConfig) -> bool:
@@ -60,13 +62,20 @@ def told(model: ModelConfig) -> str:
 @lru_cache
 def _from_hub(name: str, revision: str, choice: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     remedy = (
         f"give a local folder with model.path=DIR (transformers layout, as `save_pretrained` of '{name}' writes it)"
     )
     try:
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
+    except HFValidationError:
+        raise UsageError(f"model.hub={name}: is no name on the hub (owner/name, or name); {remedy}") from None
     except RepositoryNotFoundError as error:
         raise UsageError(f"model={choice}: the hub has no '{name}'; {remedy}") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
@@ -77,7 +86,11 @@ def _from_hub(name: str, revision: str, choice: str) -> Path:
 
 @lru_cache
 def _folder_identity(folder: Path) -> str:
-    files = sorted({file for pattern in IDENTITY_FILES for file in folder.glob(pattern)})
+    settings = folder / "tokenizer_config.json"
+    whole = (folder / "tokenizer.json").is_file() and settings.is_file()
+    whole = whole and "added_tokens_decoder" in read_object(settings, f"model.path={folder}")
+    patterns = IDENTITY_FILES if whole else (*IDENTITY_FILES, *OLD_IDENTITY_FILES)
+    files = sorted({file for pattern in patterns for file in folder.glob(pattern)})
     return digest([[file.name, sha256(file)] for file in files])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from xclrun.config import StrategyConfig
 from xclrun.errors import UsageError, did_you_mean
-from xclrun.strategy.base import Context, Length, State, Strategy
+from xclrun.strategy.base import Context, Length, State, Strategy, check_answers
 
 __all__ = ["STRATEGIES", "Context", "Length", "State", "Strategy", "make", "strategy_class"]
 
@@ -56,11 +56,14 @@ def make(settings: StrategyConfig) -> Strategy[Any]:
     """Return a fresh strategy with these settings.
 
     Raises:
-        UsageError: a setting cannot work, or is that of another strategy.
+        UsageError: a setting cannot work, or is that of another strategy; or a hook was assigned for which no
+            signature answers.
     """
     found = strategy_class(settings.name)
     if not isinstance(settings, found.settings_type):
         raise UsageError(
             f"strategy.name={settings.name}: has settings of its own; choose it as strategy={settings.name}"
         )
-    return found(settings)
+    strategy = found(settings)
+    check_answers(found, strategy)
+    return strategy

@@ -146,14 +146,7 @@ class Strategy(Generic[Settings]):
             UsageError: it does.
         """
         super().__init_subclass__(**options)
-        for hook, signature in ANSWERED_BY.items():
-            # A mixin's hooks count too: who has the last word is decided by the order of resolution.
-            if _place(cls, signature) > _place(cls, hook):
-                raise UsageError(
-                    f"{cls.__module__}.{cls.__qualname__}: overrides {hook} and inherits {signature}, so it would "
-                    f"share results that are not its own; define {signature} beside it, or say "
-                    f"{signature} = Strategy.signature (everything described; see xclrun/strategy/base.py)"
-                )
+        check_answers(cls)
 
     # What a plan asks, before anything runs.
 
@@ -282,6 +275,28 @@ class Strategy(Generic[Settings]):
 
     def load_state_dict(self, state: State) -> None:
         """Take over the state that `state_dict` returned."""
+
+
+def check_answers(cls: type[Strategy[Any]], instance: Strategy[Any] | None = None) -> None:
+    """Check that who overrides a hook says what it can change; with an instance, as it is now.
+
+    Classes are looked at when they are made, and again when a strategy is: hooks can be assigned in between.
+
+    Raises:
+        UsageError: a class overrides a hook and inherits the signature that answers for it; or the instance has a hook
+            of its own, for which no class can answer.
+    """
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    for hook, signature in ANSWERED_BY.items():
+        if instance is not None and hook in vars(instance):
+            raise UsageError(f"{name}: sets {hook} on the object; define it in the class, with {signature} beside it")
+        # A mixin's hooks count too: who has the last word is decided by the order of resolution.
+        if _place(cls, signature) > _place(cls, hook):
+            raise UsageError(
+                f"{name}: overrides {hook} and inherits {signature}, so it would "
+                f"share results that are not its own; define {signature} beside it, or say "
+                f"{signature} = Strategy.signature (everything described; see xclrun/strategy/base.py)"
+            )
 
 
 def _place(cls: type, name: str) -> int:
