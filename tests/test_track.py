@@ -25,7 +25,7 @@ from xclrun.config import TrackingConfig
 from xclrun.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.task import BY_NAME
-from xclrun.track import VIEW, Mirror, saved_views
+from xclrun.track import VIEW, Mirror, _allowed, saved_views
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -157,6 +157,18 @@ def test_params_are_the_whole_config_without_what_is_null(study: Study) -> None:
     assert len(params) == leaves(config)
     assert "None" not in params.values()
     assert "dataset.root" not in params
+
+
+def test_a_language_of_any_name_is_a_key_that_mlflow_takes() -> None:
+    """One key that it refuses would stop the sending of all runs."""
+    from mlflow.utils.validation import _validate_metric_name
+
+    keys = ["intent.score.zh-Hant", "intent.score.zh(TW)", "intent.score.zh[TW]", "intent.score.<b>\u202e%"]
+    allowed = [_allowed(key) for key in keys]
+    for key in allowed:
+        _validate_metric_name(key)
+    assert allowed[0] == keys[0]
+    assert len(set(allowed)) == len(keys), "two languages stay two"
 
 
 def test_tags(study: Study) -> None:

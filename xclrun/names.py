@@ -74,3 +74,14 @@ def link(*parts: str) -> str:
 def markdown(text: object) -> str:
     """Return text as Markdown shows it: it begins no tag, link, picture or cell; ``p < 0.05`` stays as it is."""
     return re.sub(r"<(?=[\w/!?])", "&lt;", str(text)).replace("](", "]\\(").replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Return text as a code span of Markdown, which a backtick in it does not end.
+
+    >>> code("a"), code("a`b")
+    ('`a`', '``a`b``')
+    """
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    blank = " " if text[:1] == "`" or text[-1:] == "`" else ""
+    return f"{fence}{blank}{text}{blank}{fence}"

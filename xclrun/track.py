@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -240,7 +242,8 @@ class Mirror:
 
         # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
         # Null says that something was not asked for: a column of it says nothing.
-        flat = {k: str(v)[:6000] for k, v in _flatten(config) if v is not None and k not in run.data.params}
+        sent = ((_allowed(k), v) for k, v in _flatten(config) if v is not None)
+        flat = {k: str(v)[:6000] for k, v in sent if k not in run.data.params}
         self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in flat.items()])
 
     def _log_metrics(self, run: str, mine: RunRecord, metrics: Mapping[str, float], time: int) -> None:
@@ -254,7 +257,7 @@ class Mirror:
             for hop, row in enumerate(mine.scores[TASKS[task]]):
                 for language, value in zip(mine.languages, row, strict=True):
                     if value == value:
-                        batch.append(Metric(metric_name(f"{task}.score.{language}"), 100 * float(value), time, hop))
+                        batch.append(Metric(_allowed(f"{task}.score.{language}"), 100 * float(value), time, hop))
         step = 0
         for i, epoch in enumerate(mine.curve):
             batch.append(Metric("train.loss", epoch["loss"], time, step + epoch["step"]))
@@ -517,6 +520,16 @@ def _flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _allowed(key: str) -> str:
+    """Return the key of a metric or parameter, which a language may be part of, as MLflow takes it.
+
+    One key that it refuses would stop the sending of all runs. Where it had to change, a short hash tells it from
+    others that would become the same.
+    """
+    plain = re.sub(r"[^\w.\- :]", "_", key)
+    return plain if plain == key else f"{plain}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
 
 
 def _milliseconds(when: str) -> int:

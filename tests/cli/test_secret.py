@@ -78,6 +78,7 @@ def nowhere(folder: Path, *said: str) -> None:
         ("sqlite:////home/a@b/x.db", "sqlite:////home/a@b/x.db"),
         ("http://u:p@host", "http://***@host"),
         ("failed: postgresql://u:a/b@c@host:1/db (no)", "failed: postgresql://***@host:1/db (no)"),
+        ("http://host/#access_token=abc", "http://host/#access_token=***"),
         ("https://token@host/p?x=1&api_key=abc&y=2", "https://***@host/p?x=1&api_key=***&y=2"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import blank_figures
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.errors import UsageError
+from xclrun.names import code
 from xclrun.report import write, write_report
 from xclrun.report.notes import comparison_notes
 from xclrun.report.sections import Options, Part
@@ -242,3 +243,8 @@ def test_importing_the_report_costs_little() -> None:
 def small(strategy: str = "naive", **fields: object) -> list:
     """One small run whose report is quickly drawn."""
     return [run(strategy, "en-th", 1, ("en", "th"), **({"tasks": ("intent_accuracy",), "curve": ()} | fields))]
+
+
+@pytest.mark.parametrize(("text", "span"), [("a", "`a`"), ("a`<b>", "``a`<b>``"), ("``a`", "``` ``a` ```")])
+def test_a_command_with_backticks_stays_one_code_span(text: str, span: str) -> None:
+    assert code(text) == span

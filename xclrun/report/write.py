@@ -23,7 +23,7 @@ from xclrun.analysis.fewshot import few_shot_scores, is_few_shot
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.errors import UsageError, did_you_mean
-from xclrun.names import link, markdown, slug
+from xclrun.names import code, link, markdown, slug
 from xclrun.report.costs import trials
 from xclrun.report.drawing import Drawers, Drawing
 from xclrun.report.fewshot import Behind, few_shot_sections
@@ -254,7 +254,7 @@ def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
 def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
     finished = [record for record in report.records if record.status == "finished"]
     lines = [f"# {report.name}", "", f"{len(finished)} finished runs · made {made} by xclrun {xclrun.__version__}"]
-    lines += [line for command in commands for line in ("", f"Command: `{command}`")]
+    lines += [line for command in commands for line in ("", f"Command: {code(command)}")]
     if not report.frame.empty:
         lines += ["", "Values are percent, mean ± sample standard deviation over runs.", PRECISION]
     if not report.few_shot.empty:
