@@ -100,7 +100,7 @@ def makespan(seconds: Sequence[float], width: int) -> float:
     """Return when the last of some jobs ends, where ``width`` run at a time and start in order.
 
     >>> makespan([3, 1, 1, 2], 2)
-    4
+    4.0
     """
     free = [0.0] * width
     for job in seconds:
