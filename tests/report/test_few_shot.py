@@ -67,6 +67,7 @@ def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
     assert "tokens by language, full" in text
     assert "buckets: 3; seeds: 2" in text
     assert "what is tuned" in text
+    assert "strategies are not tested against each other here" in " ".join(text.split())
 
 
 def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn: None) -> None:

@@ -54,7 +54,7 @@ class FewShotSection:
 
     @property
     def findings(self) -> list[str]:
-        """None: these tables have intervals, and no test of one strategy against another."""
+        """None: these tables have no test of one strategy against another, and say so."""
         return []
 
     @property

@@ -27,6 +27,8 @@ TASK_OF = {"pud": "udpos"}
 OVER_BUCKETS = "mean ± sample standard deviation over buckets; a bucket's score is the mean over seeds"
 ZERO = "K = 0: zero-shot, the score on the target before adapting; mean ± standard deviation over seeds"
 
+UNTESTED = "strategies are not tested against each other here: a difference between columns may be chance"
+
 
 def shots_name(shots: int) -> str:
     """Return how a K is written."""
@@ -111,7 +113,7 @@ def by_strategy(own: pd.DataFrame) -> Table | None:
         "K",
         *(x for s in strategies for x in (s, *([f"{method_name(s)} (FS)"] if beside[s] else []))),
     ]
-    title, notes = f"{task}: what is tuned{source_name(source)}", (OVER_BUCKETS, _counts(own))
+    title, notes = f"{task}: what is tuned{source_name(source)}", (OVER_BUCKETS, _counts(own), UNTESTED)
     raised = ("bold: best of the row",) if any(isinstance(c, Cell) and c.best for line in body for c in line) else ()
     return Table(title, tuple(header), tuple(body), notes, left=2, raised=raised)
 
