@@ -49,6 +49,17 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
     assert xclrun("list", "strategi").line.startswith("list: no group is called 'strategi'; did you mean 'strategy'?")
 
 
+def test_what_makes_a_sweep_smaller_has_the_layers_that_it_names() -> None:
+    named = [
+        path
+        for path in (Path(__file__).parents[2] / "sweeps").glob("*.yaml")
+        if "lang_spec_enc_" in path.read_text(encoding="utf-8")
+    ]
+    assert named
+    for path in named:
+        assert "add dataset=mini model=tiny model.hidden_layers=12\n" in path.read_text(encoding="utf-8"), path.name
+
+
 def test_a_list_is_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
