@@ -98,15 +98,24 @@ def lists_of_languages(overrides: Sequence[str]) -> list[str]:
 def expansions(overrides: Sequence[str]) -> list[str]:
     """Rewrite ``strategy.expansion=NAME``, a choice that reads like a value, as the choice of a group that it is."""
 
+    several = any(text.partition("=")[0].strip() == "strategy" and _sweeps(text) for text in overrides)
+
     def rewritten(text: str) -> str:
         key, _, value = text.partition("=")
-        if key.strip() not in ("strategy.expansion", "strategy/expansion") or parse([text])[0].is_sweep_override():
+        if key.strip() not in ("strategy.expansion", "strategy/expansion") or _sweeps(text):
             return text
         # To Hydra no choice is a value.
         separator = "." if value.strip() == "null" or value.strip().startswith("{") else "/"
+        if several and separator == "/":
+            # A sweep of one, which each job sets: for all at once Hydra sets it on the default strategy.
+            return f"strategy.expansion=choice({value})"
         return f"strategy{separator}expansion={value}"
 
     return [rewritten(text) for text in overrides]
+
+
+def _sweeps(text: str) -> bool:
+    return parse([text])[0].is_sweep_override()
 
 
 def protocols(overrides: Sequence[str]) -> list[str]:

@@ -355,6 +355,12 @@ def test_a_sweep_over_strategies_and_expansions() -> None:
     assert found == [(name, expansion) for name in ("er", "ewc_online") for expansion in wanted]
 
 
+def test_one_expansion_for_several_strategies() -> None:
+    """Of which the default strategy, which has none, is not one."""
+    jobs = compose_command(["strategy=er,agem", "strategy.expansion=lang_spec_task", "-m"])
+    assert [job.resolved["strategy"]["expansion"]["name"] for job in jobs] == ["lang_spec_task"] * 2
+
+
 def test_settings_of_an_expansion(compose: Callable[..., Composed]) -> None:
     given = compose("strategy=er", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[2]")
     assert given.resolved["strategy"]["expansion"] == {"name": "lang_spec_enc", "layers": [2]}
