@@ -101,6 +101,20 @@ def test_mean_over_orders_and_seeds_with_its_spread() -> None:
     assert (l2h["value"], l2h["n"]) == (pytest.approx(0.8), 1)
 
 
+def test_equal_samples_have_no_interval() -> None:
+    """Two equal seeds, or orders that have equal means, say nothing of how others vary: no interval of width 0."""
+    seeds = [record(order="h2l", seed=seed, scores=np.full((4, 3), 0.066)) for seed in (1, 2)]
+    turned = {"order": "l2h", "languages": ["th", "de", "en"]}
+    # Means of the orders: 0.3 and, but for rounding, 0.3.
+    orders = [record(order="h2l", seed=seed, scores=np.full((4, 3), 0.3)) for seed in (1, 2)]
+    orders += [record(**turned, seed=seed, scores=np.full((4, 3), v)) for seed, v in ((1, 0.1 + 0.1), (2, 0.4))]
+    for runs, value, std in ((seeds, 0.066, 0.0), (orders, 0.3, np.sqrt(0.02 / 3))):
+        found = row(summarise(runs), "FP")
+        assert (found["value"], found["n"], found["status"]) == (pytest.approx(value), len(runs), "ok")
+        assert found["std"] == pytest.approx(std)
+        assert np.isnan([found["ci_low"], found["ci_high"]]).all()
+
+
 def test_balanced_means_are_those_over_runs() -> None:
     finals = {("h2l", 1): 0.61, ("h2l", 2): 0.72, ("l2h", 1): 0.83, ("l2h", 2): 0.8}
     runs = [

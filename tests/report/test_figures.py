@@ -151,6 +151,18 @@ def test_learning_curves_are_means_over_seeds() -> None:
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0", *LANGUAGES]
 
 
+def test_learning_curves_are_over_the_runs_of_the_tables() -> None:
+    """A seed that one strategy lacks enters no curve, as it enters no score matrix and no mean; the title says so."""
+    records = [*study(("naive",), ("h2l",), (1, 2)), *study(("er",), ("h2l",), (1,))]
+    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    shared = 100 * records[0].scores["intent_accuracy"]
+    np.testing.assert_allclose(figure.axes[0].lines[1].get_ydata(), shared[1:, 0])
+    told = "mean over the runs that all strategies have finished"
+    assert told in " ".join(" ".join(texts(figure)).split())
+    (whole,) = learning_curves(comparisons(records[:2])[0], "intent")
+    assert told not in " ".join(" ".join(texts(whole)).split())
+
+
 def test_a_language_has_the_same_colour_in_every_order() -> None:
     (figure,) = learning_curves(comparisons(study(("naive",), ("h2l", "l2h"), (1,)))[0], "intent")
     first, second = (axes.lines for axes in figure.axes)

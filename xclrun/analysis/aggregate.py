@@ -20,6 +20,7 @@ from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, e
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_reference
 from xclrun.analysis.settings import grouped, natural, strategy_labels
+from xclrun.analysis.significance import TIE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,11 +96,12 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
         Columns `COLUMNS`. ``value`` mean over ``n`` runs, within each order first, so that every order counts the same;
         ``std`` sample standard deviation over runs (n − 1), weighted likewise; ``ci_low`` and ``ci_high`` 95 % t
         interval with the means of orders as samples (a single order: its runs, and it speaks of this order alone); NaN
-        where there is none. In ``mean`` the value of a language is over the orders in which it is defined (transfer
-        not to the first, forgetting not of the last). ``status``: ``ok``; ``unbalanced: …`` where orders have unequal
-        numbers of runs; ``n/a: …`` with the reason; or ``interim: 3 of 6 runs`` (and ``; unbalanced: …``) where only
-        some (order, seed, bucket) combinations have been finished by all strategies: the value is then over those
-        alone, so that strategies stay comparable. With ``unpaired`` it is over all that the strategy itself has.
+        where there is none: of one sample, or of equal ones, which say nothing of how samples vary. In ``mean`` the
+        value of a language is over the orders in which it is defined (transfer not to the first, forgetting not of the
+        last). ``status``: ``ok``; ``unbalanced: …`` where orders have unequal numbers of runs; ``n/a: …`` with the
+        reason; or ``interim: 3 of 6 runs`` (and ``; unbalanced: …``) where only some (order, seed, bucket) combinations
+        have been finished by all strategies: the value is then over those alone, so that strategies stay comparable.
+        With ``unpaired`` it is over all that the strategy itself has.
     """
     import pandas as pd
 
@@ -244,6 +246,8 @@ def _average(
     samples = numbers
     if len(set(of)) > 1:
         samples = np.array([numbers[[o == order for o in of]].mean() for order in dict.fromkeys(of)])
+    if np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max())):
+        return mean, std, nan, nan, n, status  # equal by chance or by rounding: no interval of width 0
     half = _t_quantile(len(samples)) * float(samples.std(ddof=1)) / math.sqrt(len(samples))
     return mean, std, mean - half, mean + half, n, status
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison, combinations
+from xclrun.analysis.aggregate import Comparison, combinations, compared
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.settings import natural
 from xclrun.report.style import GREY, METRIC_NAMES, axis_of, colour, marker, short, tip
@@ -32,11 +32,17 @@ Cells = dict[tuple[str, str], list[RunRecord]]
 def learning_curves(comparison: Comparison, task: str) -> list[Page]:
     """Draw the score on each language after each hop, mean over seeds and buckets; what draws each page.
 
+    The runs are those of score matrices and tables: those that all strategies have finished
+    (`xclrun.analysis.aggregate.compared`).
+
     Dashed before the language's own hop, solid after it; a marker at the hop itself. Strategies that are no sequence
     of hops have no curve. Where a run lacks a value, the mean over runs has a gap.
     """
     languages = comparison.languages
-    cells = _cells(comparison, lambda run: run.stream == "sequence" and task in run.tasks)
+    chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
+    common = {run.run_id for runs in chosen for run in runs}
+    every = _cells(comparison, lambda run: run.stream == "sequence" and task in run.tasks)
+    cells = _cells(comparison, lambda run: run.stream == "sequence" and task in run.tasks and run.run_id in common)
     ends = axis_of(
         [100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0) for runs in cells.values()], low=0, high=102
     )
@@ -60,6 +66,8 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
     title = f"{_where(comparison)}: {METRIC_NAMES[task]} on each language after each hop (dashed: not yet learnt)"
+    if cells != every:
+        title += "; mean over the runs that all strategies have finished"
     return [
         partial(
             _page,

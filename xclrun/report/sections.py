@@ -34,8 +34,8 @@ CONFUSIONS = 6
 
 UNPAIRED = (
     "--unpaired: means are over all runs of each strategy; what is said to be found, significance marks, tests, "
-    "bootstrap intervals, score matrices, confusions and figures of distances and hops are still over the runs that "
-    "all strategies have finished, so their values can differ"
+    "bootstrap intervals, score matrices, learning curves, confusions and figures of distances and hops are still over "
+    "the runs that all strategies have finished, so their values can differ"
 )
 
 
