@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
+import statsmodels.formula.api as smf
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from xclrun.analysis.attention import COLUMNS
 from xclrun.analysis.fewshot import few_shot_scores, over_buckets
+from xclrun.analysis.record import RunRecord
+from xclrun.errors import UsageError
 from xclrun.report import write_report
 from xclrun.report.fewshot import Behind, few_shot_sections
 from xclrun.report.fewshot.figures import PANELS
 from xclrun.report.fewshot.tables import by_language, by_strategy, table_3
 from xclrun.report.fewshot.words import improvement, jaccards, overlaps
 from xclrun.report.sections import Options
+from xclrun.report.tables import Table
 from xclrun.report.write import Report
 
 from .few_shot import behind, run, study
@@ -44,7 +52,9 @@ def test_few_shot_runs_have_a_section_of_their_own(written: Report) -> None:
 
 
 def test_of_few_shot_runs_alone_the_numbers_are_in_their_own_file(tmp_path: Path, undrawn: None) -> None:
-    report = write_report(study(languages=("de",), shots=(1,), buckets=2, strategies=("naive",)), tmp_path, "few")
+    records = study(languages=("de",), shots=(1,), buckets=2, strategies=("naive",))
+    # Of these runs too a baseline may be named; naive is their full.
+    report = write_report(records, tmp_path, "few", options=Options(baseline="naive"))
     assert [path.name for path in report.numbers] == ["few_shot.csv"]
     told = report.summary_md.read_text(encoding="utf-8")
     assert "summary.csv" not in told
@@ -67,7 +77,7 @@ def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
     assert "tokens by language, full" in text
     assert "buckets: 3; seeds: 2" in text
     assert "what is tuned" in text
-    assert "strategies are not tested against each other here" in " ".join(text.split())
+    assert "tests are under “token accuracy: tests of what is tuned”" in " ".join(text.split())
 
 
 def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn: None) -> None:
@@ -99,8 +109,10 @@ def test_published_numbers_stand_beside_ours() -> None:
     assert "not the paper's data and encoder: ranks may be compared, values may not" in table.notes
     # The paper's POS has no such head.
     assert "published" not in by_language(means, "fc").header
-    across = by_strategy(means)
+    scores = few_shot_scores(study(shots=(1, 2), buckets=2, strategies=("naive", "fc")))
+    across = by_strategy(scores, ["full", "fc"])
     assert across is not None
+    assert across.notes[-1].startswith("strategies are not tested against each other here")
     assert across.header == ("language", "K", "full", "full (FS)", "fc")
     assert across.raised == ("bold: best of the row",)
 
@@ -158,3 +170,119 @@ def test_attention_that_no_word_gets_more_of_is_not_shown() -> None:
     tables = next(part for part in section.parts if part.title == "Attention of [CLS]").tables
     assert len(tables) == PANELS
     assert not any("bucket 0" in table.title for table in tables)
+
+
+TUNED = ("naive", "fc", "fc_pooler")
+
+
+def tables(records: list[RunRecord], options: Options | None = None) -> tuple[Table, ...]:
+    """What is tuned; and its tests: of all strategies, and of pairs."""
+    (section,) = few_shot_sections(records, options=options)
+    made = {table.title: table for part in section.parts for table in part.tables}
+    names = ("what is tuned", "do strategies differ", "all pairs of strategies")
+    return tuple(made[f"tokens: {name}"] for name in names if f"tokens: {name}" in made)
+
+
+def cells(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.header, row, strict=True)) for row in table.rows]
+
+
+def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languages() -> None:
+    records = study(languages=("de", "fi", "hi", "tr"), shots=(1,), buckets=3, strategies=TUNED)
+    # A bucket with fewer seeds counts like another; one that a strategy lacks is in no mean.
+    gone = {"pud-fc-en-de-k1-b0-s2", "pud-naive-en-hi-k1-b2-s1", "pud-naive-en-hi-k1-b2-s2"}
+    records = [r for r in records if r.run_id not in gone]
+    means, anovas, pairs = tables(records)
+
+    long = few_shot_scores(records)
+    lacking = {("de", 0, 2), ("hi", 2, 1), ("hi", 2, 2)}
+    keys = zip(long["language"], long["bucket"], long["seed"], strict=True)
+    both = long[[key not in lacking for key in keys]]
+    of_bucket = both.groupby(["strategy", "language", "bucket"])["score"].mean()
+    of_language = of_bucket.groupby(["strategy", "language"]).mean().rename("value").reset_index()
+    fit = smf.ols("value ~ C(strategy) + C(language)", of_language).fit()
+    line = sm.stats.anova_lm(fit, typ=2).loc["C(strategy)"]
+    (row,) = cells(anovas)
+    assert (row["analysis of variance"], row["df"]) == ("two-way, blocks: languages", "2, 6")
+    assert row["p"].value == pytest.approx(line["PR(>F)"], rel=1e-6)
+    assert "replicates: 4 languages (21 runs of each strategy" in anovas.notes[0]
+
+    wide = of_language.pivot_table(index="strategy", columns="language", values="value").loc[
+        ["full", "fc", "fc_pooler"]
+    ]
+    values, found = wide.to_numpy(), cells(pairs)
+    at = [(0, 1), (0, 2), (1, 2)]
+    assert [(r["K"], r["a"], r["b"]) for r in found] == [
+        ("K = 1", "full", "fc"), ("K = 1", "full", "fc_pooler"), ("K = 1", "fc", "fc_pooler"),
+    ]  # fmt: skip
+    differences = [values[i].mean() - values[j].mean() for i, j in at]
+    assert [r["Δ"].value for r in found] == pytest.approx(differences)
+    error = np.sqrt(fit.mse_resid / 4)
+    tukey = [stats.studentized_range.sf(abs(d) / error, 3, 6) for d in differences]
+    assert [r["Tukey, blocks"].value for r in found] == pytest.approx(tukey, rel=1e-6)
+    half = stats.studentized_range.ppf(0.95, 3, 6) * error
+    assert found[0]["interval"] == f"[{100 * (differences[0] - half):.2f}, {100 * (differences[0] + half):.2f}]"
+    paired = multipletests([stats.ttest_rel(values[i], values[j]).pvalue for i, j in at], method="holm")[1]
+    ranked = multipletests([stats.wilcoxon(values[i], values[j]).pvalue for i, j in at], method="holm")[1]
+    assert [r["paired t"].value for r in found] == pytest.approx(paired)
+    assert [r["Wilcoxon"].value for r in found] == pytest.approx(ranked)
+
+    # The table shows the same means, over what all strategies have, and the marks of Tukey against the first.
+    *rows, across = cells(means)
+    assert across["language"] == "mean of 4 languages"
+    assert [across[s].value for s in wide.index] == pytest.approx(values.mean(axis=1))
+    assert [row[s].value for s in wide.index for row in rows] == pytest.approx(values.ravel())
+    marks = ["", *("***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else "" for p in tukey[:2])]
+    assert [across[s].mark for s in wide.index] == marks
+    assert marks[1]
+    assert not any(row[s].mark for row in rows for s in wide.index)
+    assert means.raised[0].startswith(
+        "* ** ***: differs from the baseline, full, by Tukey's HSD with languages as blocks"
+    )
+    left = "each mean is over those that all have (de K = 1: 5 of 6; hi K = 1: 4 of 6)"
+    assert any(note.endswith(left) for note in means.notes)
+    assert "buckets: 2 to 3, not the same in all rows; seeds: 1 to 2, not the same for all buckets" in means.notes
+
+
+def test_of_one_language_the_replicates_are_its_buckets() -> None:
+    records = study(languages=("de",), shots=(1,), buckets=5, strategies=("naive", "fc"))
+    means, anovas, pairs = tables(records, Options(baseline="fc"))
+    of_bucket = few_shot_scores(records).groupby(["strategy", "bucket"])["score"].mean()
+    p = stats.ttest_rel(of_bucket["full"], of_bucket["fc"]).pvalue
+    (row,), (shown,) = cells(pairs), cells(means)
+    # Of two strategies Tukey's test with blocks is the paired t-test.
+    assert (row["Tukey, blocks"].value, row["paired t"].value) == pytest.approx((p, p), rel=1e-5)
+    told = (
+        "replicates: 5 buckets (10 runs of each strategy; what is inside one of the buckets is averaged first) of one "
+    )
+    assert anovas.notes[0].startswith(f"{told}language: the tests speak of de alone")
+    assert (shown["language"], shown["fc"].mark) == ("de", "")
+    assert bool(shown["full"].mark) == (p < 0.05)
+    assert "differs from the baseline, fc, by Tukey's HSD with buckets as blocks" in means.raised[0]
+
+
+def test_what_cannot_be_tested_says_why() -> None:
+    one = [run("de", 1, 0, seed, s) for seed in (1, 2, 3) for s in ("naive", "fc")]
+    apart = [run("de", 4, b, 1, s) for b, s in enumerate(("naive", "fc"))]
+    means, anovas, pairs = tables([*one, *apart])
+    (row,) = cells(pairs)
+    # Seeds of one bucket are no evidence about others.
+    assert [row[name] for name in ("K", "Tukey, blocks", "paired t", "Wilcoxon")] == ["K = 1", *["n/a [1]"] * 3]
+    assert pairs.notes[0] == "[1] needs two replicates or more"
+    assert "one bucket of de; a test needs two languages, or two buckets of one" in anovas.notes[1]
+    assert "K = 4: not tested: no bucket and seed that all of full, fc have" in means.notes
+    assert means.rows[1] == ("de", "K = 4", "–", "91.32 ± 0.43", "–")
+    (alone,) = tables(apart)
+    assert alone.notes[-1].startswith("strategies are not tested")
+    # With --unpaired a mean is over what its own strategy has.
+    wide, *_ = tables([*one, *apart], Options(unpaired=True))
+    assert [row["full"] for row in cells(wide)][1] != "–"
+    assert any("all that its own strategy has; tests and means of languages over" in note for note in wide.notes)
+
+
+def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothing(tmp_path: Path) -> None:
+    records = [*study(languages=("de",), shots=(1,), buckets=2, seeds=(1,), strategies=("naive", "fc")), OTHER]
+    with pytest.raises(UsageError, match="--baseline fcc: no strategy of this report is called so; did you mean 'fc'"):
+        write_report(records, tmp_path, "x", options=Options(baseline="fcc"))
+    means, *_ = tables(records, Options(baseline="er"))
+    assert "no significance marks: the baseline, er, is not among the strategies tested" in means.notes

@@ -25,6 +25,7 @@ from xclrun.analysis.settings import (
     numbered_labels,
     strategy_labels,
 )
+from xclrun.analysis.significance import Replicates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +70,7 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
     """
     records = list(records)
     found = strategy_labels(records, _config, _content)
-    named = {run_id: _called(label) for run_id, label in found.items()}
+    named = {run_id: called(label) for run_id, label in found.items()}
     # Of a bucket whose whole data is not known nothing can be said: buckets of one set differ too.
     drawn = {r.run_id: r.data_fingerprint if r.bucket is None else r.whole_fingerprint for r in records}
     several: dict[tuple[str, str, str], set[str]] = {}
@@ -90,7 +91,7 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return what labels of few-shot runs that are numbers stand for (`xclrun.analysis.settings.numbered_labels`)."""
     found = numbered_labels((r for r in records if is_few_shot(r)), _config, _content)
-    return {_called(label): told for label, told in found.items()}
+    return {called(label): told for label, told in found.items()}
 
 
 def _config(record: RunRecord) -> Settings:
@@ -101,7 +102,8 @@ def _content(record: RunRecord) -> Settings:
     return tuple(item for item in content_settings(record) if item[0] not in ("languages", "data"))
 
 
-def _called(label: str) -> str:
+def called(label: str) -> str:
+    """Return what a strategy is called in few-shot tables: ``naive`` is ``full``."""
     return re.sub(r"^naive\b", FULL, label)
 
 
@@ -130,9 +132,10 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1; NaN for one bucket),
-        ``zero_shot`` (of the same runs, averaged likewise), ``buckets``, ``seeds``, ``n`` (runs), ``runs`` (their
-        ids). K = 0 is a row of its own under every strategy: mean and standard deviation of zero-shot scores over
-        seeds, 0 buckets. A score that was not measured makes the mean NaN.
+        ``zero_shot`` (of the same runs, averaged likewise), ``buckets``, ``fewest`` and ``seeds`` (of the bucket that
+        has fewest seeds, and most), ``n`` (runs), ``runs`` (their ids). K = 0 is a row of its own under every strategy:
+        mean and standard deviation of zero-shot scores over seeds, 0 buckets. A score that was not measured makes the
+        mean NaN.
     """
     import pandas as pd
 
@@ -142,17 +145,55 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
             own.groupby("bucket")[name].apply(lambda s: s.mean(skipna=False)).to_numpy()
             for name in ("score", "zero_shot")
         )
-        found.append((*key, *_mean_std(values), float(before.mean()), len(values), own["seed"].nunique(), len(own),
-                     tuple(own["run_id"])))  # fmt: skip
+        seeds = own.groupby("bucket")["seed"].nunique()
+        found.append((*key, *_mean_std(values), float(before.mean()), len(values), int(seeds.min()), int(seeds.max()),
+                     len(own), tuple(own["run_id"])))  # fmt: skip
     without = [key for key in KEYS if key != "shots"]
     for key, own in groups(scores, without):
         values = own.groupby("seed")["zero_shot"].first().to_numpy()
         dataset, model, task, of, language, strategy = key
         mean, std = _mean_std(values)
         what = (dataset, model, task, of, language, 0, strategy)
-        found.append((*what, mean, std, mean, 0, len(values), len(own), tuple(own["run_id"])))
-    columns = [*KEYS, "mean", "std", "zero_shot", "buckets", "seeds", "n", "runs"]
+        found.append((*what, mean, std, mean, 0, len(values), len(values), len(own), tuple(own["run_id"])))
+    columns = [*KEYS, "mean", "std", "zero_shot", "buckets", "fewest", "seeds", "n", "runs"]
     return pd.DataFrame(found, columns=columns).sort_values(KEYS, ignore_index=True)
+
+
+def common(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured rows whose bucket and seed all strategies have that have any of the same language and K."""
+    cell = [key for key in KEYS if key != "strategy"]
+    given = scores[scores["score"].notna()]
+    # A strategy of which nothing was measured still is one that lacks it.
+    wanted = scores.groupby(cell)["strategy"].nunique().rename("wanted")
+    have = given.groupby([*cell, "bucket", "seed"])["strategy"].transform("nunique")
+    return given[have == given.join(wanted, on=cell)["wanted"]]
+
+
+def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:
+    """Return the scores of one task, source and K as tests take them: what all ``strategies`` have of a language.
+
+    Blocks are (language, bucket, seed); replicates are languages, or the buckets of one (METRICS.md, "Significance").
+    A single bucket of one language is a single replicate, the mean over its seeds: these say nothing of others.
+
+    Returns:
+        None where nothing is common.
+    """
+    of = ["language", "bucket", "seed"]
+    table = common(scores).pivot_table(index=of, columns="strategy", values="score").reindex(columns=list(strategies))
+    table = table.dropna()
+    if table.empty:
+        return None
+    start = scores["source"].iloc[0]
+    languages = tuple(map(str, table.index.get_level_values("language")))
+    values = table.to_numpy().T
+    blocks = tuple((f"{start}-{language}", int(seed), int(bucket)) for language, bucket, seed in table.index)
+    if len({block[::2] for block in blocks}) == 1:
+        blocks, languages, values = (
+            ((blocks[0][0], -1, blocks[0][2]),),
+            languages[:1],
+            values.mean(axis=1, keepdims=True),
+        )
+    return Replicates(tuple(strategies), blocks, values, languages)
 
 
 def groups(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -91,14 +92,18 @@ class Replicates:
         levels = self.levels(kind)
         distinct = list(dict.fromkeys(levels))
         of = np.array([distinct.index(level) for level in levels])
-        means = np.stack([self.values[:, of == k].mean(axis=1) for k in range(len(distinct))], axis=1)
+        # In a language every bucket counts the same, however many seeds it has.
+        inside = [(of[j], bucket if kind == "languages" else j) for j, (_, _, bucket) in enumerate(self.blocks)]
+        counts = Counter(inside)
+        weights = np.array([1 / counts[one] for one in inside])
+        means = [np.average(self.values[:, of == k], axis=1, weights=weights[of == k]) for k in range(len(distinct))]
         order = self.blocks[0][0]
         blocks: list[Block] = [
             (order, -1, int(level)) if kind == "bucket" and level is not None
             else (order, int(level or 0), None) if kind == "seed" else (str(level), -1, None)
             for level in distinct
         ]  # fmt: skip
-        return Replicates(self.strategies, tuple(blocks), means)
+        return Replicates(self.strategies, tuple(blocks), np.stack(means, axis=1))
 
 
 @dataclass(frozen=True)
@@ -282,6 +287,8 @@ def wilcoxon(data: Replicates) -> list[Pair]:
     from scipy.stats import rankdata
     from scipy.stats import wilcoxon as signed_rank
 
+    if len(data.blocks) < 2:
+        return [_untested(data, i, j, FEW) for i, j in combinations(range(len(data.strategies)), 2)]
     found = []
     for a, b, d in _differences(data):
         moved = d[np.abs(d) > data.tolerance]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -52,9 +52,13 @@ KINDS = {
 PAIRS_TOLD = (
     "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
     "between replicates, with 95 % interval",
-    "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs; mixed model: t with "
-    "Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of these runs alone",
+    "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs",
 )
+MORE_TOLD = (
+    "; mixed model: t with Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of these runs "
+    "alone"
+)
+BLOCKED = "Tukey, blocks"
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
 
 
@@ -64,10 +68,12 @@ class Tests:
 
     Attributes:
         data: all runs; tests are over its replicates, the mixed model over all of it.
+        few_shot: the languages of its blocks are targets, each a replicate; else sets of languages.
     """
 
     data: Replicates
     higher_is_better: bool
+    few_shot: bool = False
 
     @cached_property
     def averaged(self) -> Replicates:
@@ -77,18 +83,33 @@ class Tests:
     @property
     def replicates(self) -> str:
         """What the replicates are, in one word."""
-        return REPLICATES[self.data.kind]
+        kind = self.data.kind
+        if self.few_shot:
+            return "languages" if kind == "languages" else "buckets"
+        return REPLICATES[kind]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What so few replicates cannot find."""
+        k, n = self.averaged.values.shape
+        return [] if self.few_shot and n < 2 else power_warnings(n, k * (k - 1) // 2)
 
     @property
     def told(self) -> str:
         """What the replicates are, and what they allow to say."""
         n, runs = len(self.averaged.blocks), len(self.data.blocks)
+        if self.few_shot and n < 2:
+            return (
+                f"replicates: one bucket of {self.data.languages[0]}; a test needs two languages, or two buckets of one"
+            )
         text = f"replicates: {n} {self.replicates}"
         if runs > n:
             text += f" ({runs} runs of each strategy; what is inside one of the {self.replicates} is averaged first)"
-        if self.data.kind == "seed":
+        if self.few_shot and self.data.kind != "languages":
+            text += f" of one language: the tests speak of {self.data.languages[0]} alone"
+        elif self.data.kind == "seed":
             text += f" of one order: the tests speak of {self.data.blocks[0][0]} alone"
-        if self.data.kind == "bucket":
+        elif self.data.kind == "bucket":
             text += " of one set of languages: the tests speak of these languages alone"
         return text
 
@@ -109,45 +130,31 @@ class Tests:
         return critical_difference(self.averaged, self.higher_is_better)
 
 
-class Inference:
-    """Everything that is said of a comparison beyond means.
+class Verdicts:
+    """Tests of several measures of the same strategies: tables of them, and the marks that follow.
 
     Args:
-        comparison: its strategies.
-        references: gives M.
-        resampled: task → its bootstrap; a task that is missing has none.
-        kind: of the bootstrap's intervals.
-        baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
+        tests: (task, measure) → its tests, or what `SUBJECTS` names.
+        baseline: label of the strategy that marks compare with.
     """
 
-    def __init__(
-        self,
-        comparison: Comparison,
-        references: References,
-        resampled: Mapping[str, Resampled],
-        kind: str = "basic",
-        baseline: str | None = None,
-    ) -> None:
-        self.comparison, self.resampled, self.kind = comparison, resampled, kind
-        self.tests: dict[tuple[str, str], Tests] = {}
-        for task in comparison.tasks:
-            for name, data in replicates(comparison, references, task).items():
-                if len(data.blocks) > 1:
-                    self.tests[task, name] = Tests(data, TESTED[name])
-        self.baseline = self._default_baseline() if baseline is None else baseline
+    SUBJECTS = ("task", "measure")
+    PAIRS_TOLD = PAIRS_TOLD
 
-    def _default_baseline(self) -> str:
-        tested = [label for tests in self.tests.values() for label in tests.data.strategies]
-        of = {label: self.comparison.strategies[label][0] for label in tested}
-        ranked = sorted(of, key=lambda label: (of[label].strategy != BASELINE, is_reference(of[label])))
-        return ranked[0] if ranked else ""
+    def __init__(self, tests: Mapping[tuple[str, str], Tests], baseline: str) -> None:
+        self.tests, self.baseline = tests, baseline
 
     @property
     def marks_told(self) -> str:
         """What marks mean."""
         first = next(iter(self.tests.values()), None)
-        by = f"Tukey's HSD with {first.replicates if first else 'orders'} as blocks"
-        by += f" (of {first.data.blocks[0][0]} alone)" if first and first.data.kind == "seed" else ""
+        blocks = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
+        by = f"Tukey's HSD with {blocks} as blocks"
+        by += (
+            f" (of {first.data.blocks[0][0]} alone)"
+            if first and first.data.kind == "seed" and not first.few_shot
+            else ""
+        )
         return f"* ** ***: differs from the baseline, {self.baseline}, by {by}, p < 0.05, 0.01, 0.001"
 
     def baseline_notes(self) -> list[str]:
@@ -173,81 +180,133 @@ class Inference:
                     found[other, task, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
         return found
 
-    def anovas(self) -> Table | None:
+    def anovas(self, title: str = "Do strategies differ") -> Table | None:
         """Return the table of analyses of variance: does any strategy differ at all?"""
         rows, reasons = [], Notes()
-        for (task, name), tests in self.tests.items():
-            for what, fitted in (
-                ("one-way, orders (CCL)", tests.paper[0]),
-                (f"two-way, blocks: {tests.replicates}", tests.blocked[0]),
-            ):
+        for key, tests in self.tests.items():
+            for what, fitted in self._analyses(tests).items():
                 df = f"{fitted.df[0]}, {fitted.df[1]}"
                 p = _p_cell(fitted.p, fitted.reason, reasons)
-                rows.append((task, name, what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
+                rows.append((*key, what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
         if not rows:
             return None
-        first = next(iter(self.tests.values()))
-        n, k = first.averaged.values.shape[1], len(first.data.strategies)
-        notes = [*reasons.lines(), f"{first.told}; {k} strategies", *power_warnings(n, k * (k - 1) // 2)]
-        notes.append("η²: share of the variance that strategies explain (partial, with blocks)")
-        header = ("task", "measure", "analysis of variance", "df", "F ratio", "p", "η²")
-        return Table("Do strategies differ", header, tuple(rows), tuple(notes), left=3)
+        told = self._told(lambda tests: [f"{tests.told}; {len(tests.data.strategies)} strategies", *tests.warnings])
+        notes = (*reasons.lines(), *told, "η²: share of the variance that strategies explain (partial, with blocks)")
+        header = (*self.SUBJECTS, "analysis of variance", "df", "F ratio", "p", "η²")
+        return Table(title, header, tuple(rows), notes, left=3)
 
-    def pairs(self, task: str, name: str) -> Table | None:
-        """Return all pairs of strategies by every test."""
-        made = self._pairs(task, name, reasons := Notes())
-        if made is None:
-            return None
-        names, rows = made
-        tests = self.tests[task, name]
-        notes = (*reasons.lines(), f"{tests.told}; the replicates are the blocks", *PAIRS_TOLD)
-        title = f"{task.capitalize()} {name}: pairs of strategies"
-        return Table(title, ("a", "b", "Δ", "interval", "d_z", *names), tuple(rows), notes, left=2)
-
-    def all_pairs(self) -> Table | None:
+    def all_pairs(self, title: str = "All pairs of strategies") -> Table | None:
         """Return the pairs of all measures of all tasks in one table."""
         reasons = Notes()
-        made = {(task, name): self._pairs(task, name, reasons) for task in self.comparison.tasks for name in TESTED}
-        found = {key: value for key, value in made.items() if value is not None}
+        found = {key: self._rows(key, reasons) for key in self.tests}
         if not found:
             return None
         names = list(dict.fromkeys(name for columns, _ in found.values() for name in columns))
         rows = []
-        for (task, name), (columns, own) in found.items():
+        for key, (columns, own) in found.items():
             for row in own:
                 p_values = dict(zip(columns, row[5:], strict=True))
-                rows.append((task, name, *row[:5], *(p_values.get(column, Cell("–")) for column in names)))
-        told = dict.fromkeys(f"{self.tests[key].told}; the replicates are the blocks" for key in found)
-        header = ("task", "measure", "a", "b", "Δ", "interval", "d_z", *names)
-        return Table("All pairs of strategies", header, tuple(rows), (*reasons.lines(), *told, *PAIRS_TOLD), left=4)
+                rows.append((*key, *row[:5], *(p_values.get(column, Cell("–")) for column in names)))
+        told = self._told(lambda tests: [f"{tests.told}; the replicates are the blocks"])
+        header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
+        return Table(title, header, tuple(rows), (*reasons.lines(), *told, *self.PAIRS_TOLD), left=4)
 
-    def _pairs(self, task: str, name: str, reasons: Notes) -> tuple[list[str], list[tuple[str, ...]]] | None:
-        """Return the names of the tests, and a row for each pair."""
-        tests = self.tests.get((task, name))
-        if tests is None:
-            return None
+    def _analyses(self, tests: Tests) -> dict[str, Anova]:
+        """Return the analyses of variance of one measure by name."""
+        return {f"two-way, blocks: {tests.replicates}": tests.blocked[0]}
+
+    def _columns(self, tests: Tests) -> dict[str, list[Pair]]:
+        """Return the tests of all pairs of one measure by name."""
         data = tests.averaged
-        columns = {
-            "Tukey, orders (CCL)": tests.paper[1],
-            "Tukey, blocks": tests.blocked[1],
-            "mixed model (Satterthwaite)": mixed_model(tests.data),
-            "paired t": paired_t(data),
-            "Wilcoxon": wilcoxon(data),
-        }
-        bootstrap = self._bootstrap_p(task, name, data)
+        return {BLOCKED: tests.blocked[1], "paired t": paired_t(data), "Wilcoxon": wilcoxon(data)}
+
+    def _rows(self, key: tuple[str, str], reasons: Notes) -> tuple[list[str], list[tuple[str, ...]]]:
+        """Return the names of the tests of one measure, and a row for each pair."""
+        columns = self._columns(self.tests[key])
         rows: list[tuple[str, ...]] = []
         for k, pair in enumerate(columns["paired t"]):
-            blocked = columns["Tukey, blocks"][k]
+            blocked = columns[BLOCKED][k]
             interval = f"[{percent(blocked.low)}, {percent(blocked.high)}]" if blocked.low == blocked.low else "–"
             effect = _number(pair.effect)
             if pair.effect_low == pair.effect_low:
                 effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
             told = [_p_cell(pairs[k].p, pairs[k].reason, reasons) for pairs in columns.values()]
-            told += [Cell(p_text(bootstrap[k]), bootstrap[k])] if bootstrap is not None else []
             rows.append((pair.a, pair.b, Cell(percent(pair.difference), pair.difference), interval,
                          Cell(effect, pair.effect), *told))  # fmt: skip
-        names = [*columns, *(["paired bootstrap"] if bootstrap is not None else [])]
-        return names, rows
+        return list(columns), rows
+
+    def _told(self, say: Callable[[Tests], list[str]]) -> list[str]:
+        """Return what there is to say of the tests, once where it is the same of all, else for each."""
+        said = {key: say(tests) for key, tests in self.tests.items()}
+        if all(lines == next(iter(said.values())) for lines in said.values()):
+            return next(iter(said.values()))
+        return [f"{' '.join(key)}: {line}" for key, lines in said.items() for line in lines]
+
+
+class Inference(Verdicts):
+    """Everything that is said of a comparison beyond means.
+
+    Args:
+        comparison: its strategies.
+        references: gives M.
+        resampled: task → its bootstrap; a task that is missing has none.
+        kind: of the bootstrap's intervals.
+        baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
+    """
+
+    PAIRS_TOLD = (PAIRS_TOLD[0], PAIRS_TOLD[1] + MORE_TOLD)
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        references: References,
+        resampled: Mapping[str, Resampled],
+        kind: str = "basic",
+        baseline: str | None = None,
+    ) -> None:
+        self.comparison, self.resampled, self.kind = comparison, resampled, kind
+        tests: dict[tuple[str, str], Tests] = {}
+        for task in comparison.tasks:
+            for name, data in replicates(comparison, references, task).items():
+                if len(data.blocks) > 1:
+                    tests[task, name] = Tests(data, TESTED[name])
+        super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline)
+
+    def _default_baseline(self, tests: Mapping[tuple[str, str], Tests]) -> str:
+        tested = [label for them in tests.values() for label in them.data.strategies]
+        of = {label: self.comparison.strategies[label][0] for label in tested}
+        ranked = sorted(of, key=lambda label: (of[label].strategy != BASELINE, is_reference(of[label])))
+        return ranked[0] if ranked else ""
+
+    def pairs(self, task: str, name: str) -> Table | None:
+        """Return all pairs of strategies by every test."""
+        tests = self.tests.get((task, name))
+        if tests is None:
+            return None
+        names, rows = self._rows((task, name), reasons := Notes())
+        notes = (*reasons.lines(), f"{tests.told}; the replicates are the blocks", *self.PAIRS_TOLD)
+        title = f"{task.capitalize()} {name}: pairs of strategies"
+        return Table(title, ("a", "b", "Δ", "interval", "d_z", *names), tuple(rows), notes, left=2)
+
+    def _analyses(self, tests: Tests) -> dict[str, Anova]:
+        return {"one-way, orders (CCL)": tests.paper[0], **super()._analyses(tests)}
+
+    def _columns(self, tests: Tests) -> dict[str, list[Pair]]:
+        own = super()._columns(tests)
+        return {
+            "Tukey, orders (CCL)": tests.paper[1],
+            BLOCKED: own.pop(BLOCKED),
+            "mixed model (Satterthwaite)": mixed_model(tests.data),
+            **own,
+        }
+
+    def _rows(self, key: tuple[str, str], reasons: Notes) -> tuple[list[str], list[tuple[str, ...]]]:
+        names, rows = super()._rows(key, reasons)
+        bootstrap = self._bootstrap_p(*key, self.tests[key].averaged)
+        if bootstrap is None:
+            return names, rows
+        cells = [Cell(p_text(p), p) for p in bootstrap]
+        return [*names, "paired bootstrap"], [(*row, cell) for row, cell in zip(rows, cells, strict=True)]
 
     def _bootstrap_p(self, task: str, name: str, data: Replicates) -> list[float] | None:
         resampled = self.resampled.get(task)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import xclrun
 from xclrun.analysis.aggregate import Comparison, comparisons, summarise
-from xclrun.analysis.fewshot import few_shot_scores, is_few_shot
+from xclrun.analysis.fewshot import called, few_shot_scores, is_few_shot
+from xclrun.analysis.fewshot import labels as labels_of
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.errors import UsageError, did_you_mean
@@ -173,7 +174,7 @@ def write_report(
     others = [record for record in unique if not is_few_shot(record)]
     found = comparisons(others)
     if options.baseline is not None:
-        _check_baseline(options.baseline, found)
+        _check_baseline(options.baseline, found, unique)
     curves = [parts_of_runs(comparison) for comparison in found]
     with Drawers(out / "figures") as drawers:
         drawers.begin(_figures(part for parts in curves for part in parts))
@@ -184,7 +185,7 @@ def write_report(
             make_section(c, frame, references, predicted, tried, options, comparison_notes(c, started), parts)
             for c, parts in zip(found, curves, strict=True)
         ]
-        sections += few_shot_sections(unique, behind, options.few_shot_table)
+        sections += few_shot_sections(unique, behind, options)
         made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
         figures, drawings = _draw(sections, drawers)
     report = Report(name, out, frame, few_shot, sections, unique, report_notes(unique), figures)
@@ -200,9 +201,10 @@ def write_report(
     return report
 
 
-def _check_baseline(label: str, found: Sequence[Comparison]) -> None:
-    labels = list(dict.fromkeys(label for comparison in found for label in comparison.strategies))
-    if label not in labels:
+def _check_baseline(label: str, found: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
+    few_shot = labels_of(r for r in records if is_few_shot(r) and r.status == "finished").values()
+    labels = list(dict.fromkeys([*(name for comparison in found for name in comparison.strategies), *sorted(few_shot)]))
+    if label not in labels and called(label) not in labels:
         told = did_you_mean(label, labels) if labels else "there are no strategies to compare"
         raise UsageError(f"--baseline {label}: no strategy of this report is called so; {told}")
 

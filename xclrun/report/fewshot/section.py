@@ -12,7 +12,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.report.fewshot import figures, tables, words
 from xclrun.report.fewshot.topic import Behind, Topic
 from xclrun.report.published import fsxlt
-from xclrun.report.sections import Part
+from xclrun.report.sections import Options, Part
 from xclrun.report.tables import Table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class FewShotSection:
 
     @property
     def findings(self) -> list[str]:
-        """None: these tables have no test of one strategy against another, and say so."""
+        """None: what was tested stands in the tables, and under them what was not."""
         return []
 
     @property
@@ -71,7 +71,7 @@ class FewShotSection:
 
 
 def make_few_shot_section(
-    scores: pd.DataFrame, runs: Mapping[str, RunRecord], behind: Behind, table: str | None
+    scores: pd.DataFrame, runs: Mapping[str, RunRecord], behind: Behind, options: Options
 ) -> FewShotSection:
     """Return the section of one dataset and model.
 
@@ -79,7 +79,7 @@ def make_few_shot_section(
         scores: their rows of `xclrun.analysis.fewshot.few_shot_scores`.
         runs: by run id.
         behind: predictions and words.
-        table: number of the paper's table that the sweep makes.
+        options: how the report is made.
     """
     dataset, model = str(scores["dataset"].iloc[0]), str(scores["model"].iloc[0])
     missing: list[str] = []
@@ -91,7 +91,7 @@ def make_few_shot_section(
     terminal: list[Table] = []
     for (source,), of_source in groups(scores, ["source"]):
         topics = [
-            Topic(dataset, model, str(task), str(source), own, runs, behind, lacks)
+            Topic(dataset, model, str(task), str(source), own, runs, behind, lacks, options)
             for (task,), own in groups(of_source, ["task"])
         ]
         for topic in topics:
@@ -99,6 +99,7 @@ def make_few_shot_section(
             terminal += made[0].tables
             parts += made
         parts.append(topics[0].lexical())
+    table = options.few_shot_table
     if table == "3" or tables.task_name(dataset) in fsxlt.TABLES:
         parts.append(Part("FS paper, Table 3", tables.table_3(), text=TABLE_3, folded=table != "3"))
     parts.append(_attention(scores, runs, behind))

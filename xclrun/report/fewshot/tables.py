@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.fewshot import FULL, WHOLE, groups
+from xclrun.analysis.fewshot import WHOLE, common, groups, over_buckets
 from xclrun.analysis.fewshot import rows as rows_of
 from xclrun.analysis.gains import ALL, FACTORS, Association, ByLanguage, associations, with_mean
 from xclrun.analysis.variance import balanced, nested_variance
-from xclrun.report.inference import p_text
+from xclrun.report.inference import Verdicts, p_text
 from xclrun.report.published import fsxlt
 from xclrun.report.tables import Cell, Table, percent
 
@@ -28,6 +28,8 @@ OVER_BUCKETS = "mean ± sample standard deviation over buckets; a bucket's score
 ZERO = "K = 0: zero-shot, the score on the target before adapting; mean ± standard deviation over seeds"
 
 UNTESTED = "strategies are not tested against each other here: a difference between columns may be chance"
+# Rows that a note names.
+NAMED = 8
 
 
 def shots_name(shots: int) -> str:
@@ -86,36 +88,94 @@ def by_language(own: pd.DataFrame, strategy: str) -> Table:
     return Table(f"{task} by language, {strategy}{source_name(source)}", tuple(header), tuple(body), tuple(notes))
 
 
-def by_strategy(own: pd.DataFrame) -> Table | None:
+def by_strategy(
+    scores: pd.DataFrame,
+    strategies: Sequence[str],
+    tests: Verdicts | None = None,
+    unpaired: bool = False,
+    told: Sequence[str] = (UNTESTED,),
+) -> Table | None:
     """Return what is tuned against each other: (language, K) down, strategies across (FS Table 6).
 
-    None where there is one strategy.
+    A mean is over the buckets and seeds that all strategies have of its row. Where languages are the blocks of tests,
+    a last row of each K has means over languages, and the marks; else the row of the language that was tested has them.
+
+    Args:
+        scores: rows of `few_shot_scores` of one dataset, model, task and source.
+        strategies: labels, in this order.
+        tests: of them.
+        unpaired: means are over all that a strategy has.
+        told: what is to be said of the tests.
+
+    Returns:
+        None where there is one strategy.
     """
-    strategies = sorted(own["strategy"].unique(), key=lambda s: (method_name(s) != FULL, s))
     if len(strategies) < 2:
         return None
-    dataset, task, source = (own[k].iloc[0] for k in ("dataset", "task", "source"))
+    dataset, task, source = (str(scores[k].iloc[0]) for k in ("dataset", "task", "source"))
     reported = fsxlt.scores(task_name(dataset)) if source == fsxlt.SOURCE else {}
+    shared = common(scores)
+    shown = scores if unpaired else shared
+    own = over_buckets(shown)
     cells = {(r.language, r.shots, r.strategy): r for r in rows_of(own)}
+    marks = tests.marks() if tests is not None else {}
+    given = tests.tests if tests is not None else {}
     body, beside = [], {s: any(m == method_name(s) for _, _, m in reported) for s in strategies}
-    for language, k in sorted({(language, k) for language, k, _ in cells if k != 0}):
-        found = [cells.get((language, k, s)) for s in strategies]
-        best = max((percent(r.mean) for r in found if r is not None and r.mean == r.mean), key=float, default="")
-        line: list[str] = []
-        for strategy, row in zip(strategies, found, strict=True):
-            ours = _score(row)
-            ours.best = row is not None and percent(row.mean) == best
+
+    def line(language: str, k: int, found: Sequence[Cell], marked: bool) -> None:
+        best = max((percent(c.value) for c in found if c.value == c.value), key=float, default="")
+        row: list[str] = []
+        for strategy, ours in zip(strategies, found, strict=True):
+            ours.best = percent(ours.value) == best
+            ours.mark = marks.get((strategy, task, shots_name(k)), "") if marked else ""
             theirs = reported.get((language, k, method_name(strategy)))
-            line += [ours, *(["–" if theirs is None else _plain(theirs.mean, theirs.std)] if beside[strategy] else [])]
-        body.append((str(language), shots_name(k), *line))
+            published = "–" if theirs is None else _plain(theirs.mean, theirs.std)
+            row += [ours, *([published] if beside[strategy] else [])]
+        body.append((language, shots_name(k), *row))
+
+    for language, k in sorted({(str(c), int(k)) for c, k in zip(scores["language"], scores["shots"], strict=True)}):
+        alone = given.get((task, shots_name(k)))
+        marked = alone is not None and alone.data.kind != "languages" and alone.data.languages[0] == language
+        line(language, k, [_score(cells.get((language, k, s))) for s in strategies], marked)
+    first = len(body)
+    for k in sorted(set(scores["shots"])):
+        across = given.get((task, shots_name(k)))
+        if across is not None and across.data.kind == "languages":
+            tested = shared[(shared["shots"] == k) & shared["language"].isin(across.data.languages)]
+            behind = {label: tuple(them["run_id"]) for (label,), them in groups(tested, ["strategy"])}
+            means = dict(zip(across.data.strategies, across.averaged.values.mean(axis=1), strict=True))
+            found = [
+                Cell(percent(means[s]), float(means[s]), behind[s]) if s in means else Cell("–") for s in strategies
+            ]
+            line(f"mean of {len(across.averaged.blocks)} languages", int(k), found, True)
     header = [
         "language",
         "K",
         *(x for s in strategies for x in (s, *([f"{method_name(s)} (FS)"] if beside[s] else []))),
     ]
-    title, notes = f"{task}: what is tuned{source_name(source)}", (OVER_BUCKETS, _counts(own), UNTESTED)
-    raised = ("bold: best of the row",) if any(isinstance(c, Cell) and c.best for line in body for c in line) else ()
-    return Table(title, tuple(header), tuple(body), notes, left=2, raised=raised)
+    notes = [OVER_BUCKETS, *([] if own.empty else [_counts(own)]), *_left_out(scores, shared, unpaired)]
+    notes += told
+    made = [c for row in body for c in row if isinstance(c, Cell)]
+    raised = [tests.marks_told] if tests is not None and any(c.mark for c in made) else []
+    raised += ["bold: best of the row"] if any(c.best for c in made) else []
+    ruled = (first,) if 0 < first < len(body) else ()
+    title = f"{task}: what is tuned{source_name(source)}"
+    return Table(title, tuple(header), tuple(body), tuple(notes), left=2, raised=tuple(raised), ruled=ruled)
+
+
+def _left_out(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[str]:
+    """Say where strategies have not the same buckets and seeds, and what the means are over then."""
+    told = []
+    for (language, k), own in groups(scores, ["language", "shots"]):
+        both = shared[(shared["language"] == language) & (shared["shots"] == k)]
+        n, of = (len(frame[["bucket", "seed"]].drop_duplicates()) for frame in (both, own))
+        told += [f"{language} {shots_name(k)}: {n} of {of}"] if n < of else []
+    if not told:
+        return []
+    more = f"; and {len(told) - NAMED} more" if len(told) > NAMED else ""
+    over = "all that its own strategy has; tests and means of languages over those that all have" if unpaired else ""
+    begin = "not all strategies have the same buckets and seeds; each mean is over "
+    return [f"{begin}{over or 'those that all have'} ({'; '.join(told[:NAMED])}{more})"]
 
 
 def gains(own: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
@@ -239,12 +299,13 @@ def cell(value: float | None, scale: float, digits: int) -> Cell:
 def _counts(rows: pd.DataFrame) -> str:
     """Say how many buckets and seeds are behind the means."""
     few = rows[rows["shots"] != 0]
-    return f"buckets: {_range(few['buckets'])}; seeds: {_range(few['seeds'])}"
+    buckets = _range(few["buckets"], few["buckets"], "in all rows")
+    return f"buckets: {buckets}; seeds: {_range(few['fewest'], few['seeds'], 'for all buckets')}"
 
 
-def _range(values: pd.Series) -> str:
-    low, high = int(values.min()), int(values.max())
-    return f"{low}" if low == high else f"{low} to {high}, not the same in all rows"
+def _range(lows: pd.Series, highs: pd.Series, what: str) -> str:
+    low, high = int(lows.min()), int(highs.max())
+    return f"{low}" if low == high else f"{low} to {high}, not the same {what}"
 
 
 def _ranks(pairs: Mapping[int, Sequence[tuple[float, float]]]) -> list[str]:

@@ -18,13 +18,16 @@ from xclrun.analysis.gains import ALL, FACTORS, ByLanguage, with_mean
 from xclrun.analysis.lexical import jaccard_matrix
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.report.fewshot import figures, tables, words
+from xclrun.report.fewshot.tuned import Tuned
 from xclrun.report.published import fsxlt
-from xclrun.report.sections import Part
+from xclrun.report.sections import Options, Part
 from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+TESTS = "tests of what is tuned"
 
 # Languages whose confusions are drawn.
 CONFUSIONS = 4
@@ -54,6 +57,7 @@ class Topic:
     Attributes:
         scores: their rows of `few_shot_scores`.
         lacks: is told what is not available, and what it needs.
+        options: how the report is made.
     """
 
     dataset: str
@@ -64,6 +68,7 @@ class Topic:
     runs: Mapping[str, RunRecord]
     behind: Behind
     lacks: Callable[[str, str], None]
+    options: Options = field(default_factory=Options)
 
     @cached_property
     def means(self) -> pd.DataFrame:
@@ -74,6 +79,11 @@ class Topic:
     def strategies(self) -> list[str]:
         """Labels of what was tuned, ``full`` first."""
         return sorted(self.scores["strategy"].unique(), key=lambda s: (tables.method_name(s) != FULL, s))
+
+    @cached_property
+    def tuned(self) -> Tuned:
+        """Tests of the strategies."""
+        return Tuned(self.scores, self.strategies, self.options.baseline)
 
     @property
     def first(self) -> str:
@@ -101,14 +111,26 @@ class Topic:
     def parts(self) -> list[Part]:
         """Return the parts in the order in which they are read."""
         improved = [self.improved()] if BY_SHORT[self.task].of is not Scored.labels else []
-        return [self.over_buckets(), self.spread(), self.gains(), *improved, self.confusions(), self.curves()]
+        first = [self.over_buckets(), self.tests(), self.spread()]
+        return [*first, self.gains(), *improved, self.confusions(), self.curves()]
 
     def over_buckets(self) -> Part:
         """Means over buckets, published ones beside (FS Tables 2, 6, 11–13)."""
         part = self._part("means over buckets")
         part.tables += [tables.by_language(self.means, strategy) for strategy in self.strategies]
-        across = tables.by_strategy(self.means)
+        told = self.tuned.notes(self._part(TESTS).title)
+        across = tables.by_strategy(self.scores, self.strategies, self.tuned, self.options.unpaired, told)
         part.tables += [across] if across is not None else []
+        return part
+
+    def tests(self) -> Part:
+        """Tests of what is tuned."""
+        text = (
+            "All strategies adapt to the same languages: these are blocks (buckets and seeds are averaged first); of a "
+            "single language its buckets are. What a block does to all strategies is no error."
+        )
+        part = self._part(TESTS, text)
+        part.tables = self.tuned.tables(f"{self.task}{tables.source_name(self.source)}")
         return part
 
     def spread(self) -> Part:

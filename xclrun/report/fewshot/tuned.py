@@ -1,0 +1,62 @@
+"""Tests of what is tuned: do strategies of few-shot transfer differ? METRICS.md, "Significance".
+
+At each K blocks are target languages, buckets and seeds averaged first; of a single language they are its buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from xclrun.analysis.fewshot import NO_SOURCE, called, groups, replicates
+from xclrun.report.fewshot.tables import UNTESTED, shots_name
+from xclrun.report.inference import Tests, Verdicts
+from xclrun.report.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ONE_SOURCE = "all languages adapt the same source models, one for each seed: the tests speak of these"
+
+
+class Tuned(Verdicts):
+    """Tests of the strategies of one dataset, model, task and source, at each K at which two have run.
+
+    Args:
+        scores: their rows of `xclrun.analysis.fewshot.few_shot_scores`.
+        strategies: labels, in the order of the tables.
+        baseline: label that marks compare with; None: the first that is tested (``full`` stands first).
+    """
+
+    SUBJECTS = ("task", "K")
+
+    def __init__(self, scores: pd.DataFrame, strategies: Sequence[str], baseline: str | None = None) -> None:
+        self.without: list[str] = []
+        tests: dict[tuple[str, str], Tests] = {}
+        for (task, k), own in groups(scores, ["task", "shots"]):
+            shown = [label for label in strategies if label in set(own["strategy"])]
+            data = replicates(own, shown) if len(shown) > 1 else None
+            if data is not None:
+                tests[task, shots_name(k)] = Tests(data, higher_is_better=True, few_shot=True)
+            elif len(shown) > 1:
+                self.without.append(
+                    f"{shots_name(k)}: not tested: no bucket and seed that all of {', '.join(shown)} have"
+                )
+        self.several_languages = any(t.data.kind == "languages" for t in tests.values())
+        self.source = str(scores["source"].iloc[0])
+        first = next((t.data.strategies[0] for t in tests.values()), "")
+        super().__init__(tests, first if baseline is None else called(baseline))
+
+    def tables(self, what: str) -> list[Table]:
+        """Return the table of analyses of variance, and that of all pairs; ``what`` begins their titles."""
+        made = (self.anovas(f"{what}: do strategies differ"), self.all_pairs(f"{what}: all pairs of strategies"))
+        return [table for table in made if table is not None]
+
+    def notes(self, where: str) -> list[str]:
+        """Return what the table of means says of the tests, which are under ``where``."""
+        if not self.tests:
+            return [*self.without, UNTESTED]
+        shared = self.several_languages and self.source != NO_SOURCE
+        notes = [*self.without, *self.baseline_notes(), *([ONE_SOURCE] if shared else [])]
+        mean = "a mean of languages is over those of which all strategies have runs; " if self.several_languages else ""
+        return [*notes, f"{mean}tests are under “{where}”"]
