@@ -88,7 +88,9 @@ def test_known_keys_are_those_of_the_schema() -> None:
     [
         ("trainer.epoch", "did you mean 'trainer.epochs'? Known: trainer.batch_size, trainer.betas"),
         ("dataset.replay.memori", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
-        ("trainr.lr", "did you mean 'trainer'? Known: bucket, dataset"),
+        ("trainr.epochs", "did you mean 'trainer.epochs'? Known: trainer.batch_size, trainer.betas"),
+        ("datset.rplay.memori", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
+        ("foo.bar", "Known: bucket, dataset"),
         ("sed", "did you mean 'seed'? Known: bucket, dataset"),
         ("strategy.memory", "the strategy chosen has no such setting; er, agem, kd_logit and kd_rep have it"),
     ],

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -139,13 +140,17 @@ def checked(arguments: Sequence[str]) -> list[str]:
     """Return a command's overrides as Hydra takes them; refuse those that would not do there what they seem to.
 
     Raises:
-        UsageError: a key is empty or removed; a group's choice is no name, or is added to another; Hydra's own launcher
-            or sweeper is chosen.
+        UsageError: a key is empty or removed; a group's choice is no name, or is added to another; several sweeps;
+            Hydra's own launcher or sweeper is chosen.
         hydra.errors.HydraException: an override that cannot be parsed.
     """
     overrides = protocols(expansions(lists_of_languages([_at_home(argument) for argument in arguments])))
     groups = {**choices(), "hydra/sweeper": {}}
-    for override in parse(overrides):
+    parsed = parse(overrides)
+    sweeps = [override for override in parsed if override.key_or_group == "sweep"]
+    if len(sweeps) > 1 or any(override.is_sweep_override() for override in sweeps):
+        raise UsageError(f"{' '.join(str(o.input_line) for o in sweeps)}: one sweep is taken at a time")
+    for override in parsed:
         key, text = override.key_or_group, override.input_line
         if not key:
             raise UsageError(f"'{text}' has no key; values are set as key=value")
@@ -375,11 +380,25 @@ def nearest(key: str) -> str:
         last = having.pop()
         owners = f"{', '.join(having)} and {last} have" if having else f"{last} has"
         return f"the strategy chosen has no such setting; {owners} it"
-    parent, dot, _ = key.rpartition(".")
+    meant = _with_known_parents(key, known)
+    parent, dot, _ = meant.rpartition(".")
     if siblings := [name for name in known if dot and name.startswith(parent + dot)]:
-        return did_you_mean(key, siblings, limit=20)
+        return did_you_mean(meant, siblings, limit=20)
     top = {name.partition(".")[0] for name in known} | {group for group in choices() if "/" not in group}
     return did_you_mean(key.partition(".")[0], top, limit=20)
+
+
+def _with_known_parents(key: str, known: Sequence[str]) -> str:
+    """Return a dotted key with each part but the last as the nearest one there; the key itself where none is near."""
+    *parts, last = key.split(".")
+    before = ""
+    for part in parts:
+        below = (name.removeprefix(before) for name in known if name.startswith(before))
+        near = get_close_matches(part, sorted({name.partition(".")[0] for name in below if "." in name}), n=1)
+        if not near:
+            return key
+        before += f"{near[0]}."
+    return before + last
 
 
 def _settings(strategy: str) -> set[str]:
