@@ -10,6 +10,7 @@ from xclrun.analysis.fewshot import (
     KEYS,
     Outcome,
     best_so_far,
+    common,
     few_shot_scores,
     over_buckets,
     seeds_against_buckets,
@@ -74,6 +75,18 @@ def test_runs_on_different_data_are_never_averaged() -> None:
     table = few_shot_scores([*german, *hindi])
     assert sorted(table["strategy"]) == ["full", "full", "full(data=aaaaaa)", "full(data=bbbbbb)"]
     assert over_buckets(table).query("language == 'de' and shots == 1")["buckets"].tolist() == [1, 1]
+
+
+def test_strategies_have_in_common_what_all_have_measured() -> None:
+    runs = [scored(b, 1, 0.5, 0.6, strategy=s) for s in ("naive", "fc") for b in (0, 1, 2)]
+    table = few_shot_scores([*runs, scored(3, 1, 0.5, 0.6), run("hi", 1, 7)])
+    table.loc[(table["strategy"] == "fc") & (table["bucket"] == 1), "score"] = math.nan
+    found = common(table)
+    # Of a language that one strategy alone has run, all of its buckets are.
+    assert sorted(found[found["language"] == "de"]["bucket"]) == [0, 0, 2, 2]
+    assert found[found["language"] == "hi"]["bucket"].tolist() == [7]
+    table.loc[table["strategy"] == "fc", "score"] = math.nan
+    assert common(table)["language"].tolist() == ["hi"]
 
 
 def test_buckets_against_seeds() -> None:

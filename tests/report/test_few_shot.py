@@ -259,6 +259,8 @@ def test_of_one_language_the_replicates_are_its_buckets() -> None:
     assert (shown["language"], shown["fc"].mark) == ("de", "")
     assert bool(shown["full"].mark) == (p < 0.05)
     assert "differs from the baseline, fc, by Tukey's HSD with buckets as blocks" in means.raised[0]
+    # What other tables call naive is full here.
+    assert "the baseline, full, by" in tables(records, Options(baseline="naive"))[0].raised[0]
 
 
 def test_what_cannot_be_tested_says_why() -> None:
