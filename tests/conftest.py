@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import json
 import os
 import random
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for path in files:
             generator.shuffle(of[path])
         items[:] = [item for path in files for item in of[path]]
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collection pass over modules and tests: else each figure's, and each run's, looks through all."""
+    gc.collect()
+    gc.freeze()
 
 
 TEMPLATES = {

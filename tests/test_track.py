@@ -25,7 +25,7 @@ from xclrun.config import TrackingConfig
 from xclrun.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.task import BY_NAME
-from xclrun.track import VIEW, Mirror, _allowed, saved_views
+from xclrun.track import FORMAT, VIEW, Mirror, _allowed, saved_views
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -200,6 +200,9 @@ def test_metrics_are_those_of_the_record_in_percent(study: Study) -> None:
             assert [(step, value) for step, value, _ in history] == [
                 (i, 100 * mine.scores[metric][i, j]) for i in range(4)
             ]
+    # Later than the values of earlier formats, which MLflow keeps: the last one counts.
+    began, _ = study.after[name]["times"]
+    assert {time for history in metrics.values() for _, _, time in history} == {began + FORMAT}
     # 3 hops of 2 epochs of 4 steps.
     assert [step for step, _, _ in metrics["train.loss"]] == [4, 8, 12, 16, 20, 24]
     assert all(math.isfinite(value) for _, value, _ in metrics["train.loss"])

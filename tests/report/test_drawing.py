@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -49,6 +50,20 @@ def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.Monke
     assert together == alone
     assert together.keys() == {name for name, _ in every}
     assert [len(together[f"figure {k}"]) for k in range(6)] == [3, 3, 3, 3, 0, 3]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["ours", "the caller's"])
+def test_garbage_is_looked_for_among_what_figures_made(before: bool, tmp_path: Path) -> None:
+    """Of what was there before, all is looked at again afterwards, unless the caller had it left alone."""
+    gc.unfreeze()
+    if before:
+        gc.freeze()
+    try:
+        with Drawers(tmp_path):
+            assert gc.get_freeze_count() > 1000
+        assert (gc.get_freeze_count() > 1000) == before
+    finally:
+        gc.freeze()
 
 
 def test_an_error_of_another_process_is_raised_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

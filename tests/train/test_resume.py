@@ -67,7 +67,7 @@ def undisturbed(whole: dict[str, Any], make_run: Make, do: Do) -> Callable[[str]
 
 
 # One strategy of each kind; the full tier has all.
-SOME = ("naive", "er", "agem", "kd_rep", "ewc_online", "lang_spec_trans", "lang_spec_ada_t", "inc_joint")
+SOME = ("naive", "er", "ewc_online", "kd_logit", "lang_spec_ada_t")
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,16 @@ class Drawers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._fork = multiprocessing.get_context("fork") if sys.platform == "linux" else None
+        self._froze = False
         self._batches: list[_Batch] = []
         self._working: list[tuple[Any, Connection]] = []
 
     def __enter__(self) -> Drawers:
+        # What was here before the first figure is no garbage of any: looking through it after each one takes longer
+        # than to draw a small one.
+        self._froze = not gc.get_freeze_count()
+        if self._froze:
+            gc.freeze()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -76,6 +82,8 @@ class Drawers:
             process.join()
             answers.close()
         self._working = []
+        if self._froze:
+            gc.unfreeze()
 
     def begin(self, drawings: Sequence[Drawing]) -> None:
         """Begin to draw, on all cores but that of this process; where that is not worth it, leave it to `finish`."""
