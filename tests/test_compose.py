@@ -180,6 +180,29 @@ def test_keys_that_are_not_in_the_schema_are_refused_though_added(config_loader:
         compose_jobs([["+trainer.foo=1"]], config_loader)
 
 
+@pytest.mark.parametrize(
+    ("command", "group", "found"),
+    [
+        ("strategy=er,agem strategy.memory=7", "strategy", [("er", 7), ("agem", 7)]),
+        ("strategy=er,agem strategy.expansion=null", "strategy", [("er", None), ("agem", None)]),
+        ("strategy=er strategy.memory=7 seed=1,2", "strategy", [("er", 7)] * 2),
+        ("model=tiny,mbert model.max_length=64", "model", [("tiny", 64), ("mbert", 64)]),
+        ("order=h2l,l2h order.name=mine", "order", [("mine", "mine")] * 2),
+    ],
+)
+def test_one_value_for_several_choices_of_its_group(command: str, group: str, found: list[tuple[Any, Any]]) -> None:
+    """Each job sets it on its own choice; Hydra would first set it on the default, which may lack the key."""
+    key = re.split(r" \w+\.(\w+)=", command)[1]
+    jobs = [job.resolved[group] for job in compose_command([*command.split(), "-m"])]
+    assert [(job["name"], job[key]) for job in jobs] == found
+
+
+@pytest.mark.parametrize("given", ["strategy=er,naive,agem", "sweep=demo"])
+def test_choices_that_lack_a_key_are_named(given: str) -> None:
+    with pytest.raises(UsageError, match=r"^strategy.memory=7: .* (er|er, agem) ha.* this key, .*naive.* not; give"):
+        compose_command([given, "strategy.memory=7", "-m"])
+
+
 def test_a_value_that_must_be_given(config_loader: ConfigLoader) -> None:
     with pytest.raises(UsageError, match=r"^trainer\.lr must be given$"):
         compose_jobs([["trainer.lr=???"]], config_loader)

@@ -63,7 +63,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _hydra(arguments: list[str]) -> int:
     from xclrun import command as commands
-    from xclrun.compose import check_files, checked, parse, register
+    from xclrun.compose import by_job, check_files, checked, parse, register
 
     register()
     given = _parsed(arguments)
@@ -76,7 +76,7 @@ def _hydra(arguments: list[str]) -> int:
     flags = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     if given.cfg is None and given.info is None:
         # Every command is a sweep, if only of one job: there is one way to launch.
-        _hydra_main([*flags, "--multirun", *overrides])
+        _hydra_main([*flags, "--multirun", *by_job(overrides)])
         return 0
     if several := next((o.input_line for o in parse(overrides) if o.is_sweep_override()), None):
         raise UsageError(f"{several}: one job is shown at a time; give one value")

@@ -24,6 +24,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
+from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -99,24 +100,40 @@ def lists_of_languages(overrides: Sequence[str]) -> list[str]:
 def expansions(overrides: Sequence[str]) -> list[str]:
     """Rewrite ``strategy.expansion=NAME``, a choice that reads like a value, as the choice of a group that it is."""
 
-    several = any(text.partition("=")[0].strip() == "strategy" and _sweeps(text) for text in overrides)
-
     def rewritten(text: str) -> str:
         key, _, value = text.partition("=")
-        if key.strip() not in ("strategy.expansion", "strategy/expansion") or _sweeps(text):
+        if key.strip() not in ("strategy.expansion", "strategy/expansion") or parse([text])[0].is_sweep_override():
             return text
         # To Hydra no choice is a value.
         separator = "." if value.strip() == "null" or value.strip().startswith("{") else "/"
-        if several and separator == "/":
-            # A sweep of one, which each job sets: for all at once Hydra sets it on the default strategy.
-            return f"strategy.expansion=choice({value})"
         return f"strategy{separator}expansion={value}"
 
     return [rewritten(text) for text in overrides]
 
 
-def _sweeps(text: str) -> bool:
-    return parse([text])[0].is_sweep_override()
+def by_job(overrides: Sequence[str]) -> list[str]:
+    """Make a sweep of one of each value below a group that is swept, as in ``strategy=er,agem strategy.memory=7``.
+
+    Each job then sets it on its own choice. What is no sweep Hydra first sets on the group's default, which may have
+    no such key. A sweep's YAML (``sweep=``) may sweep any group.
+
+    Args:
+        overrides: as `checked` gives them.
+    """
+    parsed = parse(overrides)
+    groups = {group for group in choices() if "/" not in group}
+    if not any(override.key_or_group == "sweep" for override in parsed):
+        groups &= {override.key_or_group for override in parsed if override.is_sweep_override()}
+    result = []
+    for text, override in zip(overrides, parsed, strict=True):
+        group, *below = re.split(r"[./]", override.key_or_group)
+        key, _, value = text.partition("=")
+        if below and value.strip() and group in groups and not override.is_sweep_override():
+            # choice() takes no null; of values given twice `expand` makes one job.
+            result.append(f"{key}=null,null" if value.strip() == "null" else f"{key}=choice({value})")
+        else:
+            result.append(text)
+    return result
 
 
 def protocols(overrides: Sequence[str]) -> list[str]:
@@ -220,13 +237,13 @@ def expand(
     count = 1
     for override in parsed:
         if override.is_sweep_override():
-            values = sum(1 for _ in islice(override.sweep_iterator(), MOST + 1))
+            values = len(set(map(str, islice(override.sweep_iterator(), MOST + 1))))
             if not values:
                 raise UsageError(f"{override.input_line}: has no values")
             if (count := count * values) > MOST:
                 raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
     [jobs] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    return [expansions(lists_of_languages(job)) for job in jobs]
+    return [expansions(lists_of_languages(job)) for job in dict.fromkeys(map(tuple, jobs))]
 
 
 def compose_command(arguments: Sequence[str]) -> list[Composed]:
@@ -235,7 +252,7 @@ def compose_command(arguments: Sequence[str]) -> list[Composed]:
     Args:
         arguments: as given to ``xclrun``; ``-m`` is allowed and changes nothing.
     """
-    overrides = checked([a for a in arguments if a not in ("-m", "--multirun")])
+    overrides = by_job(checked([a for a in arguments if a not in ("-m", "--multirun")]))
     with loader() as config_loader:
         main = config_loader.load_configuration("config", overrides, run_mode=RunMode.MULTIRUN)
         jobs = expand(list(main.hydra.overrides.task), config_loader, main.hydra.sweeper.params)
@@ -276,13 +293,55 @@ def compose_jobs(
     for job in jobs:
         rest = tuple(text for text in job if text not in free_values)
         if rest not in bases:
-            cfg = _load([*hydra_overrides, *rest], config_loader)
+            try:
+                cfg = _load([*hydra_overrides, *rest], config_loader)
+            except ConfigCompositionException:
+                _check_all_have([parsed[text] for text in rest], list(parsed.values()), hydra_overrides, config_loader)
+                raise
             bases[rest] = None if _refers_to_free(cfg) else typed(cfg)
         config, resolved = bases[rest] or typed(_load([*hydra_overrides, *job], config_loader))
         values = {parsed[text].key_or_group: free_values[text] for text in job if text in free_values}
         changed = dataclasses.replace(config, **values) if values else config
         result.append(Composed(changed, {**resolved, **values}, tuple(job)))
     return result
+
+
+def _check_all_have(
+    job: Sequence[Override], parsed: Sequence[Override], hydra_overrides: Sequence[str], config_loader: ConfigLoader
+) -> None:
+    """Check that the choices of a group that is swept all have the keys that a job sets below it.
+
+    Args:
+        job: the overrides of one job that could not be composed.
+        parsed: those of all jobs.
+
+    Raises:
+        UsageError: names which have one, and which do not; nothing where none has it, which `nearest` explains.
+    """
+    for override in job:
+        group, *below = override.key_or_group.split(".")
+        given = [str(o.input_line) for o in parsed if o.key_or_group == group]
+        if not below or len(given) < 2 or override.type is not OverrideType.CHANGE:
+            continue
+        having: dict[bool, list[str]] = {True: [], False: []}
+        for text in given:
+            cfg = _load([*hydra_overrides, *lists_of_languages([text])], config_loader)
+            node: Any = cfg[group]
+            for part in below[:-1]:
+                node = node.get(part) if OmegaConf.is_dict(node) else None
+            having[OmegaConf.is_dict(node) and below[-1] in node].append(text.partition("=")[2])
+        if having[True] and having[False]:
+            yes, no = (
+                f"{', '.join(names)} {verb}"
+                for names, verb in (
+                    (having[True], "has" if len(having[True]) == 1 else "have"),
+                    (having[False], "has not" if len(having[False]) == 1 else "have not"),
+                )
+            )
+            raise UsageError(
+                f"{override.input_line}: of {group}={','.join(t.partition('=')[2] for t in given)} {yes} "
+                f"this key, {no}; give those that have it a command of their own"
+            )
 
 
 def _is_free(override: Override) -> bool:
