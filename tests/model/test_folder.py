@@ -122,6 +122,14 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "NaN": (weights(layer_at_1_at_attention_at_output_at_dense_at_bias=NAN), "1.attention.output.dense.bias in model"),
     "an infinite bfloat16": (halves, "embeddings.LayerNorm.bias in model.safetensors holds values that are not finite"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json; save the tokenizer"),
+    "a tokenizer of no known class": (
+        settings("tokenizer_config.json", tokenizer_class="NopeTokenizer"),
+        "its tokenizer cannot be read (transformers has no tokenizer_class 'NopeTokenizer')",
+    ),
+    "a tokenizer that its library refuses": (
+        settings("tokenizer.json", pre_tokenizer={"type": "Nope"}),
+        "its tokenizer cannot be read (",
+    ),
     "broken tokenizer": (cut("tokenizer.json", 50), "tokenizer.json cannot be read"),
     "more pieces than embeddings": (
         settings("tokenizer.json", model={"vocab": {piece: i for i, piece in enumerate([*PIECES, "x"])}}),

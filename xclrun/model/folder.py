@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def check_folder(folder: Path, told: str, model: ModelConfig) -> None:
     if settings.get("model_type") in BERTS:
         _check_bert(settings, shapes, told, model)
     _check_tokenizer(folder, told, settings)
+    _check_tokenizer_class(folder, told)
     check_finite(folder, told)
 
 
@@ -214,6 +216,38 @@ def _check_tokenizer(folder: Path, told: str, settings: Mapping[str, Any]) -> No
     highest = max((i for i in ids if type(i) is int), default=-1)
     if type(rows) is int and highest >= rows:
         raise UsageError(f"{told}: its tokenizer has pieces up to id {highest}, the encoder embeddings for {rows}")
+    stat = (folder / "tokenizer.json").stat()
+    try:
+        _read_tokenizer(folder / "tokenizer.json", stat.st_mtime_ns, stat.st_size)
+    except Exception as error:
+        # What the tokenizers' own reader raises is a plain Exception.
+        raise UsageError(f"{told}: its tokenizer cannot be read ({str(error).splitlines()[0]})") from None
+
+
+@lru_cache
+def _read_tokenizer(path: Path, written: int, size: int) -> None:
+    """Read a tokenizer as its library does: once for all jobs, as long as the file is the one it was."""
+    from tokenizers import Tokenizer
+
+    Tokenizer.from_file(str(path))
+
+
+def _check_tokenizer_class(folder: Path, told: str) -> None:
+    """Check that transformers has the class that the tokenizer's settings name, as it is or as its fast one."""
+    path = folder / "tokenizer_config.json"
+    name = read_object(path, told).get("tokenizer_class") if path.is_file() else None
+    spec = find_spec("transformers")
+    if not isinstance(name, str) or spec is None or spec.origin is None:
+        return
+    # Importing the table of tokenizers would import torch; its text says as much.
+    table = Path(spec.origin).parent / "models" / "auto" / "tokenization_auto.py"
+    names = {name, name.removesuffix("Fast"), f"{name}Fast"}
+    if table.is_file() and any(f'"{one}"' in table.read_text(encoding="utf-8") for one in names):
+        return
+    import transformers
+
+    if not names & set(dir(transformers)):
+        raise UsageError(f"{told}: its tokenizer cannot be read (transformers has no tokenizer_class '{name}')")
 
 
 # Blocks that are looked at, in values: what fits into a processor's cache.
