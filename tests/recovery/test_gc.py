@@ -60,7 +60,7 @@ def test_nothing_goes_that_could_be_used(outputs: Path, xclrun: Command) -> None
 @pytest.mark.full
 def test_weights_go_and_the_report_stays(outputs: Path, xclrun: Command, undrawn: None) -> None:
     def report() -> dict[str, Any]:
-        code, told = xclrun("report", "--outputs", str(outputs), "--from-runs", "--json")
+        code, told = xclrun("report", "--all", "--outputs", str(outputs), "--from-runs", "--json")
         assert code == 0, told
         summary = outputs / "reports" / "all" / "summary.csv"
         return {"summary": summary.read_text(), "told": json.loads(told)}

@@ -77,8 +77,9 @@ def test_locked_database(xclrun: Command, sent: Path, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
-    xclrun: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    xclrun: Command, sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shutil.copytree(sent / "runs", tmp_path / "runs")
     monkeypatch.setattr("xclrun.track.LOCKED", 0.3)
     with (tmp_path / "mlflow.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -87,10 +88,11 @@ def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
         assert code == 1
         assert f"another process holds {tmp_path / 'mlflow.lock'} for more than 0.3 s" in told
         code, told = xclrun("report", "--outputs", str(tmp_path))
+        assert code == 0
         assert "reading the run directories instead" in told
         assert time.monotonic() - began < PATIENCE
     code, told = xclrun("sync", "--outputs", str(tmp_path))
-    assert (code, told.startswith("0 runs sent")) == (0, True), told
+    assert (code, "sent" in told) == (0, True), told
 
 
 @pytest.mark.full
