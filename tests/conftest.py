@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from xclrun.compose import Composed
+    from xclrun.compose.jobs import Composed
     from xclrun.run import Run
 
 
@@ -111,7 +111,7 @@ def write_corpus(folder: Path, change: Mapping[tuple[str, str], Callable[[list[d
 @cache
 def parsed(text: str) -> Any:
     """Return one override as Hydra reads it."""
-    from xclrun.compose import parse
+    from xclrun.compose.jobs import parse
 
     [override] = parse([text])
     return override
@@ -120,7 +120,7 @@ def parsed(text: str) -> Any:
 @cache
 def groups() -> set[str]:
     """Return the names of all groups, also as keys of values."""
-    from xclrun.config import choices
+    from xclrun.config.files import choices
 
     return {key for name in choices() for key in (name, name.replace("/", "."))}
 
@@ -130,7 +130,7 @@ def composed_groups(overrides: tuple[str, ...]) -> Any:
     """Compose the choices of groups, which is what takes Hydra a quarter of a second; values are as they are."""
     from omegaconf import open_dict
 
-    from xclrun.compose import _load, loader
+    from xclrun.compose.jobs import _load, loader
 
     with loader() as config_loader:
         cfg = _load(overrides, config_loader)
@@ -145,7 +145,7 @@ def composed(overrides: tuple[str, ...]) -> Composed:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.types import OverrideType
 
-    from xclrun.compose import Composed, expansions, lists_of_languages, typed
+    from xclrun.compose.jobs import Composed, expansions, lists_of_languages, typed
 
     given = {text: parsed(text) for text in expansions(lists_of_languages(overrides))}
     # A protocol is there or not: what a key of it means is for the command's own composing to say.
@@ -253,7 +253,7 @@ def make_run(corpus: Path, tmp_path: Path) -> Callable[..., Run]:
 @contextmanager
 def blank_figures() -> Iterator[None]:
     """Make figures, and save empty files for them: rendering them is most of the time of a report."""
-    from xclrun.names import slug
+    from xclrun.core.names import slug
     from xclrun.report.style import FORMATS
     from xclrun.store.files import atomic_write
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from xclrun.budget import budget, makespan
 from xclrun.cli import main
+from xclrun.launch.budget import budget, makespan
 from xclrun.run import Run
 
 

@@ -18,20 +18,21 @@ from typing import Any
 
 import pytest
 
-from xclrun.cluster import job as job_module
-from xclrun.cluster import slurm
-from xclrun.cluster.job import fruitless
-from xclrun.cluster.packing import pack, shared_first
-from xclrun.cluster.slurm import JobState
-from xclrun.cluster.submission import Job, Pack, PackFiles, Submission, jobs_of_runs
-from xclrun.code import code_version, copy_code
-from xclrun.config import PACKAGE, TrackingConfig
-from xclrun.errors import UsageError
-from xclrun.launch import _gpus, _places
+from xclrun.config.schema import TrackingConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.version import PACKAGE, code_version
+from xclrun.launch.cluster import job as job_module
+from xclrun.launch.cluster import slurm
+from xclrun.launch.cluster.code import copy_code
+from xclrun.launch.cluster.job import fruitless
+from xclrun.launch.cluster.packing import pack, shared_first
+from xclrun.launch.cluster.slurm import JobState
+from xclrun.launch.cluster.submission import Job, Pack, PackFiles, Submission, jobs_of_runs
+from xclrun.launch.cluster.submit import SlurmSettings
+from xclrun.launch.status import sweep_status
+from xclrun.launch.sweep import _gpus, _places
 from xclrun.run import Run, freeze, thaw
-from xclrun.status import sweep_status
-from xclrun.submit import SlurmSettings
-from xclrun.track import Mirror
+from xclrun.tracking.mirror import Mirror
 from xclrun.train.listen import Listener, Progress
 
 
@@ -224,7 +225,8 @@ def test_the_copy_of_the_code(tmp_path: Path) -> None:
     copy = copy_code(tmp_path)
     assert copy_code(tmp_path) == copy
     show = (
-        "import xclrun.code, xclrun.config as c; print(xclrun.__file__, xclrun.code.code_version(), c.packaged('conf'))"
+        "import xclrun, xclrun.config.files as c, xclrun.core.version as v; "
+        "print(xclrun.__file__, v.code_version(), c.packaged('conf'))"
     )
     (copy / "__main__.py").write_text(show)
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}

@@ -14,8 +14,8 @@ import yaml
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import OmegaConf
 
-from xclrun import compose as compose_module
-from xclrun.compose import (
+from xclrun.compose import jobs as compose_module
+from xclrun.compose.jobs import (
     Composed,
     checked,
     compose_command,
@@ -25,8 +25,9 @@ from xclrun.compose import (
     lists_of_languages,
     loader,
 )
-from xclrun.config import Config, choices, packaged
-from xclrun.errors import UsageError
+from xclrun.config.files import choices, packaged
+from xclrun.config.schema import Config
+from xclrun.core.errors import UsageError
 
 # Sweeps of the papers have up to a hundred combinations each; these stand for all of them in the fast tier.
 FAST = ("demo", "ccl_table5", "fs_pud")

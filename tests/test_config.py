@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from xclrun.compose import known_keys, nearest
-from xclrun.config import Config, ModelConfig, StrategyConfig, check, choices, packaged
-from xclrun.errors import UsageError
+from xclrun.compose.jobs import known_keys, nearest
+from xclrun.config.checks import check
+from xclrun.config.files import choices, packaged
+from xclrun.config.schema import Config, ModelConfig, StrategyConfig
+from xclrun.core.errors import UsageError
 from xclrun.strategy import make
 
 GROUPS = ("dataset", "order", "strategy", "model", "trainer", "evaluate", "tracking", "protocol")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from xclrun import work
-from xclrun.console import Console, about, abreast, if_slow, step_line
-from xclrun.left import Left
+from xclrun.launch import workers as work
+from xclrun.launch.console import Console, about, abreast, if_slow, step_line
+from xclrun.launch.remaining import Left
 from xclrun.run import Run
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from xclrun.compose import compose_command
-from xclrun.errors import UsageError
+from xclrun.compose.jobs import compose_command
+from xclrun.core.errors import UsageError
 from xclrun.run import Run, thaw
 from xclrun.run import freeze as freeze_run
 from xclrun.store import predictions

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from xclrun.forecast import Costs, forecast
-from xclrun.launch import Sweep, announce
+from xclrun.launch.forecast import Costs, forecast
+from xclrun.launch.sweep import Sweep, announce
 from xclrun.run import Run
 
 

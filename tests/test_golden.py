@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from xclrun.compose import compose_jobs, expansions, lists_of_languages, loader
+from xclrun.compose.jobs import compose_jobs, expansions, lists_of_languages, loader
 from xclrun.run import plan_run
 from xclrun.strategy import STRATEGIES
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from xclrun.console import Console
-from xclrun.matrix import MARK, MatrixRows, brief
-from xclrun.plan import independent, joint, sequence
-from xclrun.task import INTENT_ACCURACY, SLOT_F1
+from xclrun.core.stream import independent, joint, sequence
+from xclrun.core.task import INTENT_ACCURACY, SLOT_F1
+from xclrun.launch.console import Console
+from xclrun.report.terminal import MARK, MatrixRows, brief
 
 SIX = ("en", "de", "fr", "es", "hi", "th")
 METRICS = (INTENT_ACCURACY, SLOT_F1)

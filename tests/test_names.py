@@ -6,9 +6,9 @@ import doctest
 import importlib
 from pathlib import Path
 
-from xclrun import names
-from xclrun.config import PACKAGE
-from xclrun.names import LONGEST, slug
+from xclrun.core import names
+from xclrun.core.names import LONGEST, slug
+from xclrun.core.version import PACKAGE
 
 ODD = ("..", ".x", "--help", "-", "_", "a b", "a_b", "a/b", "a\\b", "é" * 100, "é" * 101, "<b>", "a\n", "x" * 300)
 

@@ -14,22 +14,12 @@ from typing import Any
 
 import pytest
 
-from xclrun import plan
-from xclrun.compose import Composed, known_keys
-from xclrun.config import StrategyConfig, TrainerConfig
-from xclrun.errors import UsageError
-from xclrun.plan import (
-    DataIdentity,
-    Stage,
-    Stream,
-    derive,
-    digest,
-    independent,
-    joint,
-    resolve_order,
-    sequence,
-    transfer,
-)
+from xclrun.compose.jobs import Composed, known_keys
+from xclrun.config.schema import StrategyConfig, TrainerConfig
+from xclrun.core import identity as plan
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import DataIdentity, Stage, derive, digest
+from xclrun.core.stream import Stream, independent, joint, resolve_order, sequence, transfer
 from xclrun.run import Run
 from xclrun.strategy import STRATEGIES, make, strategy_class
 
@@ -487,7 +477,7 @@ BY_TAGS = ("dataset.buckets.sampler=minimum",)
 
 def test_how_buckets_are_drawn_counts_with_shots_alone(make_run: Callable[..., Run]) -> None:
     """What there is without K has the ids that it had before there were buckets, which knew no such keys."""
-    from xclrun.plan import identity
+    from xclrun.core.identity import identity
 
     plain, few = make_run().resolved, make_run(*BY_TAGS, "shots=2").resolved
     assert "shots" not in identity(plain)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.run import Run, plan_run
 from xclrun.strategy import STRATEGIES
 

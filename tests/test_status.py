@@ -16,16 +16,16 @@ import pytest
 
 from xclrun.analysis.measures import measure
 from xclrun.analysis.reference import References
-from xclrun.errors import RunError
-from xclrun.records import read_records
+from xclrun.core.errors import RunError
+from xclrun.launch.status import STATES, RunStatus, run_status, sweep_status
+from xclrun.launch.workers import ProgressListener
 from xclrun.run import Run
-from xclrun.status import STATES, RunStatus, run_status, sweep_status
 from xclrun.store.files import write_json
+from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.train.execute import Busy, execute
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
-from xclrun.work import ProgressListener
 
 
 class Interrupter(ProgressListener):

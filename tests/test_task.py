@@ -2,8 +2,8 @@
 
 import pytest
 
-from xclrun.errors import UsageError
-from xclrun.task import BY_NAME, BY_SHORT, METRICS, TASKS, Scored, task_of
+from xclrun.core.errors import UsageError
+from xclrun.core.task import BY_NAME, BY_SHORT, METRICS, TASKS, Scored, task_of
 
 
 def test_names_in_tables_and_records_are_each_one_metric_s() -> None:

@@ -21,11 +21,11 @@ import yaml
 from xclrun.analysis.record import RunRecord
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
-from xclrun.config import TrackingConfig
-from xclrun.records import read_records
+from xclrun.config.schema import TrackingConfig
+from xclrun.core.task import BY_NAME
+from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
-from xclrun.task import BY_NAME
-from xclrun.track import FORMAT, VIEW, Mirror, _allowed, saved_views
+from xclrun.tracking.mirror import FORMAT, VIEW, Mirror, _allowed, saved_views
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 

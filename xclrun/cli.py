@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xclrun.errors import UsageError, XclrunError, did_you_mean
-from xclrun.secret import put_away_arguments, redact
+from xclrun.core.errors import UsageError, XclrunError, did_you_mean
+from xclrun.core.secret import put_away_arguments, redact
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,7 +63,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _hydra(arguments: list[str]) -> int:
     from xclrun import command as commands
-    from xclrun.compose import by_job, check_files, checked, parse, register
+    from xclrun.compose.jobs import by_job, check_files, checked, parse, register
 
     register()
     given = _parsed(arguments)
@@ -116,7 +116,7 @@ def _parsed(arguments: list[str]) -> Any:
 def _hydra_main(arguments: list[str]) -> None:
     import hydra
 
-    from xclrun.config import packaged
+    from xclrun.config.files import packaged
 
     # Hydra then raises its errors instead of printing them, and `_told` makes one line of them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -136,12 +136,12 @@ def _completion(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in possible:
         raise UsageError(f"-sc {' '.join(arguments)}: needs one of {', '.join(possible)}")
     if not arguments[0].startswith("query="):
-        from xclrun.compose import register
+        from xclrun.compose.jobs import register
 
         register()
         _hydra_main(["--shell-completion", *arguments])
         return 0
-    from xclrun.completion import complete
+    from xclrun.compose.completion import complete
 
     typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")[1:]
     command = typed[0] if len(typed) > 1 else ""
@@ -192,11 +192,11 @@ def _as_usage_error(error: BaseException) -> BaseException:
     except ImportError:
         return error
     if isinstance(error, HydraException | OmegaConfBaseException):
-        from xclrun.explain import explain
+        from xclrun.compose.explain import explain
 
         return UsageError(explain(error))
     if isinstance(error, YAMLError):
-        from xclrun.explain import explain_yaml
+        from xclrun.compose.explain import explain_yaml
 
         return UsageError(explain_yaml(error))
     return error

@@ -14,27 +14,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from xclrun.config import Config, LabelOn, TrainerConfig, check
+from xclrun.config.checks import check
+from xclrun.config.schema import Config, LabelOn, TrainerConfig
+from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.identity import DataIdentity, Stage, adapters_of, digest, run_id, stages, strategy_name, trainer_of
+from xclrun.core.secret import private
+from xclrun.core.stream import Hop, Stream, resolve_order, sequence, transfer
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
-from xclrun.errors import RunError, UsageError, did_you_mean
 from xclrun.model.source import depth, encoder_identity
-from xclrun.plan import (
-    DataIdentity,
-    Hop,
-    Stage,
-    Stream,
-    adapters_of,
-    digest,
-    resolve_order,
-    run_id,
-    sequence,
-    stages,
-    strategy_name,
-    trainer_of,
-    transfer,
-)
-from xclrun.secret import private
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore

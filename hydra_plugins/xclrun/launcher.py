@@ -1,4 +1,4 @@
-"""The launchers, as Hydra wants them: each hands on to `xclrun.launch`."""
+"""The launchers, as Hydra wants them: each hands on to `xclrun.launch.sweep`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def _composed(launcher: Any, jobs: Sequence[Sequence[str]]) -> list[Any]:
-    from xclrun.compose import compose_jobs
+    from xclrun.compose.jobs import compose_jobs
 
     return compose_jobs(jobs, launcher.hydra_context.config_loader, list(launcher.config.hydra.overrides.hydra))
 
@@ -31,7 +31,7 @@ class LocalLauncher(Launcher):
         self.hydra_context, self.config = hydra_context, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from xclrun.launch import launch_local
+        from xclrun.launch.sweep import launch_local
 
         gpus = _plain(self.gpus)
         launch_local(_composed(self, job_overrides), self.n, gpus, self.per_gpu)
@@ -39,7 +39,7 @@ class LocalLauncher(Launcher):
 
 
 class SlurmLauncher(Launcher):
-    """Submits the jobs of a sweep to a Slurm cluster; the settings are those of `xclrun.submit.SlurmSettings`."""
+    """Submits the jobs of a sweep to a Slurm cluster; for settings see `xclrun.launch.cluster.submit.SlurmSettings`."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = {key: _plain(value) for key, value in settings.items()}
@@ -48,7 +48,7 @@ class SlurmLauncher(Launcher):
         self.hydra_context, self.config = hydra_context, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from xclrun.submit import SlurmSettings, launch_slurm
+        from xclrun.launch.cluster.submit import SlurmSettings, launch_slurm
 
         launch_slurm(_composed(self, job_overrides), SlurmSettings(**self.settings))
         return []

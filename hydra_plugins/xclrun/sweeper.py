@@ -18,7 +18,7 @@ class XclrunSweeper(BasicSweeper):
         super().__init__(max_batch_size=None, params=params)
 
     def sweep(self, arguments: list[str]) -> Any:
-        from xclrun.compose import expand
+        from xclrun.compose.jobs import expand
 
         assert self.hydra_context is not None
         assert self.launcher is not None

@@ -12,8 +12,8 @@ import pytest
 from tests.strategy.few import planned
 from xclrun.analysis.fewshot import few_shot_scores
 from xclrun.command.behind import read_behind
-from xclrun.records import outcomes, record
 from xclrun.run import Run
+from xclrun.store.records import outcomes, record
 
 
 @pytest.fixture

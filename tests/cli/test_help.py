@@ -17,9 +17,9 @@ import yaml
 from xclrun import __version__
 from xclrun.command import COMMANDS, run
 from xclrun.command.plan import plan_runs
-from xclrun.config import choices
-from xclrun.records import read_records
+from xclrun.config.files import choices
 from xclrun.run import thaw
+from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 
 from .conftest import SMALL, Told

@@ -108,7 +108,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
     monkeypatch.setattr("xclrun.report.write_report", write_report)
-    monkeypatch.setattr("xclrun.records.read_records", lambda *_: runs)
+    monkeypatch.setattr("xclrun.store.records.read_records", lambda *_: runs)
 
     def report(*arguments: str) -> Told:
         return xclrun("report", "--from-runs", *arguments)

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from xclrun import secret, track
-from xclrun.config import TrackingConfig
-from xclrun.errors import RunError
+from xclrun.config.schema import TrackingConfig
+from xclrun.core import secret
+from xclrun.core.errors import RunError
+from xclrun.tracking import mirror as track
 
 from .conftest import SMALL, Told
 

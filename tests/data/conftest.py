@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.config import DatasetConfig
+from xclrun.config.schema import DatasetConfig
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xclrun.config import BucketCounts, BucketsConfig, BucketSource, DatasetConfig, Sampler
+from xclrun.config.schema import BucketCounts, BucketsConfig, BucketSource, DatasetConfig, Sampler
+from xclrun.core.errors import UsageError
 from xclrun.data.buckets import layout
 from xclrun.data.buckets.check import violations
 from xclrun.data.buckets.draw import bucket_of, pool_of, with_buckets
@@ -22,7 +23,6 @@ from xclrun.data.buckets.layout import Bucket
 from xclrun.data.buckets.sample import candidates, minimum, nway, spared, tag_counts
 from xclrun.data.example import Dataset, Example, fingerprint
 from xclrun.data.load import load_dataset, read_whole
-from xclrun.errors import UsageError
 
 
 def tagged(id: str, *tags: str, words: str | None = None) -> Example:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
-from xclrun.config import DatasetConfig, LabelOn
+from xclrun.config.schema import DatasetConfig, LabelOn
+from xclrun.core.errors import UsageError
 from xclrun.data.encode import (
     UNSEEN,
     Encoded,
@@ -25,7 +26,6 @@ from xclrun.data.encode import (
 )
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
-from xclrun.errors import UsageError
 
 SENTENCES = [
     "remind me to water the plants on Monday",

@@ -10,12 +10,12 @@ from typing import Any
 import datasets
 import pytest
 
-from xclrun.config import DatasetConfig, OnBadLine
-from xclrun.data import jsonl
+from xclrun.config.schema import DatasetConfig, OnBadLine
+from xclrun.core.errors import UsageError
+from xclrun.core.task import task_of
 from xclrun.data.example import SPLITS, Example
-from xclrun.data.files import BadRow
-from xclrun.errors import UsageError
-from xclrun.task import task_of
+from xclrun.data.readers import jsonl
+from xclrun.data.readers.files import BadRow
 
 Config = Callable[..., DatasetConfig]
 GOOD = {"id": "7", "tokens": ["wie", "warm"], "tags": ["O", "B-x"], "label": "weather"}

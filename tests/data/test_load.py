@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from xclrun.config import DatasetConfig, TagsAre
+from xclrun.config.schema import DatasetConfig, TagsAre
+from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Dataset, Example
-from xclrun.data.files import LONGEST_WORD
 from xclrun.data.load import READERS, load_dataset, subset
-from xclrun.errors import UsageError
+from xclrun.data.readers.files import LONGEST_WORD
 
 from .conftest import mtop_line
 
@@ -215,7 +215,7 @@ def test_roots_are_relative_to_the_current_folder(
 def test_loading_mtop_imports_neither_torch_nor_datasets(config: Config, mtop_root: Root) -> None:
     root = mtop_root("de")
     code = (
-        "import sys; from xclrun.config import DatasetConfig; from xclrun.data import encode, load; "
+        "import sys; from xclrun.config.schema import DatasetConfig; from xclrun.data import encode, load; "
         f"load.load_dataset(DatasetConfig(name='mtop', reader='mtop', root={str(root)!r})); "
         "print([m for m in ('torch', 'transformers', 'datasets', 'pandas', 'pyarrow') if m in sys.modules])"
     )

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from xclrun.core.errors import UsageError
 from xclrun.data.example import Example, fingerprint
 from xclrun.data.mini import DEV, DOMAINS, LANGUAGES, TEST, TRAIN, WEIGHTS, read
-from xclrun.errors import UsageError
 
 # MTOP's training sentences (Li et al. 2021, Table 1).
 MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 10759}

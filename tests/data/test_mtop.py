@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xclrun.config import DatasetConfig, OnBadLine
-from xclrun.data import mtop
+from xclrun.config.schema import DatasetConfig, OnBadLine
+from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Example
-from xclrun.data.files import BadRow
-from xclrun.errors import UsageError
+from xclrun.data.readers import mtop
+from xclrun.data.readers.files import BadRow
 
 from .conftest import mtop_line
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from xclrun.config import DatasetConfig, OnBadLine
-from xclrun.data import released
+from xclrun.config.schema import DatasetConfig, OnBadLine
+from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
-from xclrun.errors import UsageError
+from xclrun.data.readers import released
 
 Config = Callable[..., DatasetConfig]
 SPLITS = ("train", "dev", "test")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from xclrun.config import DatasetConfig, OnBadLine, TagsAre
-from xclrun.data import conllu, panx
+from xclrun.config.schema import DatasetConfig, OnBadLine, TagsAre
+from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
-from xclrun.errors import UsageError
+from xclrun.data.readers import conllu, panx
 
 Config = Callable[..., DatasetConfig]
 SPLITS = ("train", "dev", "test")

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from xclrun.compose import Composed
+from xclrun.compose.jobs import Composed
+from xclrun.core.errors import RunError, UsageError
 from xclrun.data.load import load_dataset
-from xclrun.errors import RunError, UsageError
 from xclrun.model import e5
 from xclrun.model.source import encoder_identity
 from xclrun.run import Run

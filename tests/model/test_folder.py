@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from xclrun.cli import main
-from xclrun.config import ModelConfig
-from xclrun.errors import UsageError
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
 from xclrun.model.folder import check_finite, check_folder
 from xclrun.model.source import locate
 

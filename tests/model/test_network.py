@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaModel
 
-from xclrun.config import ModelConfig
-from xclrun.errors import UsageError
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
 from xclrun.model import network
 from xclrun.model.network import Model, build
 

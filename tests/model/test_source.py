@@ -9,8 +9,8 @@ import httpx
 import pytest
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-from xclrun.config import ModelConfig
-from xclrun.errors import UsageError
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
 from xclrun.model import source
 from xclrun.model.source import encoder_identity, from_scratch, locate
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
+from xclrun.core.errors import UsageError
+from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
 from xclrun.data.encode import Batch
-from xclrun.errors import UsageError
 from xclrun.model.network import Features, Model
-from xclrun.strategy.fisher import by_batches, one_by_one
-from xclrun.strategy.parameters import count, sizes
-from xclrun.strategy.parts import BODY, HEADS
-from xclrun.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
+from xclrun.strategy.shared.fisher import by_batches, one_by_one
+from xclrun.strategy.shared.parameters import count, sizes
+from xclrun.strategy.shared.parts import BODY, HEADS
 
 from .conftest import KnownEncoder, batch
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from xclrun.config import ModelConfig
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
 from xclrun.data.example import Dataset, Example
-from xclrun.errors import UsageError
 from xclrun.model.vocabulary import SPECIAL, learn_wordpieces, load_tokenizer
 
 SENTENCES = [

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from xclrun import selftest
+from xclrun.launch import selftest
 
 # Two hops of two steps, with a checkpoint at each.
 TINY = (

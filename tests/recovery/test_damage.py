@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.records import read_predictions, read_records
+from xclrun.store.records import read_predictions, read_records
 from xclrun.store.stages import StageStore
 
 from .commands import XCLRUN, events, predictions, small, trainings, whole

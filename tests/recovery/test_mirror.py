@@ -80,7 +80,7 @@ def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
     xclrun: Command, sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(sent / "runs", tmp_path / "runs")
-    monkeypatch.setattr("xclrun.track.LOCKED", 0.3)
+    monkeypatch.setattr("xclrun.tracking.mirror.LOCKED", 0.3)
     with (tmp_path / "mlflow.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         began = time.monotonic()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from xclrun.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError
 from xclrun.report import drawing
 from xclrun.report.drawing import EACH, Drawers, Drawing
 

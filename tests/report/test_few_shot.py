@@ -15,7 +15,7 @@ from statsmodels.stats.multitest import multipletests
 from xclrun.analysis.attention import COLUMNS
 from xclrun.analysis.fewshot import few_shot_scores, over_buckets
 from xclrun.analysis.record import RunRecord
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.report import write_report
 from xclrun.report.fewshot import Behind, few_shot_sections
 from xclrun.report.fewshot.figures import PANELS

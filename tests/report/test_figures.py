@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
-from xclrun.names import slug
+from xclrun.core.names import slug
 from xclrun.report import curves
 from xclrun.report.figures import heatmap, heatmaps
 from xclrun.report.style import MARKERS, axis_of, colour, marker, places, save

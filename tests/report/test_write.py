@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import blank_figures
 from xclrun.analysis.aggregate import comparisons, summarise
-from xclrun.errors import UsageError
-from xclrun.names import code
+from xclrun.core.errors import UsageError
+from xclrun.core.names import code
 from xclrun.report import write, write_report
 from xclrun.report.notes import comparison_notes
 from xclrun.report.sections import Options, Part

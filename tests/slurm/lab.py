@@ -12,9 +12,9 @@ from pathlib import Path
 
 from recovery.commands import XCLRUN, small, wait_for
 
-from xclrun.cluster.submission import submissions
-from xclrun.records import sweeps
-from xclrun.status import RunStatus, sweep_status
+from xclrun.launch.cluster.submission import submissions
+from xclrun.launch.status import RunStatus, sweep_status
+from xclrun.store.records import sweeps
 from xclrun.store.rundir import RunDirectory
 
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.signal_delay=30")

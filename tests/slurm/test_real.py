@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from recovery.commands import SMALL, predictions, small, wait_for, whole
 
-from xclrun.cluster.submission import submissions
-from xclrun.config import PACKAGE, TrackingConfig
-from xclrun.track import Mirror
+from xclrun.config.schema import TrackingConfig
+from xclrun.core.version import PACKAGE
+from xclrun.launch.cluster.submission import submissions
+from xclrun.tracking.mirror import Mirror
 
 from .conftest import MAX_ARRAY
 from .lab import LONG, SLURM, Lab

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError
 from xclrun.store import files
 from xclrun.store.files import atomic_directory, atomic_write, explain, read_json, sha256, write_json, writing
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
 

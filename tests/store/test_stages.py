@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from xclrun.plan import digest
+from xclrun.core.identity import digest
 from xclrun.store.stages import StageStore
 
 KEY = digest("a stage")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.plan import Hop, Stream, sequence
+from xclrun.core.stream import Hop, Stream, sequence
 from xclrun.strategy import Context
 
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from xclrun.compose import Composed
-from xclrun.errors import UsageError
+from xclrun.compose.jobs import Composed
+from xclrun.core.errors import UsageError
 from xclrun.model.network import Model, skeleton
 from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import make
-from xclrun.strategy.parameters import Count, count, sizes
+from xclrun.strategy.shared.parameters import Count, count, sizes
 from xclrun.train.listen import Listener
 from xclrun.train.making import Maker
 from xclrun.train.stop import StopFlag

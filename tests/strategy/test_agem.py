@@ -14,7 +14,7 @@ from torch import Tensor
 from xclrun.data.encode import concat
 from xclrun.run import Run
 from xclrun.strategy.agem import AGEM, project
-from xclrun.strategy.memory import MemorySettings
+from xclrun.strategy.shared.memory import MemorySettings
 from xclrun.train import loop
 from xclrun.train.loop import HopTraining
 

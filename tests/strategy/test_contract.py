@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from xclrun.config import StrategyConfig
-from xclrun.errors import UsageError
-from xclrun.plan import DataIdentity, digest, stages
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.run import Run
 from xclrun.strategy import Strategy, make
 from xclrun.strategy.base import ANSWERED_BY

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.model.heads import ClassHead
 from xclrun.run import Run
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.compose import Composed
-from xclrun.errors import UsageError
-from xclrun.plan import sequence
+from xclrun.compose.jobs import Composed
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import sequence
 from xclrun.run import Run
 from xclrun.strategy import State
 from xclrun.strategy.er import ExperienceReplay, ReplaySettings

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store.files import read_json
 from xclrun.strategy.er import ExperienceReplay, Interleave, ReplaySettings
-from xclrun.strategy.memory import MemorySelection
+from xclrun.strategy.shared.memory import MemorySelection
 
 SIZES = {"en": 40, "de": 30, "es": 3}
 

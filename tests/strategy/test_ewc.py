@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.strategy import Context, State
 from xclrun.strategy.ewc import EWC
 from xclrun.strategy.ewc_online import EWCOnline, EWCOnlineSettings, PenaltySettings
-from xclrun.strategy.fisher import by_batches, diagonal_fisher, one_by_one
+from xclrun.strategy.shared.fisher import by_batches, diagonal_fisher, one_by_one
 
 from .real import context_of, gradients, perturbed, state, untrained, weights
 

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from xclrun.compose import Composed, compose_command
-from xclrun.errors import UsageError
+from xclrun.compose.jobs import Composed, compose_command
+from xclrun.core.errors import UsageError
 from xclrun.model.network import Model, skeleton
 from xclrun.run import Run
 from xclrun.strategy import Context, make
 from xclrun.strategy.er import ExperienceReplay
-from xclrun.strategy.fisher import diagonal_fisher
 from xclrun.strategy.kd_logit import KDLogit
-from xclrun.strategy.parameters import count, sizes
+from xclrun.strategy.shared.fisher import diagonal_fisher
+from xclrun.strategy.shared.parameters import count, sizes
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
@@ -387,7 +387,7 @@ def test_what_makes_no_sense_is_refused(overrides: tuple[str, str], told: str, m
 
 
 def test_a_strategy_that_is_no_expansion_is_refused() -> None:
-    from xclrun.config import StrategyConfig
+    from xclrun.config.schema import StrategyConfig
     from xclrun.strategy.er import ReplaySettings
 
     with pytest.raises(UsageError, match="expansion=naive: gives languages no parts of their own"):

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from xclrun.errors import UsageError
-from xclrun.plan import independent, sequence, transfer
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import independent, sequence, transfer
 from xclrun.run import Run
 from xclrun.strategy import make
 from xclrun.strategy.fc import FC

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from xclrun.config import StrategyConfig
-from xclrun.plan import sequence
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.stream import sequence
 from xclrun.run import Run
 from xclrun.strategy.inc_joint import IncJoint
 

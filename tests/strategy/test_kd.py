@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.strategy import Context

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from xclrun.plan import independent
+from xclrun.core.stream import independent
 from xclrun.run import Run
-from xclrun.strategy.expansion import ExpandableSettings
 from xclrun.strategy.lang_spec_ft import LangSpecFT
+from xclrun.strategy.shared.expansion import ExpandableSettings
 
 
 def test_the_stream_starts_anew_for_every_language() -> None:

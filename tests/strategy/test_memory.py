@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from xclrun.strategy.memory import BalancedMemory
+from xclrun.strategy.shared.memory import BalancedMemory
 
 
 def rng(seed: int) -> np.random.Generator:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from xclrun.strategy.memory import BalancedMemory, herding, ring
+from xclrun.strategy.shared.memory import BalancedMemory, herding, ring
 
 
 def rng(seed: int) -> np.random.Generator:

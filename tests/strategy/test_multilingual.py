@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from xclrun.config import StrategyConfig
-from xclrun.plan import joint
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.stream import joint
 from xclrun.run import Run
 from xclrun.strategy.multilingual import Multilingual
 

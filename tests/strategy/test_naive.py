@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from xclrun.config import StrategyConfig
-from xclrun.plan import sequence
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.stream import sequence
 from xclrun.strategy import State
 from xclrun.strategy.naive import Naive
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from xclrun.cli import main
-from xclrun.compose import Composed
+from xclrun.compose.jobs import Composed
+from xclrun.core.stream import sequence, transfer
+from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.model.network import skeleton
-from xclrun.plan import sequence, transfer
-from xclrun.records import record
 from xclrun.run import Run
+from xclrun.store.records import record
 from xclrun.strategy import make
-from xclrun.strategy.parameters import Count, count, sizes
-from xclrun.task import SEQUENCE_CLASS
+from xclrun.strategy.shared.parameters import Count, count, sizes
 from xclrun.train.listen import Listener
 from xclrun.train.making import Maker
 from xclrun.train.stop import StopFlag

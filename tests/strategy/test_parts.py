@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from xclrun.config import StrategyConfig
-from xclrun.errors import UsageError
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.prune import removable

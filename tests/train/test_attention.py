@@ -17,16 +17,16 @@ from tests.model.conftest import KnownEncoder
 from tests.strategy.few import CLASSES, planned
 from xclrun.analysis.attention import COLUMNS
 from xclrun.command.behind import read_behind
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import identity
+from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.data.encode import Encoded, Ragged
 from xclrun.data.example import Example
-from xclrun.errors import UsageError
 from xclrun.model.network import Model
-from xclrun.plan import identity
-from xclrun.records import record
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.task import SEQUENCE_CLASS
+from xclrun.store.records import record
 from xclrun.train import attention
 from xclrun.train.making import Maker
 from xclrun.train.stop import Stopped

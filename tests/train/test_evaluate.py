@@ -12,7 +12,7 @@ import pytest
 import seqeval.metrics
 import torch
 
-from xclrun.config import SlotF1
+from xclrun.config.schema import SlotF1
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.train.encodings import encodings

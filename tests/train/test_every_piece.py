@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.train.listen import Listener

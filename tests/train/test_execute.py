@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from xclrun.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import sha256

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from xclrun.errors import RunError
+from xclrun.core.errors import RunError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.strategy.er import ExperienceReplay

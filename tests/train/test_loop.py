@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from xclrun.config import Selection, StrategyConfig
-from xclrun.errors import RunError
-from xclrun.plan import derive
+from xclrun.config.schema import Selection, StrategyConfig
+from xclrun.core.errors import RunError
+from xclrun.core.identity import derive
 from xclrun.run import Run
 from xclrun.strategy import Strategy
 from xclrun.strategy.naive import Naive

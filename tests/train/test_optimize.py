@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xclrun.config import Optimizer, Schedule, TrainerConfig
+from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr
 
 

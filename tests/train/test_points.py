@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.plan import identity
-from xclrun.records import record
+from xclrun.core.identity import identity
 from xclrun.run import Run
 from xclrun.store import predictions
+from xclrun.store.records import record
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.stop import StopFlag, Stopped
 

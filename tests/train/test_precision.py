@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from xclrun.config import Device, Precision
-from xclrun.errors import UsageError
+from xclrun.config.schema import Device, Precision
+from xclrun.core.errors import UsageError
 from xclrun.train.precision import autocast, choose_device
 
 

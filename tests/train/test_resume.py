@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from xclrun.config import StrategyConfig
+from xclrun.config.schema import StrategyConfig
 from xclrun.run import Run
 from xclrun.strategy import STRATEGIES, State, Strategy
 from xclrun.strategy.naive import Naive

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import seqeval.metrics
 
-from xclrun.errors import UsageError
-from xclrun.records import predictions, record
+from xclrun.core.errors import UsageError
 from xclrun.run import Run
+from xclrun.store.records import predictions, record
 
 Do = Callable[..., Run]
 ORDER = "order=[en,de]"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.plan import derive
+from xclrun.core.identity import derive
 
 # The paper's: 600 resamples of 600 sentences.
 RESAMPLES = 600

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.spans import f1, macro_f1
-from xclrun.task import BY_NAME, Scored
+from xclrun.core.task import BY_NAME, Scored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ def score_matrix(
             ``tag_macro``.
         languages: column j is ``languages[j]``.
         hops: number of hops N; rows 0…N.
-        metric: name of a base score (`xclrun.task.METRICS`).
+        metric: name of a base score (`xclrun.core.task.METRICS`).
         slot_f1: how F1 of spans is computed. ``span_micro``: micro F1 over labelled spans; ``tag_macro``: macro F1 over
             single tags, over those that occur in gold or predicted tags of the cell, with all tags that training never
             had (−1) as one more class.

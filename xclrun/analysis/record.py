@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from xclrun.task import METRICS
+from xclrun.core.task import METRICS
 
 SCHEMA = 1
 
-# Names in tables → metrics in records. A run has those of its dataset's task (`xclrun.task`).
+# Names in tables → metrics in records. A run has those of its dataset's task (`xclrun.core.task`).
 TASKS = {metric.short: metric.name for metric in METRICS}
 
 STATUSES = ("finished", "running", "interrupted", "failed")

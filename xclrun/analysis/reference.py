@@ -12,7 +12,7 @@ import numpy as np
 
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.settings import config_settings
-from xclrun.plan import adapters_of
+from xclrun.core.identity import adapters_of
 
 REFERENCE = "lang_spec_ft"
 
@@ -81,7 +81,7 @@ def reference_command(
 
     Args:
         overrides: of that command; all but what they say of strategy, order and seed is kept.
-        adapters: settings of the runs' language adapters (`xclrun.plan.adapters_of`).
+        adapters: settings of the runs' language adapters (`xclrun.core.identity.adapters_of`).
         orders: as overrides want them: ``h2l``, or ``[en,de]``.
     """
     given = [text for text in overrides if text not in ("-m", "--multirun")]

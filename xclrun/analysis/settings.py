@@ -13,8 +13,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from xclrun.analysis.record import RunRecord
-from xclrun.errors import UsageError, did_you_mean
-from xclrun.plan import NOT_IDENTITY, identity
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.identity import NOT_IDENTITY, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
 # Evaluation inside hops changes no score after them, and neither do summaries of attention.

@@ -26,7 +26,7 @@ from xclrun.analysis.measures import Measured, measure
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.significance import Replicates
-from xclrun.task import BY_SHORT, Scored
+from xclrun.core.task import BY_SHORT, Scored
 
 # Measures that are tested and resampled, and whether more of it is better.
 TESTED = {"F": False, "T": True, "T0": True, "FP": True}
@@ -127,7 +127,7 @@ class Resampled:
         comparison: its runs.
         references: gives M.
         predictions: of every run of the comparison, by run id.
-        task: short name of a metric (`xclrun.task.METRICS`); F1 over spans is micro.
+        task: short name of a metric (`xclrun.core.task.METRICS`); F1 over spans is micro.
         seed: of the draws.
         resamples, size: B and n (None: as many as the test set has).
 

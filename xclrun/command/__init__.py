@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from xclrun.config import choices
+from xclrun.config.files import choices
 
 # Name → what it does, in a few words; the file of the same name has its `main`.
 COMMANDS = {

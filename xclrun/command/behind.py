@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xclrun.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
     """Return what lies behind the finished few-shot runs among the outputs; what cannot be read is told as a reason."""
     from xclrun.analysis.fewshot import is_few_shot
-    from xclrun.records import outcomes
     from xclrun.report.fewshot import Behind
+    from xclrun.store.records import outcomes
     from xclrun.store.rundir import RunDirectory
 
     by_task: dict[str, dict[str, Outcome]] = {}

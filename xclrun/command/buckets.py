@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xclrun.command.common import Parser
-from xclrun.config import BucketCounts
-from xclrun.errors import UsageError
+from xclrun.config.schema import BucketCounts
+from xclrun.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from xclrun.config import Config
+    from xclrun.config.schema import Config
     from xclrun.data.buckets.check import Violation
     from xclrun.data.buckets.layout import Bucket
     from xclrun.data.example import Dataset
@@ -61,8 +61,8 @@ Group = tuple[str, "list[Bucket]", "Dataset | None"]
 
 def _configs(overrides: Sequence[str], what: str) -> list[Config]:
     """Return the configs of a command's jobs, which have the dataset in common."""
-    from xclrun.compose import compose_command
-    from xclrun.config import check
+    from xclrun.compose.jobs import compose_command
+    from xclrun.config.checks import check
 
     configs = [job.config for job in compose_command(overrides)]
     for config in configs:

@@ -15,9 +15,9 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("sweep", nargs="?", help="name of a sweep, or `all` (default: the one that was started last)")
     given = options.parse_args(arguments)
 
-    from xclrun.cluster.slurm import cancel, states
-    from xclrun.cluster.submission import submissions
-    from xclrun.errors import RunError
+    from xclrun.core.errors import RunError
+    from xclrun.launch.cluster.slurm import cancel, states
+    from xclrun.launch.cluster.submission import submissions
 
     tell = Unreadable()
     names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep, tell)]

@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from xclrun.config import TrackingConfig
-from xclrun.errors import RunError, UsageError, did_you_mean
+from xclrun.config.schema import TrackingConfig
+from xclrun.core.errors import RunError, UsageError, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self.error(f"no option is called '{unknown[0]}'")
         if (folder := given.config_dir) is not None:
-            from xclrun.compose import check_files
+            from xclrun.compose.jobs import check_files
 
             if not folder.is_dir():
                 self.error(f"--config-dir {folder}: there is no such folder")
@@ -123,7 +123,7 @@ def chosen_sweeps(outputs: Path, name: str | None, tell: Unreadable) -> list[dic
         UsageError: there is none.
         RunError: what was noted of it cannot be read.
     """
-    from xclrun.records import sweeps
+    from xclrun.store.records import sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, tell)}
     if not known and tell.told:

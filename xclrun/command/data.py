@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import Parser
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 
 if TYPE_CHECKING:
     from xclrun.report.tables import Table
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print(given: argparse.Namespace) -> None:
-    from xclrun.compose import compose_command
-    from xclrun.config import check
+    from xclrun.compose.jobs import compose_command
+    from xclrun.config.checks import check
     from xclrun.data.audit import coverage, overlaps, pieces
     from xclrun.data.load import load_dataset
     from xclrun.data.notes import noted, told

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Sequence
 
 from xclrun.command.common import Parser
-from xclrun.config import choices
-from xclrun.errors import UsageError, did_you_mean
+from xclrun.config.files import choices
+from xclrun.core.errors import UsageError, did_you_mean
 
 
 def main(arguments: Sequence[str]) -> int:

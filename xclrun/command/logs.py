@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xclrun.command.common import existing, parser
-from xclrun.errors import UsageError, did_you_mean
+from xclrun.core.errors import UsageError, did_you_mean
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,8 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
 
-    from xclrun.cluster.slurm import states
-    from xclrun.cluster.submission import jobs_of_runs
+    from xclrun.launch.cluster.slurm import states
+    from xclrun.launch.cluster.submission import jobs_of_runs
 
     jobs = jobs_of_runs(outputs)
     found = [run for run in jobs if given.run in run]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.command.common import Parser
-from xclrun.compose import Composed
-from xclrun.config import Config
-from xclrun.errors import UsageError, did_you_mean
-from xclrun.strategy.parameters import Count
-from xclrun.task import Task as Kind
-from xclrun.task import task_of
+from xclrun.compose.jobs import Composed
+from xclrun.config.schema import Config
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.task import Task as Kind
+from xclrun.core.task import task_of
+from xclrun.strategy.shared.parameters import Count
 
 # What is counted with and may be given instead of data: key → the least that it can be.
 TASK = {"task.intents": 1, "task.classes": 1, "task.tags": 0, "task.languages": 1}
@@ -173,7 +173,7 @@ def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
     Raises:
         UsageError: a job cannot work, or something that is counted with is neither given nor in the data.
     """
-    from xclrun.compose import compose_command
+    from xclrun.compose.jobs import compose_command
 
     found: dict[str, Counted] = {}
     for job in compose_command(overrides):
@@ -186,12 +186,12 @@ def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
 def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     import torch
 
-    from xclrun.config import check
+    from xclrun.config.checks import check
+    from xclrun.core.identity import strategy_name
     from xclrun.model.network import skeleton
-    from xclrun.plan import strategy_name
     from xclrun.run import stream_of
     from xclrun.strategy import make
-    from xclrun.strategy.parameters import count, sizes
+    from xclrun.strategy.shared.parameters import count, sizes
 
     check(job.config)
     strategy, task = make(job.config.strategy), _task(job.config, given)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from xclrun.analysis.reference import reference_command
 from xclrun.command.common import Parser
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.run import Run, plan_jobs
 
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     overrides = [*given.overrides, *([f"paths.outputs={given.outputs}"] if given.outputs else [])]
     runs = plan_runs(overrides)
 
-    from xclrun.forecast import forecast, missing
+    from xclrun.launch.forecast import forecast, missing
 
     if given.missing:
         found = [(what, _command(overrides, them, what)) for what, them in missing(runs)]
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(f"{what}:\n  {command}" for what, command in found))
         return 0
     if given.budget:
-        from xclrun.budget import budget
+        from xclrun.launch.budget import budget
 
         cost = budget(runs, given.width)
         print(json.dumps(cost.to_json(), indent=1) if given.json else cost.render())
@@ -63,7 +63,7 @@ def plan_runs(overrides: Sequence[str]) -> list[Run]:
     Raises:
         UsageError: a job cannot work.
     """
-    from xclrun.compose import compose_command
+    from xclrun.compose.jobs import compose_command
 
     return plan_jobs((job.config, job.resolved) for job in compose_command(overrides))
 

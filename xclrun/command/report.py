@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import Unreadable, add_tracking, check_lost, choose, existing, parser
-from xclrun.config import TrackingConfig, check_uri
-from xclrun.errors import RunError, UsageError
-from xclrun.names import check_name, slug
-from xclrun.secret import redact
+from xclrun.config.checks import check_uri
+from xclrun.config.schema import TrackingConfig
+from xclrun.core.errors import RunError, UsageError
+from xclrun.core.names import check_name, slug
+from xclrun.core.secret import redact
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
     from xclrun.analysis.study import Predictions
-    from xclrun.track import Mirror
+    from xclrun.tracking.mirror import Mirror
 
 # Ways to make an interval of resampled values: see `xclrun.analysis.bootstrap`.
 INTERVALS = ("basic", "centred", "percentile", "bca", "paper")
@@ -76,13 +77,13 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.analysis.reference import References
     from xclrun.analysis.settings import filtered, parse_filters
     from xclrun.command.behind import read_behind
-    from xclrun.launch import command
-    from xclrun.records import read_predictions, sweeps
+    from xclrun.launch.sweep import command
     from xclrun.report import write_report
     from xclrun.report.notes import unfinished
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.sections import Options
+    from xclrun.store.records import read_predictions, sweeps
 
     if given.all and given.sweep:
         raise UsageError(f"report {given.sweep} --all: give the name of a sweep, or --all")
@@ -177,10 +178,10 @@ def _last(known: Mapping[str, dict[str, Any]], pool: Sequence[RunRecord]) -> dic
 
 def _records(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
     """Return the records in MLflow, after sending what it lacks; where it fails, those of the run directories."""
-    from xclrun.records import read_records
+    from xclrun.store.records import read_records
 
     if not given.from_runs:
-        from xclrun.track import Mirror
+        from xclrun.tracking.mirror import Mirror
 
         try:
             mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))

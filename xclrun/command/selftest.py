@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the instants (default: %(default)s)")
     given = parser.parse_args(list(arguments))
 
-    from xclrun import selftest as test
+    from xclrun.launch import selftest as test
     from xclrun.strategy import STRATEGIES
 
     for name in given.strategies:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import Unreadable, chosen_sweeps, parser
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from xclrun.status import RunStatus
+    from xclrun.launch.status import RunStatus
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
@@ -52,7 +52,7 @@ def _tell(
     outputs: Path, sweeps: Sequence[dict[str, Any]], as_json: bool, unreadable: Unreadable, before: str = ""
 ) -> tuple[bool, int]:
     """Print where sweeps stand; return whether anything goes on, and the exit code."""
-    from xclrun import status
+    from xclrun.launch import status
 
     found: list[tuple[dict[str, Any], list[RunStatus]]] = [
         (sweep, status.sweep_status(outputs, sweep["runs"], unreadable)) for sweep in sweeps

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xclrun.command.common import Unreadable, add_tracking, existing, parser
-from xclrun.config import TrackingConfig, check_uri
-from xclrun.errors import RunError, UsageError
+from xclrun.config.checks import check_uri
+from xclrun.config.schema import TrackingConfig
+from xclrun.core.errors import RunError, UsageError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
     check_uri("--uri", given.uri)
-    from xclrun.track import Mirror
+    from xclrun.tracking.mirror import Mirror
 
     if given.watch is not None and given.watch <= 0:
         raise UsageError("--watch: a number of seconds above 0")
@@ -56,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _going(outputs: Path, tell: Unreadable) -> bool:
-    from xclrun.records import sweeps
-    from xclrun.status import sweep_status
+    from xclrun.launch.status import sweep_status
+    from xclrun.store.records import sweeps
 
     every = (status for sweep in sweeps(outputs, tell) for status in sweep_status(outputs, sweep["runs"], tell))
     return any(status.busy for status in every)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from xclrun.command.common import existing, parser
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     if not (outputs / "mlflow.db").is_file():
         raise UsageError(f"--outputs {outputs}: holds no mlflow.db yet; run something first, or `xclrun sync`")
     _check_free(given.host, given.port)
-    from xclrun.track import saved_views, tracking_uri
+    from xclrun.tracking.mirror import saved_views, tracking_uri
 
     place = f"http://{given.host}:{given.port}"
     views = "".join(f"\nruns with their headline measures: {view}" for view in saved_views(outputs, place))

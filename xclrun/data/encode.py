@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.config import LabelOn
+from xclrun.config.schema import LabelOn
+from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
-from xclrun.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -235,7 +235,7 @@ def encode(
         max_length: word pieces per sentence, special ones included.
         label_on: ``first`` or ``last``: the piece that carries its word's label; ``all``: the first, and the others
             carry X, whose id is the number of tags.
-        whole_words: whether words are told apart (`xclrun.task.Task.words`).
+        whole_words: whether words are told apart (`xclrun.core.task.Task.words`).
 
     Raises:
         UsageError: the tokenizer cannot serve, or ``max_length`` leaves no room for a word.

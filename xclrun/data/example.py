@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from xclrun.task import Task, task_of
+from xclrun.core.task import Task, task_of
 
 SPLITS = ("train", "dev", "test")
 OUTSIDE = "O"

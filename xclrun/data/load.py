@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 
-from xclrun.config import DatasetConfig
-from xclrun.data import conllu, jsonl, mtop, panx, released
+from xclrun.config.schema import DatasetConfig
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.task import task_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import SPLITS, Dataset, Example
-from xclrun.data.files import Notes, Splits, choose_languages
-from xclrun.errors import UsageError, did_you_mean
-from xclrun.task import task_of
+from xclrun.data.readers import conllu, jsonl, mtop, panx, released
+from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 
 def _read_mini(cfg: DatasetConfig) -> tuple[Splits, Notes]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import digest
 from xclrun.model.folder import header, refuse_code
-from xclrun.plan import digest
 from xclrun.store.files import sha256
 
 if TYPE_CHECKING:

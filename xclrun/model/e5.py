@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from xclrun.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError
 from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, write_json
 from xclrun.store.kept import note
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from xclrun.config import ModelConfig
-from xclrun.errors import UsageError
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # What a tokenizer is saved as: whole, or as the vocabulary that it is made from.

@@ -1,4 +1,4 @@
-"""The module that is trained: an encoder, and the heads of the task (`xclrun.task`).
+"""The module that is trained: an encoder, and the heads of the task (`xclrun.core.task`).
 
 What lies behind the encoder's last states is a head. So BERT's pooler is a part of the class head where the task reads
 the class through it (`Task.pooled`), with the encoder's pretrained values where it has some; elsewhere it stays in the
@@ -21,13 +21,13 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from xclrun.config import ModelConfig
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import derive
+from xclrun.core.task import INTENT_SLOTS, Task
 from xclrun.data.encode import Batch
-from xclrun.errors import UsageError
 from xclrun.model.heads import ClassHead, TagHead, WordHead
 from xclrun.model.source import check_layers, from_scratch, locate
-from xclrun.plan import derive
-from xclrun.task import INTENT_SLOTS, Task
 
 
 @dataclass

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from xclrun.config import ModelConfig
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import digest
 from xclrun.data.example import Dataset
-from xclrun.errors import UsageError
 from xclrun.model import e5
 from xclrun.model.folder import check_folder, read_object, refuse_code, weight_files
-from xclrun.plan import digest
 from xclrun.store.files import sha256
 from xclrun.store.kept import note
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.config import ModelConfig
+from xclrun.config.schema import ModelConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import digest
 from xclrun.data.encode import Encoded
 from xclrun.data.example import Dataset, Example
-from xclrun.errors import UsageError
 from xclrun.model.folder import TOKENIZER_FILES
 from xclrun.model.source import from_scratch, locate, source_identity
-from xclrun.plan import digest
 from xclrun.store.kept import Kept, note
 
 if TYPE_CHECKING:

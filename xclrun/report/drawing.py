@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from xclrun.errors import RunError
+from xclrun.core.errors import RunError
 from xclrun.report.style import save
 
 if TYPE_CHECKING:

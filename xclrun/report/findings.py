@@ -8,9 +8,9 @@ import numpy as np
 
 from xclrun.analysis.reference import is_reference
 from xclrun.analysis.significance import ALPHA, Pair, power_warnings
+from xclrun.core.task import BY_SHORT
 from xclrun.report.inference import Inference, Tests, p_text
 from xclrun.report.tables import percent
-from xclrun.task import BY_SHORT
 
 # Measure → what the best strategy does, and how a difference to its advantage is said.
 SAID = {

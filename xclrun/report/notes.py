@@ -12,7 +12,7 @@ from xclrun.analysis.aggregate import Comparison, missing_combinations
 from xclrun.analysis.record import TASKS, RunRecord
 from xclrun.analysis.reference import References, reference_command, reference_name
 from xclrun.analysis.settings import differing_settings, grouped, numbered_labels
-from xclrun.plan import adapters_of
+from xclrun.core.identity import adapters_of
 
 
 def comparison_notes(comparison: Comparison, commands: Mapping[str, str] | None = None) -> list[str]:

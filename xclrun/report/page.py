@@ -11,7 +11,7 @@ from importlib import resources
 
 import xclrun
 from xclrun.analysis.record import RunRecord
-from xclrun.names import escape, link, slug
+from xclrun.core.names import escape, link, slug
 from xclrun.report.sections import Part, Shown
 from xclrun.report.style import TITLE
 from xclrun.report.tables import Cell, Table

@@ -15,9 +15,9 @@ from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
 from xclrun.analysis.settings import config_settings, content_settings
+from xclrun.core.task import INTENT_ACCURACY, Metric
 from xclrun.report.style import GREY, METRIC_NAMES, SIDES, WIDEST, colour, marker, places, tickless, tip
 from xclrun.report.tables import Summary
-from xclrun.task import INTENT_ACCURACY, Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

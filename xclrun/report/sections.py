@@ -13,6 +13,7 @@ from xclrun.analysis.aggregate import MEAN, Comparison, compared
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.reference import References
 from xclrun.analysis.study import Predictions, Resampled
+from xclrun.core.task import BY_SHORT, Scored
 from xclrun.report import efficiency, plots
 from xclrun.report.costs import fairness
 from xclrun.report.curves import learning_curves, training_curves
@@ -21,7 +22,6 @@ from xclrun.report.findings import findings
 from xclrun.report.inference import Inference
 from xclrun.report.published import beside_ours
 from xclrun.report.tables import DEFINITIONS, SHOWN, Summary, Table
-from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
     import pandas as pd

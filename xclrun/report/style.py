@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.names import escape, slug
+from xclrun.core.names import escape, slug
+from xclrun.core.task import METRICS
 from xclrun.store.files import atomic_write
-from xclrun.task import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.analysis.measures import leaves_out
 from xclrun.analysis.reference import is_reference
-from xclrun.names import escape, markdown
-from xclrun.task import BY_SHORT, Scored
+from xclrun.core.names import escape, markdown
+from xclrun.core.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,8 +23,8 @@ from xclrun.analysis.fewshot import called, few_shot_scores, is_few_shot
 from xclrun.analysis.fewshot import labels as labels_of
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.errors import UsageError, did_you_mean
-from xclrun.names import code, link, markdown, slug
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.names import code, link, markdown, slug
 from xclrun.report.costs import trials
 from xclrun.report.drawing import Drawers, Drawing
 from xclrun.report.fewshot import Behind, few_shot_sections

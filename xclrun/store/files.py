@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from xclrun.errors import RunError, UsageError, XclrunError
+from xclrun.core.errors import RunError, UsageError, XclrunError
 
 TEMPORARY = ".tmp-"
 

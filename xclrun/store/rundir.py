@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xclrun.secret import private
+from xclrun.core.secret import private
 from xclrun.store.files import TEMPORARY, atomic_write, read_json, sha256, write_json, writing
 from xclrun.store.lease import Lease
 

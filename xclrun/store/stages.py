@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xclrun.plan import digest
+from xclrun.core.identity import digest
 from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, writing
 from xclrun.store.lease import Lease
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from xclrun.config import StrategyConfig
-from xclrun.errors import UsageError, did_you_mean
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.strategy.base import Context, Length, State, Strategy, check_answers
 
 __all__ = ["STRATEGIES", "Context", "Length", "State", "Strategy", "make", "strategy_class"]

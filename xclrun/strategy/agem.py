@@ -9,7 +9,7 @@ over all trained weights that languages share, before clipping and the optimiser
 training sentences enters the memory, with equal shares per language.
 
 Settings: ``memory`` in sentences, all languages together; ``every_k``: how many main mini-batches come to one whose
-gradient is compared (1: each, as in the paper); ``selection`` of what is kept (`xclrun.strategy.memory`).
+gradient is compared (1: each, as in the paper); ``selection`` of what is kept (`xclrun.strategy.shared.memory`).
 
 Under fp16, r is computed in fp32: only the main loss has a scaler against gradients that vanish.
 """
@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from xclrun.strategy.base import Context
-from xclrun.strategy.memory import MemorySettings, MemoryStrategy
+from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
 
 if TYPE_CHECKING:
     import torch

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from xclrun.config import StrategyConfig
-from xclrun.errors import UsageError
-from xclrun.plan import Hop, Stream, derive, sequence
-from xclrun.task import Task
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import derive
+from xclrun.core.stream import Hop, Stream, sequence
+from xclrun.core.task import Task
 
 if TYPE_CHECKING:
     import torch

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from xclrun.config import StrategyConfig
-from xclrun.errors import UsageError
-from xclrun.plan import Hop, Stream
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop, Stream
 from xclrun.strategy.base import Context, Library
-from xclrun.strategy.heads_only import HeadsOnly, start_anew
+from xclrun.strategy.shared.heads_only import HeadsOnly, start_anew
 
 if TYPE_CHECKING:
     from xclrun.model import Model

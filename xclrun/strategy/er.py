@@ -5,8 +5,9 @@ sample of its training sentences enters a memory with equal shares per language.
 main mini-batch, one extra optimiser step is taken for each language seen before, on a batch drawn from its share.
 
 Settings: ``memory`` in sentences, all languages together; ``every_k`` in main mini-batches; ``selection`` of what is
-kept: ``reservoir``, ``ring`` or ``herding`` (`xclrun.strategy.memory`); ``interleave``: ``extra`` (the main step always
-happens) or ``replace`` (as in the authors' public code, the replayed steps take the place of every k-th main one).
+kept: ``reservoir``, ``ring`` or ``herding`` (`xclrun.strategy.shared.memory`); ``interleave``: ``extra`` (the main step
+always happens) or ``replace`` (as in the authors' public code, the replayed steps take the place of every k-th main
+one).
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.strategy.base import Context
-from xclrun.strategy.memory import MemorySettings, MemoryStrategy
+from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
 
 if TYPE_CHECKING:
     from torch import Tensor

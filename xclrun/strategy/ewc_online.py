@@ -6,8 +6,8 @@ hop 2 on the loss of hop i has a penalty around the weights with which the hop b
     λ/2 · Σ_θ F̃_i[θ] · (θ − θ_prev)²        F̃_i = γ · F̃_{i−1} + F_{i−1}        F̃_1 = 0
 
 F_j is the diagonal empirical Fisher information of hop j's training data after the hop, over body and heads
-(`xclrun.strategy.fisher`). The penalty's gradient λ F̃ (θ − θ_prev) is added to the gradients before clipping, which
-equals adding the penalty to the loss; the losses that are noted are the model's own.
+(`xclrun.strategy.shared.fisher`). The penalty's gradient λ F̃ (θ − θ_prev) is added to the gradients before clipping,
+which equals adding the penalty to the loss; the losses that are noted are the model's own.
 
 Settings: ``penalty``, λ, no unit; ``gamma``, γ from 0 to 1, no unit; ``fisher_examples``, sentences of a hop that F is
 averaged over, a random sample, or null: all.
@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from xclrun.errors import UsageError
-from xclrun.plan import Hop
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, State
-from xclrun.strategy.expansion import Expandable, ExpandableSettings
+from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -93,8 +93,8 @@ class QuadraticPenalty(Expandable[Settings]):
     def fisher(self, context: Context) -> dict[str, Tensor]:
         """Return the Fisher information of the hop that has just been trained, by parameter name."""
         from xclrun.data.encode import concat
-        from xclrun.strategy.fisher import diagonal_fisher
-        from xclrun.strategy.passes import frozen
+        from xclrun.strategy.shared.fisher import diagonal_fisher
+        from xclrun.strategy.shared.passes import frozen
 
         sentences = concat([context.train[language] for language in context.hop.train])
         if (bound := self.settings.fisher_examples) is not None and bound < len(sentences):

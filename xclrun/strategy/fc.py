@@ -5,8 +5,8 @@ Encoder and pooler stay as source training left them. No settings.
 
 from __future__ import annotations
 
-from xclrun.config import StrategyConfig
-from xclrun.strategy.heads_only import ENCODER, POOLER, HeadsOnly
+from xclrun.config.schema import StrategyConfig
+from xclrun.strategy.shared.heads_only import ENCODER, POOLER, HeadsOnly
 
 
 class FC(HeadsOnly[StrategyConfig]):

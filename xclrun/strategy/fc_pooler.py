@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xclrun.config import StrategyConfig
-from xclrun.strategy.heads_only import HeadsOnly
+from xclrun.config.schema import StrategyConfig
+from xclrun.strategy.shared.heads_only import HeadsOnly
 
 
 class FCPooler(HeadsOnly[StrategyConfig]):

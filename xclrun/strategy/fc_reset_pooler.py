@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from xclrun.config import StrategyConfig
+from xclrun.config.schema import StrategyConfig
 from xclrun.strategy.base import Context
-from xclrun.strategy.heads_only import HeadsOnly, start_anew
+from xclrun.strategy.shared.heads_only import HeadsOnly, start_anew
 
 
 class Reset(Enum):

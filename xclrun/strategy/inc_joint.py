@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.plan import Stream, sequence
+from xclrun.core.stream import Stream, sequence
 from xclrun.strategy.naive import Naive
 
 

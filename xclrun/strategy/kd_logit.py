@@ -14,7 +14,7 @@ without padding. In fp32 a stored output is exactly the teacher's; fp16 halves t
 by up to 0.004.
 
 Settings: ``memory`` in sentences, all languages together; ``every_k`` in main mini-batches; ``weight``, no unit;
-``selection`` of what is kept (`xclrun.strategy.memory`); ``teacher_precision``: ``fp32`` or ``fp16``.
+``selection`` of what is kept (`xclrun.strategy.shared.memory`); ``teacher_precision``: ``fp32`` or ``fp16``.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.errors import UsageError
+from xclrun.core.errors import UsageError
 from xclrun.strategy.base import Context, State
-from xclrun.strategy.memory import MemorySettings, MemoryStrategy
+from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +135,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return the outputs of the model on a language's share of the memory, as stored."""
         import torch
 
-        from xclrun.strategy.passes import outputs
+        from xclrun.strategy.shared.passes import outputs
 
         kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
         sentences = context.train[language].select(self.memory.kept[language])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.strategy.base import Strategy
 from xclrun.strategy.kd_logit import KDLogit
-from xclrun.strategy.parts import LanguageParts
+from xclrun.strategy.shared.parts import LanguageParts
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from xclrun.config import StrategyConfig
-from xclrun.errors import UsageError
-from xclrun.plan import Stream
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Stream
 from xclrun.strategy.base import Library
-from xclrun.strategy.parts import LAYERS, LanguageParts, layer
+from xclrun.strategy.shared.parts import LAYERS, LanguageParts, layer
 
 if TYPE_CHECKING:
     from xclrun.model import Model

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xclrun.plan import Hop, Stream, independent
-from xclrun.strategy.adapters import LanguageAdapters
+from xclrun.core.stream import Hop, Stream, independent
 from xclrun.strategy.base import Strategy
-from xclrun.strategy.expansion import Expandable, ExpandableSettings
+from xclrun.strategy.shared.adapters import LanguageAdapters
+from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 
 class LangSpecFT(Expandable[ExpandableSettings]):

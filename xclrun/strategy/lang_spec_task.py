@@ -8,8 +8,8 @@ not seen. No settings.
 
 from __future__ import annotations
 
-from xclrun.config import StrategyConfig
-from xclrun.strategy.parts import HEADS, LanguageParts
+from xclrun.config.schema import StrategyConfig
+from xclrun.strategy.shared.parts import HEADS, LanguageParts
 
 
 class LangSpecTask(LanguageParts[StrategyConfig]):

@@ -6,8 +6,8 @@ encoder) and φ of the hop before. A language that was not seen is served by θ_
 
 from __future__ import annotations
 
-from xclrun.config import StrategyConfig
-from xclrun.strategy.parts import BODY, LanguageParts
+from xclrun.config.schema import StrategyConfig
+from xclrun.strategy.shared.parts import BODY, LanguageParts
 
 
 class LangSpecTrans(LanguageParts[StrategyConfig]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.plan import Stream, joint
+from xclrun.core.stream import Stream, joint
 from xclrun.strategy.naive import Naive
 
 

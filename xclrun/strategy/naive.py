@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from xclrun.config import StrategyConfig
-from xclrun.plan import Hop
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.stream import Hop
 from xclrun.strategy.base import Strategy
 
 

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xclrun.core.errors import UsageError
 from xclrun.data.encode import Encoded, Ragged, length_sorted_batches
 from xclrun.data.example import Example
-from xclrun.errors import UsageError
 from xclrun.model.network import Model
-from xclrun.strategy.passes import BATCH, evaluating
+from xclrun.strategy.shared.passes import BATCH, evaluating
 from xclrun.train.precision import autocast
 
 if TYPE_CHECKING:

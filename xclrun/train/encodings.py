@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.core.errors import UsageError
+from xclrun.core.identity import digest
+from xclrun.core.task import Task
 from xclrun.data.encode import Encoded, encode
 from xclrun.data.example import Example
-from xclrun.errors import UsageError
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
-from xclrun.plan import digest
 from xclrun.run import Run
 from xclrun.store.kept import Kept, note
-from xclrun.task import Task
 
 
 @dataclass(frozen=True)

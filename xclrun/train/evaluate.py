@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from xclrun.analysis.spans import f1, span_counts, tag_macro_f1, word_counts
-from xclrun.config import SlotF1
+from xclrun.config.schema import SlotF1
+from xclrun.core.task import Scored, Task
 from xclrun.data.encode import Encoded, length_sorted_batches
 from xclrun.data.example import Dataset
 from xclrun.model.network import Model
-from xclrun.task import Scored, Task
 from xclrun.train.precision import autocast
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from xclrun.core.errors import RunError, XclrunError
+from xclrun.core.identity import ALGORITHMS, Stage
 from xclrun.data.notes import noted
-from xclrun.errors import RunError, XclrunError
-from xclrun.plan import ALGORITHMS, Stage
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
-from xclrun.strategy.parameters import count
+from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
 from xclrun.train.listen import Listener
 from xclrun.train.making import Busy, Maker, made_here

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xclrun.plan import Hop
+from xclrun.core.stream import Hop
 from xclrun.run import Run
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xclrun.config import Selection, TrainerConfig
+from xclrun.config.schema import Selection, TrainerConfig
+from xclrun.core.errors import RunError
+from xclrun.core.identity import derive
 from xclrun.data.encode import Batch, Encoded, concat, epoch_batches
-from xclrun.errors import RunError
-from xclrun.plan import derive
 from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator, selection_score

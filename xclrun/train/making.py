@@ -19,18 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from xclrun.code import code_version
-from xclrun.config import OptimizerState, Selection
+from xclrun.config.schema import OptimizerState, Selection
+from xclrun.core.identity import Stage, derive, encoder_hop, hands_on
+from xclrun.core.stream import Hop
+from xclrun.core.version import code_version
 from xclrun.data.encode import Encoded, outputs, word_numbers
 from xclrun.model.network import Model, build
-from xclrun.plan import Hop, Stage, derive, encoder_hop, hands_on
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_json, write_json
 from xclrun.store.stages import StageStore
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
-from xclrun.strategy.parameters import sizes
+from xclrun.strategy.shared.parameters import sizes
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import Encodings, encodings, kept_cut

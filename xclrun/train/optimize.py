@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from xclrun.config import Optimizer, Schedule, TrainerConfig
+from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 
 
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:

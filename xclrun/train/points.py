@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.core.errors import RunError
 from xclrun.data.encode import Encoded
-from xclrun.errors import RunError
 from xclrun.store import predictions
 from xclrun.store.kept import Kept, note
 from xclrun.strategy import Context, Strategy

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from xclrun.config import Device, Precision
-from xclrun.errors import UsageError
+from xclrun.config.schema import Device, Precision
+from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

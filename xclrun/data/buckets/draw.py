@@ -6,13 +6,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from xclrun.config import BucketSource, DatasetConfig, Sampler
+from xclrun.config.schema import BucketSource, DatasetConfig, Sampler
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.identity import derive
 from xclrun.data.buckets.layout import Bucket, find, load
 from xclrun.data.buckets.sample import candidates, minimum, nway
 from xclrun.data.example import Dataset, Example, same_sentence
-from xclrun.data.files import Splits
-from xclrun.errors import UsageError, did_you_mean
-from xclrun.plan import derive
+from xclrun.data.readers.files import Splits
 
 
 def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, languages: Collection[str]) -> Splits:

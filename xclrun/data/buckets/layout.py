@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.data.example import Example, fingerprint
-from xclrun.data.files import BadRow, check_text, check_word, parse_json, parse_utf8, read_regular, strings_of
-from xclrun.errors import UsageError, did_you_mean
+from xclrun.data.readers.files import BadRow, check_text, check_word, parse_json, parse_utf8, read_regular, strings_of
 from xclrun.store.files import atomic_write, write_json
 
 CLASSES, TAGS, OURS = "sampled.json", "train.tsv", "bucket.json"

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
+from xclrun.core.errors import UsageError
 from xclrun.data.example import OUTSIDE, Example, same_sentence
-from xclrun.errors import UsageError
 
 
 def candidates(examples: Iterable[Example], held_out: Iterable[Example] = ()) -> tuple[Example, ...]:

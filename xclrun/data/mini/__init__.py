@@ -16,8 +16,8 @@ from importlib import resources
 
 import yaml
 
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.data.example import OUTSIDE, Example
-from xclrun.errors import UsageError, did_you_mean
 
 # Training sentences: MTOP's 15,667 · 13,424 · 11,814 · 11,330 · 10,934 · 10,759, divided by 24.5.
 TRAIN = {"en": 640, "de": 548, "fr": 483, "hi": 463, "es": 447, "th": 440}

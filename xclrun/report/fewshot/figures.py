@@ -11,10 +11,10 @@ import numpy as np
 
 from xclrun.analysis.fewshot import Spreads
 from xclrun.analysis.lexical import PRESENCE
+from xclrun.core.task import BY_SHORT
 from xclrun.report.fewshot.tables import shots_name
 from xclrun.report.plots import figure_of, plain
 from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tickless, tip
-from xclrun.task import BY_SHORT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,11 +17,11 @@ from xclrun.analysis.fewshot import FULL, Outcome, Words, best_so_far, groups, o
 from xclrun.analysis.gains import ALL, FACTORS, ByLanguage, with_mean
 from xclrun.analysis.lexical import jaccard_matrix
 from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.core.task import BY_SHORT, Scored
 from xclrun.report.fewshot import figures, tables, words
 from xclrun.report.fewshot.tuned import Tuned
 from xclrun.report.published import fsxlt
 from xclrun.report.sections import Options, Part
-from xclrun.task import BY_SHORT, Scored
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,1 @@
+"""The typed config: its schema, which values are possible, where the YAML files lie."""

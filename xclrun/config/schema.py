@@ -1,0 +1,264 @@
+"""Typed schema of the whole config, and where the YAML files lie.
+
+Every key that a user may set has a field here; Hydra refuses the others. The meaning of a value stands beside it in
+``conf/``. Group options are dataclasses of their own: those of a strategy stand in the strategy's file, as a subclass
+of `StrategyConfig`, and are registered under ``schema/strategy/<name>``.
+
+This module imports neither torch nor Hydra, so that plans and reports can use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from math import ceil
+
+from omegaconf import II, MISSING
+
+
+class OnBadLine(Enum):
+    error = "error"
+    skip = "skip"
+
+
+class Sampler(Enum):
+    nway = "nway"
+    minimum = "minimum"
+    files = "files"
+
+
+class BucketSource(Enum):
+    train = "train"
+    dev = "dev"
+
+
+class BucketCounts(Enum):
+    words = "words"
+    sentences = "sentences"
+
+
+class LabelOn(Enum):
+    first = "first"
+    last = "last"
+    all = "all"
+
+
+class TagsAre(Enum):
+    spans = "spans"
+    words = "words"
+
+
+class Precision(Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class Optimizer(Enum):
+    adam = "adam"
+    adamw = "adamw"
+
+
+class OptimizerState(Enum):
+    fresh = "fresh"
+    kept = "kept"
+
+
+class Schedule(Enum):
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
+class Selection(Enum):
+    best = "best"
+    last = "last"
+
+
+class SlotF1(Enum):
+    span_micro = "span_micro"
+    tag_macro = "tag_macro"
+
+
+class Device(Enum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@dataclass
+class ReplayBudget:
+    """What strategies that replay may keep and how often they replay, as suits the dataset's size."""
+
+    memory: int = 6000
+    every_k: int = 100
+
+
+@dataclass
+class BucketsConfig:
+    """How few-shot training sets are drawn (see `xclrun.data.buckets`), where ``shots`` is given."""
+
+    sampler: Sampler = Sampler.nway
+    draw_from: BucketSource = BucketSource.train
+    counts: BucketCounts = BucketCounts.words
+    number: int = 40
+    root: str | None = None
+
+
+@dataclass
+class DatasetConfig:
+    name: str = MISSING
+    reader: str = MISSING
+    task: str = "intent_slots"
+    tags_are: TagsAre = TagsAre.spans
+    root: str | None = None
+    hub: str | None = None
+    hub_config: str | None = None
+    hub_columns: dict[str, str] | None = None
+    languages: list[str] | None = None
+    max_train: int | None = None
+    max_eval: int | None = None
+    subset_seed: int = 0
+    on_bad_line: OnBadLine = OnBadLine.error
+    buckets: BucketsConfig = field(default_factory=BucketsConfig)
+    replay: ReplayBudget = field(default_factory=ReplayBudget)
+    source_lr: float = II("model.lr")
+
+
+@dataclass
+class OrderConfig:
+    name: str | None = None
+    languages: list[str] | None = None
+    by_size: str | None = None
+
+
+@dataclass
+class StrategyConfig:
+    """What every strategy has; each strategy's own settings are a subclass of this in its file."""
+
+    name: str = MISSING
+
+
+@dataclass
+class ModelConfig:
+    name: str = MISSING
+    hub: str | None = None
+    revision: str = "main"
+    path: str | None = None
+    package: str | None = None
+    layers: int | None = None
+    trim_vocabulary: bool = False
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    hidden_layers: int | None = None
+    attention_heads: int | None = None
+    intermediate_size: int | None = None
+    positions: int | None = None
+    token_types: int | None = None
+    max_length: int = 128
+    dropout: float = 0.1
+    label_on: LabelOn = LabelOn.first
+    lr: float = 3e-5
+    source_lr: float = II("model.lr")
+
+
+@dataclass
+class TrainerConfig:
+    epochs: int = 10
+    batch_size: int | None = 16
+    gradient_accumulation: int = 1
+    optimizer: Optimizer = Optimizer.adam
+    optimizer_state: OptimizerState = OptimizerState.fresh
+    lr: float = 3e-5
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: Schedule = Schedule.constant
+    warmup: float = 0.0
+    precision: Precision = Precision.fp32
+    selection: Selection = Selection.best
+    patience: int | None = None
+    checkpoint_minutes: float = 10.0
+
+    def part(self, sentences: int) -> int:
+        """Return the sentences of one forward pass, given those of a hop."""
+        return self.batch_size or ceil(sentences / self.gradient_accumulation)
+
+    def batch(self, sentences: int) -> int:
+        """Return the sentences of one update, given those of a hop."""
+        return self.part(sentences) * self.gradient_accumulation
+
+
+@dataclass
+class ProtocolConfig:
+    """Few-shot transfer: a source is learnt in a way of its own, then ``trainer`` adapts to the target."""
+
+    name: str = MISSING
+    source_trainer: TrainerConfig = MISSING
+
+
+@dataclass
+class EvaluateConfig:
+    batch_size: int = 64
+    slot_f1: SlotF1 = SlotF1.span_micro
+    every_examples: int | None = None
+    attention: bool = False
+
+
+@dataclass
+class TrackingConfig:
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str = "xclrun"
+
+
+@dataclass
+class PathsConfig:
+    outputs: str = "outputs"
+    store: str | None = None
+
+
+@dataclass
+class RuntimeConfig:
+    device: Device = Device.auto
+    threads: int | None = 1
+
+
+@dataclass
+class Config:
+    """One composed job: the config of one run."""
+
+    dataset: DatasetConfig = MISSING
+    order: OrderConfig = MISSING
+    strategy: StrategyConfig = MISSING
+    model: ModelConfig = MISSING
+    trainer: TrainerConfig = MISSING
+    evaluate: EvaluateConfig = MISSING
+    tracking: TrackingConfig = MISSING
+    protocol: ProtocolConfig | None = None
+    source: str | None = None
+    language: str | None = None
+    seed: int = 1
+    shots: int | None = None
+    bucket: int | None = None
+    sweep_name: str | None = None
+    paths: PathsConfig = field(default_factory=PathsConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+    @property
+    def from_source(self) -> str | None:
+        """The source of few-shot transfer; None for ``source=none``."""
+        return None if self.source == "none" else self.source
+
+
+SCHEMAS: dict[str, type] = {
+    "config": Config,
+    "dataset": DatasetConfig,
+    "order": OrderConfig,
+    "model": ModelConfig,
+    "trainer": TrainerConfig,
+    "protocol": ProtocolConfig,
+    "evaluate": EvaluateConfig,
+    "tracking": TrackingConfig,
+}

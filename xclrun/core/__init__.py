@@ -1,0 +1,1 @@
+"""Words, names and identities that everything else stands on: no files of a run, no torch, no Hydra."""

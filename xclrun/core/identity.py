@@ -1,0 +1,299 @@
+"""What a job is before anything runs: its stream of hops, its run id, the keys of its stages, its seeds.
+
+Two names are given here, both SHA-256 hashes of everything that can change a result and of nothing else:
+
+- the **run id** names one composed job: resolved config, content of the data, identity of the encoder, version of the
+algorithms;
+- the **stage keys** name the training, the strategy's state and the evaluation of each hop. A key holds its parent's
+key, so
+  two runs have a key in common exactly if they agree on everything up to that hop, and share the work.
+
+Everything random takes its seed from `derive`: a function of (seed, purpose, position) and never of what ran before,
+so a resumed or shared hop draws what an undisturbed one would. This module knows nothing of torch, files or Hydra.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from xclrun.core.stream import Hop, Stream
+
+# Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
+ALGORITHMS = 1
+
+# Config keys that cannot change a result, and so are no part of a run's identity. Everything else is.
+# The content behind a path is: the data's and the encoder's fingerprints stand in for dataset.root and model.path, the
+# hashes of pretrained adapters for where those lie.
+# Budgets of replay are part of it where a strategy takes them over as its own settings; learning rates that suit a
+# dataset or an encoder, where a trainer does.
+NOT_IDENTITY = frozenset(
+    {
+        "dataset.root",
+        "dataset.hub",
+        "dataset.hub_config",
+        "dataset.hub_columns",
+        "dataset.on_bad_line",
+        "dataset.buckets.root",
+        "dataset.replay",
+        "dataset.source_lr",
+        "strategy.pretrained",
+        "strategy.expansion.pretrained",
+        "model.source_lr",
+        "model.path",
+        "model.package",
+        "model.hub",
+        "model.revision",
+        "trainer.checkpoint_minutes",
+        "protocol.source_trainer.checkpoint_minutes",
+        "sweep_name",
+        "strategy_label",
+        "tracking",
+        "paths",
+        "runtime",
+    }
+)
+
+# Keys that came after ids were first given → the value that means what was meant before: with it a key is no part of a
+# run's identity, so that ids stay as they were.
+LATER: Mapping[str, Any] = {
+    "evaluate.every_examples": None,
+    "evaluate.attention": False,
+    "dataset.tags_are": "spans",
+    "trainer.optimizer_state": "fresh",
+    "protocol.source_trainer.optimizer_state": "fresh",
+    "protocol": None,
+    "source": None,
+    "language": None,
+    "shots": None,
+}
+
+# Keys of which a value came to mean something else → that value → what stands for it in ids and keys since: results
+# from before count for nothing there, and all others stay.
+HALF = {"bf16": "bf16, heads in fp32", "fp16": "fp16, heads in fp32"}
+MEANS_NOW: Mapping[str, Mapping[Any, Any]] = {"trainer.precision": HALF, "protocol.source_trainer.precision": HALF}
+
+
+def digest(content: Any) -> str:
+    """Return the SHA-256 (hex) of a JSON-able value, independent of the order of its keys."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def derive(seed: int, purpose: str, *position: int | str) -> int:
+    """Return the seed (63 bits) of one generator: for ``purpose`` at ``position``, for example (hop, epoch)."""
+    return int(digest([seed, purpose, *position])[:16], 16) >> 1
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a resolved config (nested dict) that can change a result."""
+    # How buckets are drawn can change nothing where there are none.
+    unused = {"dataset.buckets"} if config.get("shots") is None else set()
+
+    def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        kept = {}
+        for key, value in node.items():
+            path = f"{prefix}{key}"
+            if path in NOT_IDENTITY | unused or (path in LATER and value == LATER[path]):
+                continue
+            if isinstance(value, Mapping):
+                kept[key] = keep(value, f"{path}.")
+            else:
+                kept[key] = MEANS_NOW[path].get(value, value) if path in MEANS_NOW else value
+        return kept
+
+    return keep(config, "")
+
+
+def trainer_of(config: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
+    """Return the part of a resolved config that says how a hop is trained."""
+    protocol = config.get("protocol")
+    trainer: Mapping[str, Any] = config["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
+    return trainer
+
+
+class Signed(Protocol):
+    """What a plan needs to know of a strategy (see `xclrun.strategy.base.Strategy`)."""
+
+    def signature(self, hop: Hop) -> dict[str, Any]: ...
+
+    def state_signature(self, hop: Hop) -> dict[str, Any] | None: ...
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]: ...
+
+    def keeps_encoder(self, hop: Hop) -> bool: ...
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """What of a dataset goes into ids and keys.
+
+    Attributes:
+        fingerprints: (language, split) → content hash.
+        labels: hash of the label sets.
+    """
+
+    fingerprints: Mapping[tuple[str, str], str]
+    labels: str
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the whole dataset."""
+        return digest([self.labels, sorted((*key, value) for key, value in self.fingerprints.items())])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The work of one hop inside a run, each part under its own key in the store.
+
+    Attributes:
+        hop: the hop.
+        train: key of the trained weights; hop 0's names the untrained model.
+        state: key of the strategy's state after the hop, or None where the strategy keeps none.
+        evaluation: key of the predictions.
+        attention: key of the summary of attention, or None where none is asked for.
+    """
+
+    hop: Hop
+    train: str
+    state: str | None
+    evaluation: str
+    attention: str | None = None
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Keys of what is measured after the hop."""
+        return (self.evaluation,) if self.attention is None else (self.evaluation, self.attention)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys."""
+        return tuple(key for key in (self.train, self.state, *self.measured) if key is not None)
+
+
+def stages(
+    config: Mapping[str, Any], stream: Stream, data: DataIdentity, encoder: str, strategy: Signed
+) -> tuple[Stage, ...]:
+    """Return the stages of a run, one per hop, hop 0 first.
+
+    Args:
+        config: resolved config as a nested dict.
+        encoder: identity of the encoder before fine-tuning: its weights, or what its vocabulary is learnt from.
+    """
+    known = identity(config)
+    model = {key: value for key, value in known["model"].items() if key not in ("name", "lr")}
+    common = {
+        "algorithms": ALGORITHMS,
+        "model": model,
+        "encoder": encoder,
+        "labels": data.labels,
+        "seed": known["seed"],
+    }
+    # What is measured beside predictions changes neither them nor the training.
+    evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"}
+    trained: dict[int, str] = {}
+    states: dict[int, str | None] = {}
+    result = []
+    for hop in stream.hops:
+        if hop.index == 0:
+            trained[0], states[0] = digest({**common, "kind": "untrained"}), None
+        else:
+            trained[hop.index] = digest(
+                {
+                    "kind": "train",
+                    "parent": trained[hop.parent],
+                    "depth": hop.depth,
+                    "train": [data.fingerprints[language, "train"] for language in hop.train],
+                    "dev": [data.fingerprints[language, "dev"] for language in hop.select],
+                    "trainer": _trainer(known, hop, stream),
+                    "evaluate": evaluate,
+                    "strategy": strategy.signature(hop),
+                    **_points(known, hop, stream, data, strategy),
+                }
+            )
+            state = strategy.state_signature(hop)
+            parents = [trained[hop.index], states[hop.parent]]
+            states[hop.index] = (
+                None if state is None else digest({"kind": "state", "parents": parents, "strategy": state})
+            )
+        served = {
+            "test": {language: data.fingerprints[language, "test"] for language in stream.languages},
+            # The untrained model's key holds no trainer, but its predictions depend on the precision too.
+            "precision": known["trainer"]["precision"],
+            "strategy": strategy.serving_signature(hop),
+        }
+        evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
+        attention = None
+        if known["evaluate"].get("attention"):
+            encoder_of = trained[encoder_hop(hop, stream, strategy).index]
+            attention = digest({"kind": "attention", "train": encoder_of, **served})
+        result.append(Stage(hop, trained[hop.index], states[hop.index], evaluation, attention))
+    return tuple(result)
+
+
+def hands_on(hop: Hop, stream: Stream) -> bool:
+    """Whether the optimiser of a hop could go on from its parent's, or that of another hop from its own."""
+    return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
+
+
+def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
+    """Return what of a hop's trainer can change what it leaves behind."""
+    trainer = trainer_of(known, hop)
+    # Of a language that is learnt alone, no optimiser goes on anywhere.
+    return trainer if hands_on(hop, stream) else {k: v for k, v in trainer.items() if k != "optimizer_state"}
+
+
+def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
+    """Return the hop whose training gave the encoder as it is after ``hop``: an earlier one where that keeps it."""
+    while strategy.keeps_encoder(hop):
+        hop = stream.hops[hop.parent]
+    return hop
+
+
+def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed) -> dict[str, Any]:
+    """Return what the predictions at a hop's evaluation points depend on beside its training; nothing without any."""
+    if known["evaluate"].get("every_examples") is None:
+        return {}
+    tested = {k: [data.fingerprints[k, split] for split in ("dev", "test")] for k in stream.languages}
+    return {"points": {"data": tested, "strategy": strategy.serving_signature(hop)}}
+
+
+def strategy_name(config: Mapping[str, Any]) -> str:
+    """Return the name of a resolved config's strategy for people: ``er``, or ``er+lang_spec_task``.
+
+    A file of a user's own (``--config-dir``) gives its name: ``strategy_label``, which changes no result. It stands
+    beside the strategy's settings, since these go on to reference runs and commands.
+    """
+    settings = config["strategy"]
+    expansion, name = settings.get("expansion"), str(config.get("strategy_label") or settings["name"])
+    return f"{name}+{expansion['name']}" if expansion else name
+
+
+def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the resolved settings of a strategy's language adapters, its own or its expansion's; None without any."""
+    found = settings.get("expansion") or settings
+    return found if found["name"].startswith("lang_spec_ada_") else None
+
+
+def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy_version: int | str) -> str:
+    """Return the id of a run: words that help a person, then the hash that is the identity (12 of 64 hex digits)."""
+    content = {
+        "config": identity(config),
+        "data": data.fingerprint,
+        "encoder": encoder,
+        "versions": {"algorithms": ALGORITHMS, "strategy": strategy_version},
+    }
+    strategy = strategy_name(config)
+    words = [config["dataset"]["name"], strategy, config["order"]["name"], f"s{config['seed']}"]
+    if config.get("shots") is not None:
+        words.append(f"k{config['shots']}")
+    if config.get("bucket") is not None:
+        words.append(f"b{config['bucket']}")
+    # An id is the name of a folder, for which file systems have 255 bytes.
+    name = re.sub(r"[^\w.+-]", "_", "-".join(words)).encode()[:160].decode(errors="ignore")
+    return f"{name}-{digest(content)[:12]}"

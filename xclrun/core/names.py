@@ -1,0 +1,87 @@
+"""Names that people give: which are refused, and how they are written in file names, links, HTML and Markdown.
+
+A dataset, strategy or sweep is named by its user, and the name stands in folder names, in commands and on pages. What
+would do harm in a folder or a command is refused before anything runs (`check_name`); everything else is written so
+that it stays text (`slug`, `link`, `escape`, `markdown`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from urllib.parse import quote
+
+from xclrun.core.errors import UsageError
+
+# Bytes of a slug: with a prefix, a suffix and what `store.files` puts before it, below the 255 of file systems.
+LONGEST = 120
+
+
+def check_name(key: str, name: str) -> None:
+    """Refuse a name that is empty, hidden, an option, a way to another folder, or not printable.
+
+    Args:
+        key: what the name was given as, for the message: ``dataset.name``, ``--name``.
+
+    Raises:
+        UsageError: one line that says what is wrong with it.
+    """
+    name = str(name)
+    wrong = (
+        "is empty"
+        if not name.strip()
+        else "has a character that cannot be printed"
+        if not name.isprintable()
+        else "leads to another folder"
+        if "/" in name or "\\" in name or name in (".", "..")
+        else "would be a hidden file"
+        if name.startswith(".")
+        else "looks like an option"
+        if name.startswith("-")
+        else ""
+    )
+    if wrong:
+        shown = name if name.isprintable() else ascii(name)
+        raise UsageError(f"{key}={shown}: {wrong}; a name begins with a letter or digit and has no slash")
+
+
+def slug(name: str) -> str:
+    """Return a name that every file system takes: never hidden, never an option, of at most `LONGEST` bytes.
+
+    Where a name had to change, a short hash tells it from others that would become the same.
+
+    >>> slug("h2l"), slug("a b"), slug("--help")
+    ('h2l', 'a_b-c8687a', 'help-0bdbc8')
+    """
+    plain = re.sub(r"[^\w.+=-]+", "_", name).lstrip(".-_").rstrip("_")
+    plain = plain.encode()[: LONGEST - 7].decode(errors="ignore")
+    if plain == name:
+        return name
+    return "-".join(filter(None, (plain, hashlib.sha256(name.encode()).hexdigest()[:6])))
+
+
+def escape(text: object) -> str:
+    """Return text as HTML shows it, inside an element or a quoted attribute."""
+    return html.escape(str(text), quote=True)
+
+
+def link(*parts: str) -> str:
+    """Return a relative address, each part quoted for a URL: for ``href`` and for links of Markdown."""
+    return "/".join(quote(part, safe="+=@,~") for part in parts)
+
+
+def markdown(text: object) -> str:
+    """Return text as Markdown shows it: it begins no tag, link, picture or cell; ``p < 0.05`` stays as it is."""
+    return re.sub(r"<(?=[\w/!?])", "&lt;", str(text)).replace("](", "]\\(").replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """Return text as a code span of Markdown, which a backtick in it does not end.
+
+    >>> code("a"), code("a`b")
+    ('`a`', '``a`b``')
+    """
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    blank = " " if text[:1] == "`" or text[-1:] == "`" else ""
+    return f"{fence}{blank}{text}{blank}{fence}"

@@ -1,0 +1,146 @@
+"""The tasks: what is predicted, from which labels, by which heads, and how it is scored and called.
+
+This is the one place that says what a task's name means; the rest of the program asks a `Task` or a `Metric`. The base
+scores are defined in the design's METRICS ("Base scores"):
+
+| task | an example has | heads | metrics |
+|---|---|---|---|
+| ``intent_slots`` | a label, and tags of words where the dataset has some | linear on [CLS]; linear + CRF on words | \
+intent accuracy, slot F1 |
+| ``sequence_class`` | a label; one text or two | BERT's pooler, dropout, linear | class accuracy |
+| ``token_tags`` | tags of words | linear on words | token accuracy (``dataset.tags_are=words``: POS) or entity F1 \
+(``spans``: NER in BIO) |
+
+Standard library alone, so that analysis and reports may use it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from xclrun.core.errors import UsageError, did_you_mean
+
+
+class Scored(Enum):
+    """What a metric counts."""
+
+    labels = "labels"  # examples whose class is right, of all
+    words = "words"  # words whose tag is right, of all that the model saw
+    spans = "spans"  # micro F1 over labelled spans
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A base score.
+
+    Attributes:
+        name: key in manifests, records and score matrices.
+        short: name in tables, file names and MLflow.
+        title: for people, without its unit.
+        of: what it counts.
+        noun, nouns: what is predicted, one of it and many.
+        definition: what a table that shows it must say; empty where the name says it.
+    """
+
+    name: str
+    short: str
+    title: str
+    of: Scored
+    noun: str
+    nouns: str
+    definition: str = ""
+
+
+INTENT_ACCURACY = Metric("intent_accuracy", "intent", "intent accuracy", Scored.labels, "intent", "intents")
+SLOT_F1 = Metric("slot_f1", "slots", "slot F1", Scored.spans, "slot", "slots")
+CLASS_ACCURACY = Metric("class_accuracy", "class", "class accuracy", Scored.labels, "class", "classes")
+TOKEN_ACCURACY = Metric(
+    "token_accuracy",
+    "tokens",
+    "token accuracy",
+    Scored.words,
+    "tag",
+    "tags",
+    "share of words whose tag is right (= micro F1), of those within the model's length limit",
+)
+ENTITY_F1 = Metric("entity_f1", "entities", "entity F1", Scored.spans, "entity", "entities")
+
+# In the order of tables.
+METRICS = (INTENT_ACCURACY, SLOT_F1, CLASS_ACCURACY, TOKEN_ACCURACY, ENTITY_F1)
+BY_SHORT = {metric.short: metric for metric in METRICS}
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is predicted, and by which heads.
+
+    Attributes:
+        name: as in conf.
+        label: metric of the examples' labels; None where they have none.
+        tag: metric of the tags of words; None where there are none.
+        tags_needed: whether an example without tags is a mistake.
+        pooled: whether the class is read through BERT's pooler (a tanh layer on [CLS]), and not from [CLS] itself.
+        crf: whether a CRF stands over the tags; otherwise each word's are a softmax of their own.
+        outside: tag that words beyond the length limit count as predicted; None: they are left out of scoring.
+        pairs: whether a second text is a part of the input as the first is; its words then are cut where they must.
+    """
+
+    name: str
+    label: Metric | None
+    tag: Metric | None
+    tags_needed: bool = False
+    pooled: bool = False
+    crf: bool = False
+    outside: str | None = None
+    pairs: bool = False
+
+    def metrics(self, tagged: bool) -> tuple[Metric, ...]:
+        """Return the base scores of a dataset; ``tagged``: whether it has tags."""
+        found = (self.label, self.tag if tagged else None)
+        return tuple(metric for metric in found if metric is not None)
+
+    @property
+    def words(self) -> bool:
+        """Whether words are told apart from each other: then none of them is cut in the middle."""
+        return self.tag is not None
+
+    @property
+    def tag_spans(self) -> bool:
+        """Whether tags mark spans in BIO, so that ``O`` is one of them."""
+        return self.tag is not None and self.tag.of is Scored.spans
+
+    @property
+    def identified(self) -> str:
+        """What of the task is part of the identity of whatever is trained on it."""
+        return self.name if self.tag is None or self.tag_spans else f"{self.name}/words"
+
+
+INTENT_SLOTS = Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O")
+SEQUENCE_CLASS = Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True)
+TOKEN_TAGS = Task("token_tags", None, ENTITY_F1, tags_needed=True)
+TASKS = {task.name: task for task in (INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS)}
+
+TAGS_ARE = ("spans", "words")
+
+
+def task_of(name: str, tags_are: str = "spans") -> Task:
+    """Return the task of a dataset.
+
+    Args:
+        name: ``dataset.task``.
+        tags_are: ``dataset.tags_are``: ``spans`` (BIO) or ``words``.
+
+    Raises:
+        UsageError: an unknown name or way, or tags of words for a task that has slots.
+    """
+    if name not in TASKS:
+        raise UsageError(f"dataset.task={name}: unknown; {did_you_mean(str(name), TASKS)}")
+    if tags_are not in TAGS_ARE:
+        raise UsageError(f"dataset.tags_are={tags_are}: unknown; {did_you_mean(str(tags_are), TAGS_ARE)}")
+    if tags_are == "spans":
+        return TASKS[name]
+    if name != TOKEN_TAGS.name:
+        raise UsageError(f"dataset.tags_are=words: only dataset.task={TOKEN_TAGS.name} has tags that are no spans")
+    return replace(TOKEN_TAGS, tag=TOKEN_ACCURACY)

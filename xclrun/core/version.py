@@ -1,0 +1,30 @@
+"""The version of the code: of the release, or of the commit in a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from xclrun import __version__
+
+# The folder of the package.
+PACKAGE = Path(__file__).parents[1]
+
+STAMP = "CODE_VERSION"
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the code: the release, and in a checkout the commit, with ``.dirty`` for changes to it."""
+    checkout = PACKAGE.parent
+    if (stamp := checkout / STAMP).is_file():
+        return stamp.read_text().strip()
+    if not (checkout / ".git").exists():
+        return __version__
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=.dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return __version__
+    return f"{__version__}+g{found}"

@@ -1,0 +1,1 @@
+"""One reader for each layout of public data."""

@@ -1,0 +1,394 @@
+"""What the readers share: which file holds which split, which languages are wanted, and rows that cannot be read.
+
+A layout is a list of file names with ``{language}`` and ``{split}`` in them, and ``{any}`` for any text; what a folder
+holds is found by matching them, and the first name that fits counts. Every error is one line that names the file (as
+the user gave its folder), the line, and what is possible.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from codecs import BOM_UTF8
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from xclrun.config.schema import DatasetConfig, OnBadLine
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.task import Task, task_of
+from xclrun.data.example import SPLITS, Example
+
+# The names under which public datasets publish a split.
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "eval", "validation"), "test": ("test",)}
+
+Splits = dict[tuple[str, str], tuple[Example, ...]]
+Notes = dict[str, dict[str, int]]
+Row = TypeVar("Row")
+
+
+# Characters of a word. There must be room, since a text without spaces, such as a Chinese news story, is one word. The
+# time to learn word pieces grows with the square of a word's length: a third of a second at this one, hours at a
+# million.
+LONGEST_WORD = 20_000
+# Characters of an id, a label or a tag, which are names.
+LONGEST_NAME = 1_000
+
+_BIO = re.compile(r"O|[BI]-\S+")
+
+
+class BadRow(ValueError):
+    """A line of a file, or a row of a hub dataset, cannot be read; the message says why, the caller says where.
+
+    Attributes:
+        below: lines below the row's first one, where a row is several lines.
+    """
+
+    def __init__(self, reason: str, below: int = 0) -> None:
+        super().__init__(reason)
+        self.below = below
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """The file that holds one split of one language; ``shown`` is its path as the user would write it."""
+
+    language: str
+    split: str
+    path: Path
+    shown: str
+
+
+@dataclass(frozen=True)
+class Source(Generic[Row]):
+    """The rows of one split of one language, and the name that errors give them."""
+
+    language: str
+    split: str
+    shown: str
+    rows: Iterable[Row]
+
+
+def find_files(
+    cfg: DatasetConfig,
+    layout: Sequence[str],
+    split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
+    languages: Mapping[str, str] | None = None,
+) -> list[SplitFile]:
+    """Return the file of every wanted language and split under ``dataset.root``: languages in order, then splits.
+
+    Args:
+        layout: file names.
+        split_names: split → what stands for it in file names.
+        languages: what stands for a language in file names → its key; others are keys themselves.
+
+    Raises:
+        UsageError: the root is missing or holds nothing of this layout; a language or split is lacking or there twice.
+    """
+    root, shown = root_of(cfg, layout, split_names)
+    found: dict[tuple[str, str], list[str]] = {}
+    patterns = [_pattern(name, split_names) for name in layout]
+    for name in _names(root, shown):
+        # The first pattern that fits counts.
+        match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
+        if match is not None:
+            split = next(s for s, names in split_names.items() if match["split"] in names)
+            language = (languages or {}).get(match["language"], match["language"])
+            found.setdefault((language, split), []).append(name)
+    known = {language for language, _ in found}
+    if not known:
+        raise UsageError(
+            f"dataset.root={shown}: no data found; looked for {_looked_for('<language>', 'train', layout, split_names)}"
+        )
+    files = []
+    for language in choose_languages(cfg.languages, known, shown):
+        for split in SPLITS:
+            names = found.get((language, split), [])
+            if not names:
+                looked_for = _looked_for(language, split, layout, split_names)
+                raise UsageError(f"dataset.root={shown}: '{language}' has no {split} split; looked for {looked_for}")
+            if len(names) > 1:
+                twice = " and ".join(sorted(names))
+                raise UsageError(f"dataset.root={shown}: '{language}' has its {split} split twice: {twice}; keep one")
+            file = SplitFile(language, split, root / names[0], os.path.join(shown, names[0]))
+            check_regular(file.path, file.shown)
+            files.append(file)
+    return files
+
+
+def choose_languages(asked: Sequence[str] | None, known: Collection[str], where: str) -> tuple[str, ...]:
+    """Return the languages asked for, in that order; all known ones, sorted, where none are asked for.
+
+    Raises:
+        UsageError: a language is not known, or asked for twice, or the list is empty.
+    """
+    if asked is None:
+        return tuple(sorted(known))
+    if not asked:
+        raise UsageError(f"dataset.languages is empty; leave it out for all of {', '.join(sorted(known))}")
+    for i, language in enumerate(asked):
+        if language not in known:
+            raise UsageError(f"dataset.languages: no '{language}' in {where}; {did_you_mean(str(language), known)}")
+        if language in asked[:i]:
+            raise UsageError(f"dataset.languages: '{language}' is there twice: {', '.join(asked)}")
+    return tuple(asked)
+
+
+def collect(
+    sources: Iterable[Source[Row]],
+    parse: Callable[[Row, str, str, int], Example | None],
+    on_bad_line: OnBadLine | str,
+) -> tuple[Splits, Notes]:
+    """Parse every row of every source.
+
+    Args:
+        sources: one per language and split.
+        parse: (row, language, split, row number from 1) → example, None for a header, or `BadRow`.
+        on_bad_line: ``error``, or ``skip``: bad rows are left out and counted in ``notes["skipped"]``.
+
+    Raises:
+        UsageError: a bad row (``path:line: reason``) with ``on_bad_line="error"``; a split without examples.
+    """
+    skip = OnBadLine(on_bad_line) is OnBadLine.skip
+    splits: Splits = {}
+    skipped: dict[str, int] = {}
+    for source in sources:
+        examples: list[Example] = []
+        first_seen: dict[str, int] = {}
+        first_bad = ""
+        for number, row in enumerate(source.rows, 1):
+            # Blank lines are no examples, and no mistakes; they keep their line numbers.
+            if not row:
+                continue
+            try:
+                example = parse(row, source.language, source.split, number)
+                if example is None:
+                    continue
+                check_text(example)
+                if example.id in first_seen:
+                    raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
+            except BadRow as bad:
+                message = f"{source.shown}:{number + bad.below}: {bad}"
+                if not skip:
+                    raise UsageError(message) from None
+                key = f"{source.language}/{source.split}"
+                skipped[key] = skipped.get(key, 0) + 1
+                first_bad = first_bad or f"; every line was skipped, the first because {message}"
+                continue
+            first_seen[example.id] = number
+            examples.append(example)
+        if not examples:
+            raise UsageError(f"{source.shown}: no examples{first_bad}")
+        splits[source.language, source.split] = tuple(examples)
+    return splits, {"skipped": skipped} if skipped else {}
+
+
+def blocks(file: SplitFile) -> Iterator[list[bytes]]:
+    """Yield the blocks of lines between blank lines, each in the place of its first line; in the others' nothing.
+
+    So a block's number among what is yielded is that of its first line.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    block: list[bytes] = []
+    for line in [*lines(file), b""]:
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield block
+            yield from [[]] * len(block)
+            block = []
+        else:
+            yield []
+
+
+def lines(file: SplitFile) -> Iterator[bytes]:
+    """Yield the lines of a file without their ends; bytes, so that one bad character spoils one line only.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    content = read_regular(file.path, file.shown)
+    # Only \n ends a line: str.splitlines would also split at the line separators that a token may hold.
+    for line in content.removeprefix(BOM_UTF8).split(b"\n"):
+        yield line.rstrip(b"\r")
+
+
+def check_regular(path: Path, shown: str) -> None:
+    """Check that a path is a file: reading a pipe or a device may wait, or go on, for ever.
+
+    Raises:
+        UsageError: it is none, or is not there; ``shown`` names it.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{shown}: cannot be read (Is a directory)")
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{shown}: is a pipe, a socket or a device, and no file")
+
+
+def read_regular(path: Path, shown: str) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        UsageError: it cannot be read, or is no file; ``shown`` names it.
+    """
+    check_regular(path, shown)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
+
+
+def task_of_files(cfg: DatasetConfig, tags: bool) -> Task:
+    """Return the task of a dataset whose files hold tags of words alone (``tags``), or a label of each text alone.
+
+    Raises:
+        UsageError: the task needs more, or other things.
+    """
+    task = task_of(cfg.task, cfg.tags_are.value)
+    if (task.label is None, task.tag is not None) != (tags, tags):
+        held = "tags of words alone" if tags else "a label of each text alone"
+        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold {held}")
+    return task
+
+
+def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
+    """Raise `BadRow` where tags are not one for each token, or are not BIO though they are spans, or are blank."""
+    if len(tags) != len(tokens):
+        raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
+    if task.tag_spans and (bad := next((tag for tag in tags if not _BIO.fullmatch(tag)), None)) is not None:
+        raise BadRow(f"tag {bad!r} is not O, B-name or I-name")
+    if not all(tag.strip() for tag in tags):
+        raise BadRow("a tag is blank")
+
+
+def parse_json(text: str, what: str) -> Any:
+    """Return what a JSON text says, or raise `BadRow`; ``what`` names it in the message."""
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except BadRow as bad:
+        raise BadRow(f"{what}: {bad}") from None
+    except json.JSONDecodeError as error:
+        raise BadRow(f"{what} is not JSON ({error.msg} at character {error.pos + 1})") from None
+    except (ValueError, RecursionError):
+        raise BadRow(
+            f"{what} is not JSON that can be read (nested too deeply, or a number of thousands of digits)"
+        ) from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise BadRow(f"the key '{next(key for key in keys if keys.count(key) > 1)}' is there twice")
+    return found
+
+
+def parse_utf8(line: bytes) -> str:
+    """Return the text of a line, or raise `BadRow`."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise BadRow(f"not UTF-8 (byte {error.start + 1} of the line)") from None
+
+
+def strings_of(row: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    """Return the strings under a key of a row, or None where there are none; anything else is a `BadRow`."""
+    value = row.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise BadRow(f"'{key}' must be a list of strings")
+    return tuple(value)
+
+
+def check_word(word: str) -> None:
+    """Raise `BadRow` where a word is too long."""
+    if len(word) > LONGEST_WORD:
+        raise BadRow(f"a word of {len(word):,} characters; {LONGEST_WORD:,} are allowed")
+
+
+def check_text(example: Example) -> None:
+    """Refuse words and names that are too long, and halves of surrogate pairs.
+
+    JSON can write those halves: they can be neither hashed, written nor tokenised.
+
+    Raises:
+        BadRow: says which.
+    """
+    for text in (*example.tokens, example.text, example.text_b):
+        if text is not None and len(text) > LONGEST_WORD:
+            for word in text.split():
+                check_word(word)
+    for what, name in (("id", example.id), ("label", example.label), *(("tag", tag) for tag in example.tags or ())):
+        if name is not None and len(name) > LONGEST_NAME:
+            raise BadRow(f"{what} of {len(name):,} characters; {LONGEST_NAME:,} are allowed")
+    texts = (
+        example.id,
+        example.label or "",
+        example.text or "",
+        example.text_b or "",
+        *example.tokens,
+        *(example.tags or ()),
+    )
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise BadRow("half of a surrogate pair (\\ud800 to \\udfff) is no character") from None
+
+
+def root_of(
+    cfg: DatasetConfig, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES
+) -> tuple[Path, str]:
+    """Return the folder of the data, and its name as given.
+
+    Raises:
+        UsageError: it is not given, or is no folder.
+    """
+    if cfg.root is None:
+        holds = _looked_for("<language>", "train", layout, split_names)
+        raise UsageError(f"dataset.root is needed: the folder that holds {holds} and so on")
+    root = Path(cfg.root).expanduser()
+    if not root.is_dir():
+        reason = "is not a folder" if root.exists() else "no such folder"
+        raise UsageError(f"dataset.root={cfg.root}: {reason} ({root.absolute()})")
+    return root, str(cfg.root)
+
+
+def _names(root: Path, shown: str) -> list[str]:
+    """Return the names, relative to ``root``, of what is in it and in its folders, sorted."""
+    try:
+        inside = [entry.name for entry in root.iterdir()]
+    except OSError as error:
+        raise UsageError(f"dataset.root={shown}: cannot be read ({error.strerror})") from None
+    if not inside:
+        raise UsageError(f"dataset.root={shown}: the folder is empty")
+    return sorted([*inside, *(entry.relative_to(root).as_posix() for entry in root.glob("*/*"))])
+
+
+def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Pattern[str]:
+    """Return the expression that matches a layout's file name, with groups ``language`` and ``split``."""
+    splits = "|".join(alias for names in split_names.values() for alias in names)
+    # What stands for any text ends a language's key.
+    key = r"(?P<language>[^/._]+)" if "{any}" in name else r"(?P<language>[^/.][^/]*)"
+    groups = {"{language}": key, "{split}": f"(?P<split>{splits})", "{any}": r"[^/]+"}
+    escaped = re.escape(name)
+    for place, group in groups.items():
+        escaped = escaped.replace(re.escape(place), group)
+    return re.compile(escaped)
+
+
+def _looked_for(language: str, split: str, layout: Sequence[str], split_names: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the file names that would have served, for an error line."""
+    *others, last = [
+        name.format(language=language, split=alias, any="*") for alias in split_names[split] for name in layout
+    ]
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,139 @@
+"""MTOP's release layout (Li et al. 2021, arXiv:2008.09335): one folder per language, one TSV file per split.
+
+Columns: [id,] intent, slots, utterance, domain, locale, decoupled form, tokens. Releases exist with and without the id;
+the first column that starts with ``IN:`` tells, line by line. Slots are the flat, top-level ones,
+``start:end:SL:NAME`` joined by commas. Tokens are JSON,
+``{"tokens": ["how", …], "tokenSpans": [{"start": 0, "length": 3}, …]}``.
+
+Slots and token spans count in the same unit from the same origin, so tags come from comparing the two, never from
+slicing the utterance: code points, as in the published files, UTF-16 units or bytes all give the same tags.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter
+
+from xclrun.config.schema import DatasetConfig
+from xclrun.data.example import OUTSIDE, Example
+from xclrun.data.readers.files import BadRow, Notes, Source, Splits, collect, find_files, lines, parse_json, parse_utf8
+
+LAYOUT = ("{language}/{split}.txt", "{language}/{split}.tsv")
+COLUMNS = ("intent", "slots", "utterance", "domain", "locale", "decoupled form", "tokens")
+_SLOT = re.compile(r"(\d+):(\d+):SL:(\S+)", re.ASCII)
+
+
+# MTOP's languages, from the most training sentences to the fewest.
+BY_SIZE = ("en", "de", "fr", "hi", "es", "th")
+
+
+def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    """Read every wanted language under ``dataset.root``.
+
+    Returns:
+        The examples, with intents and slots without their prefixes ``IN:`` and ``SL:``, and as notes the lines
+        ``skipped`` and the ``slots_inside_words``, which begin or end inside a token, as ``language/split`` → count.
+
+    Raises:
+        UsageError: see `find_files` and `collect`.
+    """
+    moved: Counter[str] = Counter()
+
+    def parse(line: bytes, language: str, split: str, number: int) -> Example:
+        example, cuts = parse_line(line, language, f"{split}-{number}")
+        if cuts:
+            moved[f"{language}/{split}"] += cuts
+        return example
+
+    sources = (Source(f.language, f.split, f.shown, lines(f)) for f in find_files(cfg, LAYOUT))
+    splits, notes = collect(sources, parse, cfg.on_bad_line)
+    if cfg.languages is None:
+        # Where a subset makes languages equally large, h2l and l2h still mean what they mean on all of MTOP.
+        splits = dict(sorted(splits.items(), key=lambda item: _rank(item[0][0])))
+    return splits, {**notes, "slots_inside_words": dict(moved)} if moved else notes
+
+
+def _rank(language: str) -> tuple[int, str]:
+    return (BY_SIZE.index(language) if language in BY_SIZE else len(BY_SIZE), language)
+
+
+def parse_line(line: bytes, language: str, default_id: str) -> tuple[Example, int]:
+    """Return the example of one line and how many of its slots begin or end inside a token.
+
+    Args:
+        line: one line without its end.
+        language: key of the example.
+        default_id: id of the example where the line has none.
+
+    Raises:
+        BadRow: the line is not of this format.
+    """
+    fields = parse_utf8(line).split("\t")
+    first = next((i for i, field in enumerate(fields[:2]) if field.startswith("IN:")), None)
+    if first is None:
+        raise BadRow("no intent: neither the first nor the second column starts with IN:")
+    if len(fields) != first + len(COLUMNS):
+        expected = ", ".join(("id", *COLUMNS) if first else COLUMNS)
+        raise BadRow(f"{len(fields)} columns instead of {first + len(COLUMNS)} ({expected})")
+    intent, slots, utterance, *_, tokens_json = fields[first:]
+    tokens, starts, ends = _tokens(tokens_json)
+    tags, cuts = _tags(slots, starts, ends, max(len(utterance), ends[-1]))
+    label = intent.removeprefix("IN:").strip()
+    if not label:
+        raise BadRow("the intent has no name after IN:")
+    text = utterance if utterance != " ".join(tokens) else None
+    return Example((first and fields[0].strip()) or default_id, language, tokens, label, tags, text), cuts
+
+
+def _tokens(column: str) -> tuple[tuple[str, ...], list[int], list[int]]:
+    """Return the tokens, and where each starts and ends."""
+    parsed = parse_json(column, "the tokens column")
+    try:
+        tokens, spans = parsed["tokens"], parsed["tokenSpans"]
+        starts = [span["start"] for span in spans]
+        ends = [span["start"] + span["length"] for span in spans]
+    except (KeyError, TypeError):
+        raise BadRow('the tokens column is not {"tokens": […], "tokenSpans": [{"start": …, "length": …}, …]}') from None
+    if not tokens:
+        raise BadRow("empty sentence: no tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) and token.strip() for token in tokens):
+        raise BadRow("tokens must be a list of strings that are not blank")
+    if len(tokens) != len(spans):
+        raise BadRow(f"{len(tokens)} tokens but {len(spans)} tokenSpans")
+    if not all(type(offset) is int for offset in (*starts, *ends)):
+        raise BadRow("start and length of tokenSpans must be whole numbers")
+    # 0 ≤ start < end ≤ start < end ≤ …: no token is empty, none overlaps the one before.
+    if not all(before <= start < end for before, start, end in zip([0, *ends], starts, ends, strict=False)):
+        raise BadRow("the tokenSpans are not in order, or one is empty")
+    return tuple(tokens), starts, ends
+
+
+def _tags(column: str, starts: list[int], ends: list[int], length: int) -> tuple[tuple[str, ...], int]:
+    """Return one BIO tag per token and the number of slots that begin or end inside a token.
+
+    Such a slot covers every token that it overlaps; a token that two slots reach is the earlier one's.
+    """
+    tags = [OUTSIDE] * len(starts)
+    inside = 0
+    slot_end = free = 0
+    for start, end, name in sorted(_slot(slot) for slot in column.split(",") if slot):
+        if not start < end <= length:
+            raise BadRow(f"slot {start}:{end}:SL:{name} does not lie inside the sentence (0 to {length})")
+        if start < slot_end:
+            raise BadRow(f"slot {start}:{end}:SL:{name} overlaps the one before it, which ends at {slot_end}")
+        begin, last = bisect_right(ends, start), bisect_left(starts, end)
+        first = max(begin, free)
+        if first >= last:
+            raise BadRow(f"slot {start}:{end}:SL:{name} covers no token of its own")
+        tags[first:last] = [f"B-{name}", *[f"I-{name}"] * (last - first - 1)]
+        inside += starts[begin] < start or ends[last - 1] > end
+        slot_end, free = end, last
+    return tuple(tags), inside
+
+
+def _slot(text: str) -> tuple[int, int, str]:
+    match = _SLOT.fullmatch(text.strip())
+    if match is None:
+        raise BadRow(f"slot '{text}' is not start:end:SL:NAME")
+    return int(match[1]), int(match[2]), match[3]

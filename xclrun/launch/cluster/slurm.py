@@ -1,0 +1,185 @@
+"""What Slurm says and is told. Nothing here waits long: a command that does not answer counts as no answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xclrun.core.errors import UsageError, require
+
+TIMEOUT = 20.0  # seconds
+BY_DEFAULT = 1001  # Slurm's own default of MaxArraySize
+
+# States in which a job has ended: https://slurm.schedmd.com/job_state_codes.html. All others may still do something.
+ENDED = frozenset(
+    ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")
+)
+
+
+def ask(*command: str) -> str | None:
+    """Return what a command of Slurm prints; None where it is not there, fails or does not answer."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What Slurm says of one job.
+
+    Attributes:
+        id: ``<array job>_<index>``.
+        state: Slurm's word; ``UNKNOWN`` where Slurm answers and does not know the job; empty where it does not answer.
+        reason: why it is pending, or how it ended.
+    """
+
+    id: str
+    state: str = ""
+    reason: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether it may still do something."""
+        return self.state not in ENDED and self.state not in ("", "UNKNOWN")
+
+    def __str__(self) -> str:
+        told = {"": "Slurm does not answer", "UNKNOWN": "gone from Slurm's memory"}.get(self.state, self.state)
+        return f"Slurm job {self.id}: {told}" + (f" ({self.reason})" if self.reason else "")
+
+
+def states(ids: Iterable[str]) -> dict[str, JobState]:
+    """Return the states of jobs: from ``squeue``, which forgets ended jobs within minutes, else from ``sacct``, which
+    not every cluster has."""
+    wanted = set(ids)
+    if not wanted:
+        return {}
+    listed = ask("squeue", "--noheader", "--all", "--array", "--states=all", f"--user={os.getuid()}", "-o", "%i|%T|%r")
+    found = _of(wanted, _read(listed or ""))
+    if rest := wanted - set(found):
+        arrays = sorted({job.partition("_")[0] for job in rest})
+        told = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(arrays)) or ""
+        found |= _of(rest, _read(told))
+    silent = "" if listed is None else "UNKNOWN"
+    return {job: found.get(job, JobState(job, silent)) for job in wanted}
+
+
+def _of(wanted: set[str], told: Sequence[JobState]) -> dict[str, JobState]:
+    """Return what is told of the wanted jobs.
+
+    An array that was cancelled before any of its jobs began is told as one job, under its number alone or with its
+    indices in brackets.
+    """
+    alone = {job.id: job for job in told}
+    together = [(job, *_indices(job.id)) for job in told]
+    found = {}
+    for job in wanted:
+        array, _, index = job.partition("_")
+        state = alone.get(job)
+        for candidate, of, indices in together:
+            if state is None and of == array and (indices is None or int(index) in indices):
+                state = candidate
+        if state is not None:
+            found[job] = JobState(job, state.state, state.reason)
+    return found
+
+
+def _indices(job: str) -> tuple[str, set[int] | None]:
+    """Return the array of a name such as ``7_[0-3,5%2]``, and the indices it stands for; None: all of them."""
+    array, _, index = job.partition("_")
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", index.strip("[]").partition("%")[0])
+    return array, {i for first, last in ranges for i in range(int(first), int(last or first) + 1)} if index else None
+
+
+def _read(text: str) -> list[JobState]:
+    rows = [line.split("|") for line in text.splitlines()]
+    # sacct says by whom a job was cancelled: "CANCELLED by 0".
+    jobs = [JobState(row[0], row[1].split()[0], row[2]) for row in rows if len(row) >= 3 and row[1]]
+    return [job if job.reason not in ("None", "0:0") else JobState(job.id, job.state) for job in jobs]
+
+
+def details(job: str) -> dict[str, str]:
+    """Return what ``scontrol show job`` says of a job, by its keys; empty where Slurm does not answer."""
+    return dict(re.findall(r"(\w+)=(\S*)", ask("scontrol", "show", "job", job) or ""))
+
+
+def max_array() -> int:
+    """Return how many jobs an array may have: indices are below MaxArraySize."""
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config") or "", re.MULTILINE)
+    return int(found[1]) if found else BY_DEFAULT
+
+
+def requeue(job: str) -> bool:
+    """Have a job start again later; return whether Slurm agreed."""
+    return ask("scontrol", "requeue", job) is not None
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """End jobs."""
+    for start in range(0, len(jobs), 500):
+        ask("scancel", *jobs[start : start + 500])
+
+
+def this_job() -> str | None:
+    """Return the id of the job in which this process runs, or None."""
+    array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{index}" if array and index else None
+
+
+def check_there() -> None:
+    """Check that jobs can be submitted from here.
+
+    Raises:
+        UsageError: Submitit is not installed, or there is no Slurm here.
+    """
+    require("submitit", "hydra/launcher=slurm needs Submitit", "slurm")
+    if shutil.which("srun") is None:
+        raise UsageError("hydra/launcher=slurm: no Slurm here (srun is not found); give the command on a login node")
+
+
+def submit_array(folder: Path, command: str, size: int, options: Mapping[str, Any]) -> str:
+    """Submit an array of jobs by Submitit, which writes the batch script; return its id.
+
+    Only a command is submitted: Submitit's pickles are not used.
+
+    Args:
+        folder: gets the batch script and the logs (see `log_path`).
+        command: what every job of the array runs, by srun.
+        size: number of jobs.
+        options: as `submitit.SlurmExecutor.update_parameters` takes them.
+
+    Raises:
+        UsageError: there is no Slurm here, or it refuses.
+    """
+    check_there()
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        executor = submitit.SlurmExecutor(folder=folder)
+        executor.update_parameters(**options, stderr_to_stdout=True, wckey=None)
+        executor.parameters["map_count"] = size
+        job = executor._submit_command(command)
+    except RuntimeError as error:
+        if isinstance(error, FailedJobError | FailedSubmissionError):
+            raise UsageError(f"Slurm refuses the jobs: {_last_line(error)}") from error
+        raise UsageError(f"hydra/launcher=slurm: {_last_line(error)}") from error
+    return str(job.job_id)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
+    return (lines or str(error).strip().splitlines() or [""])[0].removeprefix("sbatch: error: ")
+
+
+def log_path(folder: Path, array: str, index: int) -> Path:
+    """Return where a job of an array writes what it says."""
+    return folder / f"{array}_{index}_0_log.out"

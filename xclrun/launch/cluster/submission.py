@@ -1,0 +1,185 @@
+"""What was handed to the cluster, as files: packs of runs, one per job, and how each try at a pack ended.
+
+<outputs>/slurm/<sweep>/<time>/submission.json    the arrays of jobs
+                              /<array>/<i>.json   the pack of job i; beside it <i>.tries.jsonl and the job's log
+<outputs>/slurm/code/<hash>/                      the code that the jobs run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xclrun.launch.cluster.slurm import log_path
+from xclrun.store.files import read_json, write_json
+from xclrun.store.kept import note
+
+# Stands for Slurm's job id where packs are done in place.
+DEBUG = "debug"
+
+
+@dataclass(frozen=True)
+class Pack:
+    """What one job does.
+
+    Attributes:
+        runs: ids of the runs that it does, one after another.
+        stages: [run id, hop]: stages that it makes ahead of the runs that share them.
+    """
+
+    runs: tuple[str, ...] = ()
+    stages: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def concerned(self) -> tuple[str, ...]:
+        """The runs whose directories the job reads."""
+        return tuple(dict.fromkeys([*self.runs, *(run for run, _ in self.stages)]))
+
+
+@dataclass(frozen=True)
+class PackFiles:
+    """The files of one pack.
+
+    Attributes:
+        path: ``<array>/<i>.json``.
+    """
+
+    path: Path
+
+    @property
+    def outputs(self) -> Path:
+        return self.path.parents[4]
+
+    @property
+    def tries(self) -> Path:
+        return self.path.with_suffix(".tries.jsonl")
+
+    def write(self, pack: Pack) -> None:
+        """Write the pack."""
+        # Thousands are written at once, and a submission counts only when it is noted: no flushing one by one.
+        self.path.write_text(json.dumps(asdict(pack)), encoding="utf-8")
+
+    def read(self) -> Pack:
+        """Read the pack."""
+        content = read_json(self.path)
+        return Pack(tuple(content["runs"]), tuple((run, hop) for run, hop in content["stages"]))
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Append what happened to a try."""
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **facts}, ensure_ascii=False)
+        with self.tries.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def noted(self) -> list[dict[str, Any]]:
+        """Return what happened, in order."""
+        found = []
+        with contextlib.suppress(OSError):
+            for line in self.tries.read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+    def errors(self) -> dict[str, str] | None:
+        """Return the errors of the runs with which the last try ended; None where no try has ended for good."""
+        noted = self.noted()
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if noted and noted[-1]["event"] == "ended":
+                return dict(noted[-1]["errors"])
+        return None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a submission.
+
+    Attributes:
+        id: Slurm's ``<array job>_<index>``.
+        files: of its pack.
+        log: where it writes what it says.
+        submitted: seconds of the epoch.
+    """
+
+    id: str
+    files: PackFiles
+    log: Path
+    submitted: float
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether Slurm has it: not so where it was done in place, for debugging."""
+        return not self.id.startswith(DEBUG)
+
+
+@dataclass
+class Submission:
+    """The arrays of jobs that one command submitted.
+
+    Attributes:
+        folder: ``<outputs>/slurm/<sweep>/<time>``.
+        arrays: name, Slurm's job id, size and run ids of the packs of each.
+        submitted: seconds of the epoch.
+    """
+
+    folder: Path
+    arrays: list[dict[str, Any]] = field(default_factory=list)
+    submitted: float = field(default_factory=time.time)
+
+    @classmethod
+    def new(cls, outputs: Path, sweep: str) -> Submission:
+        """Make the folder of a new submission."""
+        parent, stamp = outputs / "slurm" / sweep, time.strftime("%Y%m%d-%H%M%S")
+        parent.mkdir(parents=True, exist_ok=True)
+        for i in range(1000):
+            folder = parent / (f"{stamp}-{i}" if i else stamp)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+                return cls(folder)
+        raise FileExistsError(parent)
+
+    def write_packs(self, name: str, packs: Sequence[Pack]) -> Path:
+        """Write the packs of an array; return its folder."""
+        folder = self.folder / name
+        folder.mkdir()
+        for i, pack in enumerate(packs):
+            PackFiles(folder / f"{i}.json").write(pack)
+        return folder
+
+    def note(self, name: str, array: str, packs: Sequence[Pack]) -> None:
+        """Note that an array was submitted, so that it is found even if the next one is refused."""
+        self.arrays.append({"name": name, "job": array, "packs": [list(pack.runs) for pack in packs]})
+        write_json(self.folder / "submission.json", {"submitted": self.submitted, "arrays": self.arrays})
+
+    def jobs(self) -> Iterator[tuple[Job, list[str]]]:
+        """Yield each job, and the ids of the runs that it does."""
+        for array in self.arrays:
+            folder = self.folder / array["name"]
+            for i, runs in enumerate(array["packs"]):
+                files, log = PackFiles(folder / f"{i}.json"), log_path(folder, array["job"], i)
+                yield Job(f"{array['job']}_{i}", files, log, self.submitted), runs
+
+
+def submissions(outputs: Path, sweep: str = "*", tell: Callable[[str], None] = note) -> list[Submission]:
+    """Return the submissions of a sweep (default: of all), the latest last; ``tell`` hears of unreadable ones."""
+    found = []
+    for path in sorted((outputs / "slurm").glob(f"{sweep}/*/submission.json")):
+        try:
+            content = read_json(path)
+            submission = Submission(path.parent, list(content["arrays"]), float(content["submitted"]))
+            # All of it, so that nothing else stumbles over it.
+            assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
+            found.append(submission)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
+            tell(f"{path} cannot be read: left out; where its jobs stand is told from the runs alone")
+    return sorted(found, key=lambda submission: submission.submitted)
+
+
+def jobs_of_runs(outputs: Path, tell: Callable[[str], None] = note) -> dict[str, Job]:
+    """Return run id → the job to which it was given last, whichever sweep that was for."""
+    return {
+        run: job for submission in submissions(outputs, tell=tell) for job, runs in submission.jobs() for run in runs
+    }

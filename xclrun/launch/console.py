@@ -1,0 +1,296 @@
+"""What a person sees: progress on a terminal, plain lines in a log; the rows of the score matrix as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+
+from xclrun.core.errors import XclrunError
+from xclrun.core.stream import Hop
+from xclrun.launch.remaining import Left
+from xclrun.store.files import read_json
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.stop import Stopped
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+    from xclrun.run import Run
+
+# A log moves at least once a minute; seconds.
+HEARTBEAT = 50.0
+
+
+def line(text: str = "") -> None:
+    """Print one line for a person, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def about(seconds: float) -> str:
+    """Return an estimate as a person says it: ``40 s``, ``3 min``, ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+@contextlib.contextmanager
+def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Iterator[None]:
+    """Print a line if what is done inside takes longer than some seconds."""
+    timer = threading.Timer(seconds, line, [text])
+    timer.daemon = True
+    if not terminal_only or sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def abreast(runs: Sequence[Run], left: Left | None) -> str:
+    """Return a line on what several workers are doing: runs finished, where the others are, and the time left."""
+    parts = [f"{sum(run.directory.finished for run in runs)} of {len(runs)} runs finished"]
+    for i, run in enumerate(runs, 1):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if not run.directory.finished and time.time() - run.directory.progress.stat().st_mtime < 2 * HEARTBEAT:
+                p = read_json(run.directory.progress)
+                parts.append(f"[{i}/{len(runs)}] hop {p['hop']}/{p['hops']} {p['name']}, step {p['step']}/{p['steps']}")
+    if left is not None:
+        left.look()
+        if (seconds := left.seconds()) is not None:
+            parts.append(f"about {about(seconds)} left")
+    return f"  {' · '.join(parts)}"
+
+
+def learnt(hop: Hop) -> str:
+    """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``."""
+    return "before" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} joint"
+
+
+BAR = 12
+
+
+def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str, str, int]:
+    """Return the line of a bar, so that the time left is never cut.
+
+    Where the terminal is too narrow the bar shrinks and goes first, then the epoch (steps go on over the epochs of
+    a hop), then the rate.
+
+    Args:
+        progress: where the hop is.
+        hops: how many the run has.
+        left: the time left, as the end of the line; "" where it is not known.
+        width: columns of the terminal.
+
+    Returns:
+        What stands before the bar, what after it, and the columns of the bar between them; 0: there is none.
+    """
+    p = progress
+    hop, epoch, step = (
+        f"hop {p.hop.index}/{hops} {p.hop.name}",
+        f"epoch {p.epoch}/{p.epochs}",
+        f"step {p.step}/{p.steps}",
+    )
+    rate = f"{p.examples / p.seconds if p.seconds else 0.0:.0f} examples/s"
+    told, after = " · ".join((hop, epoch, step)), f"{rate}{left}"
+    # Two columns before the line, a blank on each side of the bar.
+    room = width - 2 - cell_len(told) - cell_len(after) - 2
+    if room >= 3:
+        return told, after, min(BAR, room)
+    fitting = ((hop, epoch, step, rate), (hop, step, rate), (hop, step))
+    lines = [f"{' · '.join(parts)}{left}" for parts in fitting]
+    return next((line for line in lines if 2 + cell_len(line) < width), lines[-1]), "", 0
+
+
+class Console(Listener):
+    """Tells about one run after another.
+
+    On a terminal a bar shows hop, epoch, step, examples per second and the time left for the run and for the sweep;
+    elsewhere there is one line per hop, and one a minute inside long ones.
+
+    Of several workers each tells a run as a whole when it has ended, so that their lines do not mix.
+
+    Args:
+        runs: ids of the runs of the sweep, in order.
+        held: keep lines until a run has ended.
+        left: estimates the time left; None: it is not told.
+    """
+
+    def __init__(self, runs: Sequence[str], held: bool = False, left: Left | None = None) -> None:
+        self.runs, self.held, self.left = list(runs), held, left
+        self.lines: list[str] = []
+        self.terminal = sys.stderr.isatty() and not held
+        self.bar: Bar | None = None
+        self.drawn = 0.0
+        self.hop_began = self.spoke = time.monotonic()
+        self.told: set[str] = set()
+        # What is going on: the run, its hops that were trained in this attempt, and what is said if it takes long.
+        self.run: Run | None = None
+        self.trained: set[int] = set()
+        self.slow = contextlib.ExitStack()
+
+    def of_worker(self) -> Console:
+        """Return the console of a worker process."""
+        return Console(self.runs, held=True)
+
+    def say(self, text: str, last: bool = False) -> None:
+        """Print a line now, or with the others of its run when it has ended."""
+        if not self.held:
+            line(text)
+            self.spoke = time.monotonic()
+            return
+        self.lines.append(text)
+        if last:
+            line("\n".join(self.lines))
+            self.lines.clear()
+
+    def _number(self, run: Run) -> str:
+        return f"[{self.runs.index(run.id) + 1}/{len(self.runs)}]"
+
+    def _fitted(self, parts: Sequence[str], between: str) -> str:
+        """Return parts in one line where they fit the terminal, else each in its own."""
+        together = between.join(parts)
+        return together if len(together) + 2 <= self.width else "\n  ".join(parts)
+
+    def run_started(self, run: Run) -> None:
+        from xclrun.report.terminal import MatrixRows, width_of_terminal
+
+        self.hops, self.width = len(run.stream.hops) - 1, width_of_terminal()
+        if self.held:
+            line(f"{self._number(run)} {run.label}: started")
+        self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
+        metrics = run.dataset.kind.metrics(tagged=bool(run.dataset.tags))
+        names = [learnt(hop) for hop in run.stream.hops]
+        self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
+        self.head = self.rows.head()  # told with the first row, when everything has been loaded
+        self.run = run
+        self.trained.clear()
+        if not self.held:
+            self.slow.enter_context(if_slow("  loading data and model, and evaluating it before fine-tuning …"))
+
+    def skipped(self, run: Run) -> None:
+        """Say that a run is finished already."""
+        if not self.held:
+            line(f"{self._number(run)} {run.label}   {run.id}: finished before, skipped")
+
+    def deferred(self, run: Run, owner: str) -> None:
+        """Say that a run comes later, since another process works on it or on a stage of it."""
+        self.lines.clear()
+        self.slow.close()
+        if run.id not in self.told and not self.held:
+            self.told.add(run.id)
+            line(f"  {run.label}: {owner} is working on it or on a stage that it shares; it comes later")
+
+    def noted(self, text: str) -> None:
+        self.say(f"  note: {text}")
+
+    def hop_started(self, run: Run, hop: Hop) -> None:
+        self.hop_began = time.monotonic()
+        self.slow.close()
+        self.run, self.hops = run, len(run.stream.hops) - 1
+        self.trained.add(hop.index)
+        if self.left is not None:
+            self.left.start()
+        if self.terminal:
+            from rich.console import Console as Terminal
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            self._close()
+            self.columns = (TextColumn("  {task.description}"), BarColumn(BAR), TextColumn("{task.fields[rate]}"))
+            self.bar = Bar(*self.columns, console=Terminal(stderr=True), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task(f"hop {hop.index}/{self.hops} {hop.name}", total=None, rate="")
+
+    def stepped(self, progress: Progress) -> None:
+        now, p = time.monotonic(), progress
+        if self.left is not None and self.run is not None:
+            self.left.heard(self.run.stages[p.hop.index].train, p.step / p.steps, before=(p.step - 1) / p.steps)
+        due = now - self.drawn >= 0.2 if self.bar is not None else now - self.spoke >= HEARTBEAT and not self.held
+        if not due:
+            return
+        self.drawn = now
+        if self.bar is None:
+            text, rate, _ = step_line(p, self.hops, self._left(), sys.maxsize)
+            self.say(f"  {text} · {rate}")
+        else:
+            text, rate, wide = step_line(p, self.hops, self._left(), self.bar.console.width)
+            self.columns[1].bar_width = wide
+            self.bar.columns = self.columns if wide else self.columns[:1]
+            self.bar.update(self.task, description=text, completed=p.step, total=p.steps, rate=rate)
+
+    def _left(self) -> str:
+        """Return the time left for the run, and for the sweep where it has other runs, as the end of a line."""
+        if self.left is None or self.run is None or (of_run := self.left.seconds(self.run.id)) is None:
+            return ""
+        of_all = self.left.seconds() if len(self.runs) > 1 else None
+        return f" · left: run {about(of_run)}" + ("" if of_all is None else f", sweep {about(of_all)}")
+
+    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
+        """Epochs are shown on the bar alone: a log gets one line per hop."""
+
+    def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
+        from xclrun.report.terminal import brief
+
+        self._close()
+        self.slow.close()
+        if self.left is not None and hop.index:
+            self.left.heard(run.stages[hop.index].train, 1.0, before=1.0)
+        took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
+        note = "shared" if shared else took if hop.index else ""
+        own = hop.train[-1] if hop.train and run.stream.kind != "joint" else None
+        if self.head:
+            self.say(self.head)
+            self.head = ""
+        self.say(self.rows.row(hop.index, learnt(hop), scores, own, note))
+        self.hop_began = time.monotonic()
+
+    def run_ended(self, run: Run, seconds: float) -> None:
+        from xclrun.analysis.measures import measure
+        from xclrun.analysis.record import TASKS
+        from xclrun.analysis.reference import References
+        from xclrun.store.records import read_records, record
+
+        mine = record(run.directory)
+        references = References(read_records(run.outputs)) if run.id == self.runs[-1] else References([])
+        told = []
+        for task in mine.tasks:
+            metric = TASKS[task]
+            measured = measure(mine, metric, references.scores(mine, metric))
+            values = [(name, measured[name, ""]) for name in ("F", "T", "T0", "FP")]
+            known = [f"{name} {100 * value:.2f}" for name, value in values if isinstance(value, float)]
+            told.append(f"{task}: {'  '.join(known)}")
+        took = f"({duration(seconds)})"
+        rest = None if self.left is None or run.id == self.runs[-1] else self.left.seconds()
+        took += "" if not rest else f" · left: sweep {about(rest)}"
+        self.say(f"  {self._fitted([*told, took], ' · ')}", last=True)
+
+    def run_failed(self, run: Run, error: BaseException) -> None:
+        self._close()
+        self.slow.close()
+        if isinstance(error, Stopped):
+            self.say("  stopped", last=True)
+            return
+        told = str(error) if isinstance(error, XclrunError) else f"{type(error).__name__}: {error}"
+        self.say(f"  {told}", last=True)
+
+    def _close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None

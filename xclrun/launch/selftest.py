@@ -1,0 +1,173 @@
+"""Kill a run at random instants, go on with it, and compare with one that was left alone: nothing may differ.
+
+A child process does the run; it is killed by SIGKILL after a random time, and another child goes on, until one
+finishes. Children are forked from a process that has imported everything, so that the instants fall into the work and
+not into imports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xclrun.core.errors import RunError
+from xclrun.run import Run, plan_run
+
+# A run of seconds that goes through everything, with a checkpoint at every step.
+JOB = (
+    "dataset=mini",
+    "dataset.languages=[en,de,th]",
+    "dataset.max_train=48",
+    "dataset.max_eval=24",
+    "order=[en,de,th]",
+    "model=tiny",
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "model.vocab_size=600",
+    "trainer.epochs=2",
+    "trainer.checkpoint_minutes=0.000001",
+    "runtime.device=cpu",
+    "tracking=none",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the test of one strategy found.
+
+    Attributes:
+        strategy: its name.
+        kills: how often the run was killed.
+        seconds: of the whole test.
+        equal: whether the final predictions are identical.
+        differing: files that differ.
+    """
+
+    strategy: str
+    kills: int
+    seconds: float
+    equal: bool
+    differing: tuple[str, ...]
+
+
+def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
+    """Return the small run of a strategy: ``er``, or ``er+lang_spec_task``, over language-specific parts."""
+    from xclrun.compose.jobs import compose_command
+    from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
+    from xclrun.strategy import make
+
+    name, _, expansion = strategy.partition("+")
+    chosen = [f"strategy={name}"] + ([f"strategy.expansion={expansion}"] if expansion else [])
+    given = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
+    [composed] = compose_command(given)
+    if make(composed.config.strategy).unfit(INTENT_SLOTS) is not None:
+        # The same sentences, of which the intents alone are learnt.
+        [composed] = compose_command([*given, f"dataset.task={SEQUENCE_CLASS.name}"])
+    return plan_run(composed.config, composed.resolved)
+
+
+def do(run: Run) -> None:
+    """Do a run, silently."""
+    from xclrun.train.execute import execute
+    from xclrun.train.listen import Listener
+    from xclrun.train.stop import StopFlag
+
+    execute(run, Listener(), StopFlag())
+
+
+def import_everything() -> None:
+    """Import what a run imports on its way, so that children that are forked from here start with the work itself."""
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import safetensors.torch  # noqa: F401
+    from transformers import BertModel, BertTokenizerFast, PreTrainedTokenizerFast  # noqa: F401
+
+    import xclrun.train.execute  # noqa: F401
+
+
+def in_child(work: Callable[[], None], seconds: float | None = None) -> int:
+    """Do work in a forked child; kill it by SIGKILL after ``seconds``. Return its wait status."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    end = None if seconds is None else time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        if end is not None and time.monotonic() >= end:
+            os.kill(child, signal.SIGKILL)
+            return os.waitpid(child, 0)[1]
+        time.sleep(0.001)
+
+
+def predictions(run: Run) -> dict[str, str]:
+    """Return file → SHA-256 of the prediction rows of a finished run, of its scores, and of what else it measured."""
+    if not run.directory.finished:
+        raise RunError(f"{run.id} did not finish")
+    files = [run.directory.predictions(stage.hop.index) for stage in run.stages] + [run.directory.scores]
+    files += [run.directory.attention] if run.directory.attention.is_file() else []
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float = 600.0) -> Outcome:
+    """Compare a run that is killed ``kills`` times with one that is not.
+
+    Args:
+        strategy: which.
+        kills: how often to kill, at least as long as the budget lasts; a run that finishes early is begun anew.
+        seed: of the instants.
+        folder: where both runs write.
+        budget: seconds after which no more kills are made.
+    """
+    import_everything()
+    calm, draw = job(strategy, folder / "calm"), random.Random(seed)
+    began = time.monotonic()
+    if in_child(lambda: do(calm)) != 0:
+        raise RunError(f"selftest: the undisturbed run of {strategy} failed")
+    length = time.monotonic() - began
+    expected, killed, attempt = predictions(calm), 0, 0
+    while True:
+        run = job(strategy, folder / f"killed-{attempt}")
+        while not run.directory.finished:
+            enough = killed >= kills or time.monotonic() - began > budget
+            status = in_child(lambda run=run: do(run), None if enough else draw.uniform(0.0, length))  # type: ignore[misc]
+            if os.WIFSIGNALED(status):
+                killed += 1
+            elif status != 0:
+                raise RunError(f"selftest: {strategy} failed after {killed} kills (see above)")
+        found = predictions(run)
+        differing = tuple(name for name, checksum in expected.items() if found.get(name) != checksum)
+        if differing or killed >= kills or time.monotonic() - began > budget:
+            return Outcome(strategy, killed, time.monotonic() - began, not differing, differing)
+        attempt += 1
+
+
+def selftest(strategies: Sequence[str], kills: int, seed: int, budget: float = 150.0) -> list[Outcome]:
+    """Test every strategy within ``budget`` seconds in all; the folder that is used is removed."""
+    end, outcomes = time.monotonic() + budget, []
+    with tempfile.TemporaryDirectory(prefix="xclrun-selftest-") as folder:
+        for i, strategy in enumerate(strategies):
+            # What one does not use is left to the next ones.
+            share = (end - time.monotonic()) / (len(strategies) - i)
+            outcomes.append(kill_test(strategy, kills, seed, Path(folder) / strategy, share))
+    return outcomes

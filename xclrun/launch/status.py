@@ -1,0 +1,187 @@
+"""Where the runs of a sweep stand: from their directories, and for those given to a cluster from what Slurm says."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from xclrun.launch.cluster.slurm import JobState, states
+from xclrun.launch.cluster.submission import Job, jobs_of_runs
+from xclrun.store.files import read_json
+from xclrun.store.kept import note
+from xclrun.store.rundir import RunDirectory
+
+STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "missing")
+# Something has to be done about these.
+BAD = ("failed", "lost", "damaged")
+# These go on by themselves.
+OPEN = ("running", "waiting")
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Where a run stands.
+
+    Attributes:
+        run_id: which.
+        state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another);
+            ``interrupted`` (it was asked to stop; the same command goes on); ``failed``; ``lost`` (its process died
+            without a word; the same command goes on); ``damaged`` (a file of it is not what was written; the
+            same command makes it again); ``missing`` (not started).
+        hops, hop: hops in all, and finished or under way.
+        detail: step, time, or the last error line.
+        host: where it runs or ran.
+        seconds: how long it took, or has taken.
+        job: the Slurm job to which it was given last, if any.
+        log: where that job writes what it says.
+    """
+
+    run_id: str
+    state: str
+    hop: int = 0
+    hops: int = 0
+    detail: str = ""
+    host: str = ""
+    seconds: float | None = None
+    job: str = ""
+    log: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it will be done without anybody giving a command."""
+        return self.state in OPEN
+
+
+def run_status(directory: RunDirectory) -> RunStatus:
+    """Return where a run stands."""
+    if (wrong := directory.damaged()) is None:
+        try:
+            return _run_status(directory, directory.read_manifest())
+        except FileNotFoundError:
+            return RunStatus(directory.run_id, "missing")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            wrong = directory.manifest
+    told = f"{wrong} is missing or damaged; the same command makes it again"
+    return RunStatus(directory.run_id, "damaged", detail=told)
+
+
+def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
+    """Return where a run stands, given its manifest.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: that is not what a manifest is.
+    """
+    stream = manifest["stream"]
+    hops = 1 if stream["kind"] == "joint" else len(stream["languages"])
+    done = max((stage["hop"] for stage in manifest["stages"]), default=0)
+    host = f"{manifest['host']}:{manifest['pid']}"
+    if directory.finished:
+        return RunStatus(directory.run_id, "finished", hops, hops, manifest["finished"], host, manifest["seconds"])
+    owner = directory.lease.owner()
+    if owner is not None and owner.alive:
+        began = datetime.strptime(manifest["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        hop, detail = _progress(directory, done)
+        return RunStatus(
+            directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", time.time() - began
+        )
+    state = manifest["status"]
+    if state in ("running", "finished"):
+        # Also where it was about to say that it is done.
+        return RunStatus(directory.run_id, "lost", done, hops, "its process died; the same command goes on", host)
+    error = str(manifest.get("error", "")).splitlines()
+    return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
+
+
+def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
+    try:
+        facts = read_json(directory.progress)
+        if facts["hop"] > done:
+            return facts["hop"], f"{facts['name']}: step {facts['step']}/{facts['steps']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        # It is for people alone, and written anew in a moment.
+        pass
+    return done, ""
+
+
+def sweep_status(outputs: Path, runs: Sequence[str], tell: Callable[[str], None] = note) -> list[RunStatus]:
+    """Return where the runs of a sweep stand.
+
+    Those not started are waiting while another one runs on this machine, and nothing waits while none does and no job
+    of a cluster is left. ``tell`` hears of files that cannot be read.
+    """
+    found = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
+    wanted = set(runs)
+    given = {run: job for run, job in jobs_of_runs(outputs, tell).items() if run in wanted}
+    left = [given[s.run_id] for s in found if s.run_id in given and s.state != "finished"]
+    asked = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
+    here = any(s.state == "running" and s.run_id not in given for s in found)
+    result = []
+    for s in found:
+        if (job := given.get(s.run_id)) is not None:
+            if s.state != "finished":
+                s = _on_cluster(s, job, asked[job.id], RunDirectory(outputs / "runs" / s.run_id))
+            s = replace(s, job=job.id, log=str(job.log))
+        elif s.state == "missing" and here:
+            s = RunStatus(s.run_id, "waiting")
+        elif s.state == "waiting" and not any(other.state == "running" for other in found):
+            # Nobody is left who would come back to what waits.
+            s = replace(s, state="interrupted", detail="")
+        result.append(s)
+    return result
+
+
+def _on_cluster(s: RunStatus, job: Job, told: JobState, directory: RunDirectory) -> RunStatus:
+    """Return where an unfinished run stands, given what Slurm says of its job."""
+    if s.state == "running":
+        owner = directory.lease.owner()
+        if owner is None or owner.facts.get("job") != job.id or told.live or told.state in ("", "UNKNOWN"):
+            return s
+        # The heartbeat is young still, but the job is dead: killed with its memory or its node.
+        return replace(s, state="lost", detail=str(told))
+    if s.state == "failed" and directory.failed_since(job.submitted):
+        return s
+    if told.live:
+        return replace(s, state="waiting", detail=str(told), seconds=None)
+    if s.state == "damaged":
+        return s
+    if (error := (job.files.errors() or {}).get(s.run_id)) is not None:
+        return replace(s, state="failed", detail=error.splitlines()[-1])
+    if told.state in ("CANCELLED", "PREEMPTED"):
+        return replace(s, state="interrupted", detail=str(told))
+    if told.state == "":
+        # Nothing is known that its own files do not say.
+        return replace(s, detail=s.detail or str(told))
+    if s.state in ("lost", "interrupted") or told.state in ("COMPLETED", "UNKNOWN"):
+        return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=str(told))
+    return replace(s, state="failed", detail=str(told))
+
+
+def render_counts(found: Sequence[RunStatus]) -> str:
+    """Return how many runs are in which state."""
+    counts = Counter(status.state for status in found)
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+
+
+def render(name: str, command: str, found: Sequence[RunStatus]) -> str:
+    """Return the table of a sweep for a person."""
+    from xclrun.launch.console import duration
+
+    lines = [f"{name}: {len(found)} run{'' if len(found) == 1 else 's'}: {render_counts(found)}", f"  {command}"]
+    width = max((len(status.run_id) for status in found), default=0)
+    for s in found:
+        hop = f"{s.hop}/{s.hops}" if s.hops else ""
+        took = "" if s.seconds is None else duration(s.seconds)
+        lines.append(f"  {s.run_id:<{width}}  {s.state:<11}  {hop:>5}  {took:>12}  {s.host}  {s.detail}".rstrip())
+        if s.log and s.state in BAD:
+            lines.append(f"  {'':<{width}}  log: {s.log}")
+    return "\n".join(lines)
+
+
+def to_json(found: Sequence[RunStatus]) -> list[dict[str, Any]]:
+    """Return the facts for ``--json``."""
+    return [asdict(status) for status in found]

@@ -1,0 +1,205 @@
+"""Doing runs: one after another in this process, or shared by several worker processes.
+
+Workers need no coordinator: each takes the next run that nobody else holds, by its lease, and waits for a stage that
+another one makes only when there is nothing else to do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from types import FrameType
+
+from xclrun.core.errors import XclrunError
+from xclrun.core.secret import redact
+from xclrun.launch.console import HEARTBEAT, Console, abreast, line
+from xclrun.launch.remaining import Left
+from xclrun.run import Run
+from xclrun.store.files import atomic_write
+from xclrun.tracking.mirror import BackgroundMirror
+from xclrun.train.listen import Listener, Progress
+from xclrun.train.stop import SIGNALS, Stopped
+
+
+class MirrorListener(Listener):
+    """Tells the mirror when a run has ended."""
+
+    def __init__(self, mirror: BackgroundMirror) -> None:
+        self.mirror = mirror
+
+    def run_ended(self, run: Run, seconds: float) -> None:
+        self.mirror.changed(run.id)
+
+    def run_failed(self, run: Run, error: BaseException) -> None:
+        self.mirror.changed(run.id)
+
+
+class ProgressListener(Listener):
+    """Writes how far a run is, now and then, for `xclrun status`."""
+
+    def __init__(self, run: Run, every: float = 2.0) -> None:
+        self.run, self.every, self.written = run, every, 0.0
+
+    def stepped(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self.written >= self.every:
+            self.written = now
+            p = progress
+            facts = {"hop": p.hop.index, "hops": len(self.run.stream.hops) - 1, "name": p.hop.name}
+            self.run.directory.write_progress({**facts, "step": p.step, "steps": p.steps, "seconds": p.seconds})
+
+
+def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float | None = None) -> None:
+    """Do the runs; one that fails does not stop the others.
+
+    Those of which another process is making a part come last, and are waited for only then. Those that failed after
+    ``since`` (seconds of the epoch) are left: another worker of the same command tried them.
+
+    Raises:
+        Stopped: a signal ended the work.
+    """
+    load(console, runs)
+    queue, deferred = deque(runs), 0
+    while queue:
+        run = queue.popleft()
+        if run.directory.finished:
+            console.skipped(run)
+            mirror.changed(run.id)
+        elif since is not None and run.directory.failed_since(since):
+            pass
+        elif not _one(run, console, mirror, patient=deferred > len(queue)):
+            queue.append(run)
+            deferred += 1
+            continue
+        deferred = 0
+
+
+def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
+    """Do one run; return whether it has ended, well or not: False where it has to wait for another process."""
+    from xclrun.train.execute import Busy, execute
+    from xclrun.train.listen import Listeners
+    from xclrun.train.stop import stop_on_signals
+
+    try:
+        with stop_on_signals() as stop:
+            execute(run, Listeners([console, ProgressListener(run), MirrorListener(mirror)]), stop, patient)
+    except Busy as busy:
+        console.deferred(run, str(busy))
+        return False
+    except XclrunError:
+        _debug()
+    except Exception:
+        # Not foreseen, so the whole story is kept where it can be sent to the authors.
+        log = run.directory.path / "error.log"
+        atomic_write(log, redact(traceback.format_exc()), 0o600)
+        line(f"  the traceback is in {log}")
+        _debug()
+    return True
+
+
+def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
+    """Make hops of runs ahead of all runs that share them; where that fails, the runs themselves will say why.
+
+    Raises:
+        Stopped: a signal ended the work.
+    """
+    from xclrun.train.execute import make_stages
+    from xclrun.train.stop import stop_on_signals
+
+    for run, hop in stages:
+        try:
+            with stop_on_signals() as stop:
+                line(f"{run.label}: making hop {hop}, which other runs share")
+                make_stages(run, [0, hop], console, stop)
+        except Exception as error:
+            line(f"  {type(error).__name__}: {error}")
+            _debug()
+
+
+def _debug() -> None:
+    if os.environ.get("XCLRUN_DEBUG"):
+        traceback.print_exc()
+
+
+def work_in_processes(
+    runs: Sequence[Run], console: Console, mirror: BackgroundMirror, places: Sequence[str | None]
+) -> None:
+    """Do the runs in worker processes, one per place: the GPU that it gets (as CUDA_VISIBLE_DEVICES), or None.
+
+    Raises:
+        Stopped: a signal ended the work; it was passed on to the workers, and they have saved checkpoints.
+    """
+    load(console, runs)
+    stopped: list[int] = []
+    since = time.time()
+    children = [_fork(runs, console, mirror, since, gpu) for gpu in places]
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        stopped.append(number)
+        for child in children:
+            try:
+                os.kill(child, number)
+            except ProcessLookupError:
+                continue
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    try:
+        _wait_for(children, runs, console.left)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stopped:
+        raise Stopped(stopped[0])
+
+
+def load(console: Console, runs: Sequence[Run]) -> None:
+    """Import what trains: once, before forking, and a line says so, since it takes seconds."""
+    if not console.held and "torch" not in sys.modules and not all(run.directory.finished for run in runs):
+        line("  loading PyTorch …")
+        import xclrun.train.execute  # noqa: F401
+
+
+def _wait_for(children: Sequence[int], runs: Sequence[Run], left: Left | None) -> None:
+    """Wait until all workers have ended, and say now and then how far they are."""
+    running, told = list(children), time.monotonic()
+    if left is not None:
+        left.look()
+    while running:
+        for child in list(running):
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                running.remove(child)
+                if os.WIFSIGNALED(status):
+                    name = signal.Signals(os.WTERMSIG(status)).name
+                    line(f"  a worker was killed by {name}; its run can be continued")
+        if running and time.monotonic() - told > HEARTBEAT:
+            told = time.monotonic()
+            line(abreast(runs, left))
+        if running:
+            time.sleep(0.05)
+
+
+def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float, gpu: str | None) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    try:
+        work([run for run in runs if not run.directory.finished], console.of_worker(), mirror, since)
+        code = 0
+    except Stopped as stopped:
+        code = 128 + stopped.number
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

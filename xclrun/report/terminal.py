@@ -1,0 +1,144 @@
+"""The score matrix of a run as a terminal or a log shows it while it grows, row by row, in the width that there is.
+
+With few languages a cell holds all metrics (``92.5|80.1``); with more, each metric has a line of its own; where even
+that is too wide, each row names its languages and wraps. ``›`` stands before the score on the language just learnt.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xclrun.core.task import Metric
+
+MARK = "›"
+LEARNT = "reverse"
+# Columns of what stands at the end of a row: "shared", "12.3 s".
+NOTE = 7
+
+
+def width_of_terminal() -> int:
+    """Return the columns of the terminal that messages go to, or COLUMNS; 80 in a log."""
+    if sys.stderr.isatty() and "COLUMNS" not in os.environ:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def brief(seconds: float) -> str:
+    """Return seconds in at most six letters: ``12.3 s``, ``65 s``, ``12 min``, ``2.1 h``."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 59.5 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def score(value: float) -> str:
+    """Return a score as percent in at most four letters: ``92.5``, ``100``."""
+    return "100" if value >= 0.9995 else f"{100 * value:.1f}"
+
+
+class MatrixRows:
+    """Lays out the rows of one run.
+
+    Args:
+        languages: the columns.
+        metrics: what each cell holds.
+        names: what rows can be called in the column ``learnt``.
+        width: columns of the terminal.
+        styled: with escape codes, for a terminal.
+    """
+
+    def __init__(
+        self, languages: Sequence[str], metrics: Sequence[Metric], names: Sequence[str], width: int, styled: bool
+    ) -> None:
+        self.languages, self.metrics, self.width, self.styled = list(languages), list(metrics), max(width, 40), styled
+        self.lead = min(max(map(cell_len, ("learnt", *names))), 16)
+        longest = max(map(cell_len, self.languages))
+        self.cell = max(5 * len(self.metrics), 1 + longest)
+        # Lines of a row: one for all metrics, one for each, or as many as it takes.
+        self.stacked = self.cell * len(self.languages) > self._room
+        if self.stacked:
+            self.lead = max(self.lead, *(len(metric.short) for metric in self.metrics))
+            self.cell = max(5, 1 + longest)
+        if self.cell * len(self.languages) > self._room:
+            self.cell = 0
+
+    @property
+    def _room(self) -> int:
+        """Columns for the scores."""
+        return self.width - 4 - self.lead - NOTE
+
+    @property
+    def legend(self) -> str:
+        """What the numbers are; the mark is explained where it can come."""
+        metrics = ("; " if self.stacked else "|").join(
+            f"{metric.short}: {metric.title}" if self.stacked else metric.title for metric in self.metrics
+        )
+        return f"test: {metrics}, in %; {MARK} the language just learnt"
+
+    def head(self) -> str:
+        """Return the lines above the rows."""
+        names = [Text(name) for name in self.languages] if self.cell else []
+        return f"{self._wrapped(self.legend)}\n{self._line('hop', 'learnt', names, '')}"
+
+    def row(self, hop: int, learnt: str, scores: Mapping[str, Mapping[str, float]], own: str | None, note: str) -> str:
+        """Return one row, of one or more lines.
+
+        Args:
+            hop: its number.
+            learnt: what the column ``learnt`` says.
+            scores: language → metric → value in [0, 1].
+            own: the language just learnt; None where there is none.
+            note: what stands at the end.
+        """
+        groups = [[metric] for metric in self.metrics] if self.stacked else [self.metrics]
+        lines = []
+        for k, group in enumerate(groups):
+            cells = [self._cell(scores[language], group, language == own) for language in self.languages]
+            lead = (str(hop), learnt, note) if k == 0 else ("", "", "")
+            if self.cell:
+                # Under what was learnt there is room for the metric's name.
+                lines.append(self._line(lead[0], lead[1] if k == 0 else group[0].short, cells, lead[2]))
+            else:
+                named = [Text(f"{name} ") + cell for name, cell in zip(self.languages, cells, strict=True)]
+                lines += self._items(lead[0], lead[1] if k == 0 else group[0].short, named, lead[2])
+        return "\n".join(lines)
+
+    def _cell(self, scores: Mapping[str, float], metrics: Sequence[Metric], own: bool) -> Text:
+        text = "|".join(score(scores[metric.name]) for metric in metrics if metric.name in scores)
+        return Text().append(f"{MARK}{text}", LEARNT) if own else Text(text)
+
+    def _items(self, hop: str, learnt: str, named: Sequence[Text], note: str) -> list[str]:
+        """Lay out scores that name their languages, as many in a line as there is room for."""
+        wide = max(text.cell_len for text in named) + 2
+        across = max(1, self._room // wide)
+        blocks = [named[k : k + across] for k in range(0, len(named), across)]
+        below = [self._line("", "", block, "", wide) for block in blocks[1:]]
+        return [self._line(hop, learnt, blocks[0], note, wide), *below]
+
+    def _line(self, hop: str, learnt: str, cells: Sequence[Text], note: str, wide: int = 0) -> str:
+        grid = Table.grid(padding=0)
+        grid.add_column(width=3, justify="right", no_wrap=True)
+        grid.add_column(width=self.lead + 1, no_wrap=True, overflow="ellipsis")
+        for _ in cells:
+            grid.add_column(width=wide or self.cell, justify="right", no_wrap=True, overflow="fold")
+        grid.add_column(width=NOTE, no_wrap=True, justify="right")
+        grid.add_row(Text(hop), Text(f" {learnt}"), *cells, Text(note))
+        out = io.StringIO()
+        console = Console(
+            file=out, width=self.width, force_terminal=self.styled, color_system="standard" if self.styled else None,
+            legacy_windows=False, highlight=False,
+        )  # fmt: skip
+        console.print(grid)
+        return out.getvalue().rstrip()
+
+    def _wrapped(self, text: str) -> str:
+        return textwrap.fill(text, self.width, initial_indent="  ", subsequent_indent="    ")

@@ -1,0 +1,285 @@
+"""From a run's files of record to its `RunRecord`: what analysis and reports are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from xclrun.core.identity import strategy_name
+from xclrun.core.task import Metric, Scored, task_of
+from xclrun.store.files import read_json
+from xclrun.store.kept import note
+from xclrun.store.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from xclrun.analysis.fewshot import Outcome
+    from xclrun.analysis.record import RunRecord
+    from xclrun.analysis.study import Predictions
+
+
+# What reading a damaged file may raise.
+UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
+
+
+def run_directories(outputs: Path) -> list[RunDirectory]:
+    """Return all run directories under ``outputs``, by name: of runs that were begun."""
+    found = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
+    return [RunDirectory(path) for path in sorted(found)]
+
+
+def record(directory: RunDirectory) -> RunRecord:
+    """Return the record of a run; what it has not measured yet is NaN.
+
+    Raises:
+        ValueError: the files of record cannot be read, or are not what was written.
+    """
+    if (wrong := directory.damaged()) is not None:
+        raise ValueError(f"{wrong} is missing or damaged; the run's command, given again, makes it again")
+    try:
+        return _record(directory)
+    except UNREADABLE as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{directory.path} cannot be read ({why})") from error
+
+
+def _record(directory: RunDirectory) -> RunRecord:
+    import numpy as np
+
+    from xclrun.analysis.record import RunRecord
+
+    manifest = directory.read_manifest()
+    config = _config(directory)
+    stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
+    hops = 1 if stream == "joint" else len(languages)
+    scores = {m.name: np.full((hops + 1, len(languages)), np.nan) for m in metrics_of(config, manifest)}
+    for stage in manifest["stages"]:
+        for language, values in stage["scores"].items():
+            for metric, value in values.items():
+                scores[metric][stage["hop"], languages.index(language)] = value
+    curve = [
+        {"hop": stage["hop"], **{k: epoch[k] for k in ("epoch", "step", "examples", "loss", "dev")}}
+        for stage in manifest["stages"]
+        for epoch in stage["training"]["epochs"]
+    ]
+    points = [
+        {"hop": stage["hop"], **point} for stage in manifest["stages"] for point in stage["training"].get("points", ())
+    ]
+    ended = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
+    status = "finished" if directory.finished else ended
+    return RunRecord(
+        run_id=manifest["run_id"],
+        dataset=config["dataset"]["name"],
+        model=config["model"]["name"],
+        strategy=strategy_name(config),
+        order=config["order"]["name"],
+        languages=tuple(languages),
+        seed=config["seed"],
+        bucket=config["bucket"],
+        stream=stream,
+        scores=scores,
+        config=config,
+        data_fingerprint=manifest["data"]["fingerprint"],
+        whole_fingerprint=manifest["data"].get("whole", ""),
+        code_version=manifest["code_version"],
+        algorithms=manifest["algorithms"],
+        encoder=manifest["encoder"],
+        strategy_version=manifest["strategy_version"],
+        status=status,
+        curve=tuple(curve),
+        points=tuple(points),
+        costs=_costs(manifest),
+        environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
+    )
+
+
+def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric, ...]:
+    """Return the base scores that a run has."""
+    task = task_of(config["dataset"]["task"], config["dataset"].get("tags_are", "spans"))
+    return tuple(task.metrics(tagged=bool(manifest["tags"])))
+
+
+def _config(directory: RunDirectory) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{directory.config} is not YAML: {str(error).splitlines()[0]}") from error
+    return config
+
+
+def _costs(manifest: dict[str, Any]) -> dict[str, float]:
+    """Return what a run took; see `xclrun.analysis.record.COSTS`."""
+    stages = manifest["stages"]
+    parameters = manifest.get("parameters") or {}
+    found = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
+    kept = [stage["kept"]["bytes"] for stage in stages if stage.get("kept")]
+    found["memory"] = max(kept, default=0)
+    for name in ("updates", "examples", "tokens", "seconds"):
+        # What is learnt from the memory beside a step's own batch costs as much.
+        found[name] = sum(stage["training"][name] + stage["training"].get(f"beside_{name}", 0) for stage in stages)
+    found["seconds"] += sum(stage["kept"].get("seconds", 0.0) for stage in stages if stage.get("kept"))
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def read_records(outputs: Path, tell: Callable[[str], None] = note) -> list[RunRecord]:
+    """Return the records of all runs under ``outputs`` whose files can be read; ``tell`` hears of the others."""
+    records = []
+    for directory in run_directories(outputs):
+        try:
+            records.append(record(directory))
+        except ValueError as error:
+            tell(f"{error}; left out")
+    return records
+
+
+class _Sorted:
+    """The rows of the test split by language, sorted by id: worked out once for all files with the same sentences."""
+
+    def __init__(self) -> None:
+        self.key: list[pa.ChunkedArray] | None = None
+        self.rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def __call__(self, table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays."""
+        import numpy as np
+
+        key = [table[name].cast("string") for name in ("split", "language", "example_id")]
+        if self.key is None or not all(a.equals(b) for a, b in zip(key, self.key, strict=True)):
+            split, of, ids = (column.to_numpy().astype(str) for column in key)
+            self.key, self.rows = key, {}
+            for language in np.unique(of[split == "test"]):
+                own = np.flatnonzero((of == language) & (split == "test"))
+                own = own[np.argsort(ids[own])]
+                self.rows[str(language)] = ids[own], own
+        return self.rows
+
+
+def predictions(directory: RunDirectory, sort: _Sorted | None = None) -> Predictions:
+    """Read what a finished run did on every test sentence; sentences of a language are sorted by id.
+
+    Args:
+        sort: keeps what runs on the same sentences have in common.
+
+    Raises:
+        OSError, ValueError, KeyError: a file cannot be read, or hops were tested on different sentences.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from xclrun.analysis.study import Predictions, Sentences
+
+    manifest, sort = directory.read_manifest(), sort or _Sorted()
+    columns = ["split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn"]
+    found: dict[str, list[tuple[np.ndarray, ...]]] = {}
+    for stage in manifest["stages"]:
+        try:
+            # Small files, of which there are thousands: what reads a whole data set takes several times as long.
+            file = pa.BufferReader(directory.content(directory.predictions(stage["hop"])))
+            rows = pq.ParquetFile(file).read(columns=columns, use_threads=False)
+        except pa.ArrowException as error:
+            raise ValueError(f"{directory.predictions(stage['hop'])}: {error}") from error
+        named = ("gold", "predicted", "tp", "fp", "fn") if not rows["tp"].null_count else ("gold", "predicted")
+        # Without labels none is right: they are as labels that training never had.
+        values = [pc.fill_null(rows[name], -1).to_numpy() for name in named]
+        for language, (ids, own) in sort(rows).items():
+            found.setdefault(language, []).append((ids, *(column[own] for column in values)))
+    sentences = {}
+    for language, cells in found.items():
+        same = all(c[0] is cells[0][0] or np.array_equal(c[0], cells[0][0]) for c in cells)
+        if len(cells) < len(manifest["stages"]) or not same:
+            raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
+        predicted, *spans = (np.stack(column, axis=1) for column in list(zip(*cells, strict=True))[2:])
+        tp_fp_fn = (spans[0], spans[1], spans[2]) if spans else None
+        sentences[language] = Sentences(cells[0][0], cells[0][1], predicted, tp_fp_fn)
+    return Predictions(tuple(manifest["labels"]), sentences)
+
+
+def read_predictions(outputs: Path, run_ids: Iterable[str], tell: Callable[[str], None]) -> dict[str, Predictions]:
+    """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
+    found, sort = {}, _Sorted()
+    for run_id in run_ids:
+        directory = RunDirectory(outputs / "runs" / run_id)
+        if directory.finished:
+            try:
+                found[run_id] = predictions(directory, sort)
+            except (OSError, ValueError, KeyError) as error:
+                tell(f"predictions of {run_id} cannot be read ({error})")
+    return found
+
+
+def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
+    """Read what a finished few-shot run said of its target's test split before and after adapting, by task.
+
+    Raises:
+        OSError, ValueError, KeyError: a file cannot be read, or the two hops were tested on different sentences.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from xclrun.analysis.fewshot import Outcome
+
+    manifest = directory.read_manifest()
+    language, last = manifest["stream"]["languages"][-1], manifest["stages"][-1]["hop"]
+    columns = ["split", "language", "example_id", "gold", "predicted", "gold_tags", "predicted_tags"]
+    hops = []
+    for hop in (last - 1, last):
+        table = pq.read_table(pa.BufferReader(directory.content(directory.predictions(hop))), columns=columns)
+        wanted = pc.and_(
+            pc.equal(table["split"].cast("string"), "test"), pc.equal(table["language"].cast("string"), language)
+        )
+        hops.append(table.filter(wanted).sort_by("example_id").combine_chunks())
+    before, after = hops
+    ids = tuple(before["example_id"].to_pylist())
+    if not len(ids) or ids != tuple(after["example_id"].to_pylist()):
+        raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
+    found = {}
+    for metric in metrics_of(_config(directory), manifest):
+        tags = metric.of is not Scored.labels
+        gold, predicted = ("gold_tags", "predicted_tags") if tags else ("gold", "predicted")
+        if before[gold].null_count:
+            continue
+        lengths = pc.list_value_length(before[gold]).to_numpy() if tags else np.ones(len(ids), dtype=int)
+        given = (before[gold], before[predicted], after[predicted])
+        values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in given]
+        found[metric.short] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
+    return found
+
+
+def sweeps(outputs: Path, tell: Callable[[str], None] = note) -> list[dict[str, Any]]:
+    """Return the sweeps that were started, the one whose command was given last at the end: name, command, run ids.
+
+    Those whose files cannot be read are left out; ``tell`` hears of them.
+    """
+    found = []
+    for path in (outputs / "sweeps").glob("*.json"):
+        try:
+            sweep = read_sweep(path)
+            # What an earlier version wrote does not say when it was given last.
+            found.append((float(sweep.get("given") or path.stat().st_mtime), path.name, sweep))
+        except (OSError, ValueError, TypeError) as error:
+            tell(f"{path} cannot be read ({error}): left out; the command that started it writes it again")
+    return [sweep for _, _, sweep in sorted(found, key=lambda one: one[:2])]
+
+
+def read_sweep(path: Path) -> dict[str, Any]:
+    """Return what is noted of a sweep.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    sweep: dict[str, Any] = read_json(path)
+    texts = ("name", "command", "started")
+    if not isinstance(sweep, dict) or not all(isinstance(sweep.get(key), str) for key in texts):
+        raise ValueError("it does not hold name, command and start")
+    if not isinstance(sweep.get("runs"), list) or not all(isinstance(run, str) for run in sweep["runs"]):
+        raise ValueError("it does not hold ids of runs")
+    return sweep

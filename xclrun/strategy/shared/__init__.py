@@ -1,0 +1,1 @@
+"""What several strategies share: memory, Fisher information, parts of the model, adapters."""

@@ -1,0 +1,217 @@
+"""The diagonal of the empirical Fisher information: the mean over examples of the squared gradient of ln p(gold).
+
+F[θ] = 1/n Σ_x (∂ ln p(y_x | x) / ∂θ)², with y_x the gold label and tags of sentence x (Kirkpatrick et al. 2017,
+section 2.1, with gold labels in place of sampled ones). The square is taken per example, so the gradient of a batch's
+mean loss is of no use. Two exact ways are here:
+
+- `by_batches`: one forward and backward pass per batch. The gradients at the outputs of all modules are kept, and each
+  module's per-example gradients follow from its inputs (Goodfellow 2015, "Efficient per-example gradient
+  computations"): a linear layer's are outer products summed over positions, never more than (batch, out, in) numbers at
+  a time.
+- `one_by_one`: a backward pass per example, for models with modules that `by_batches` does not know.
+
+The model is in eval mode and computes in fp32, whatever the run's precision. Shapes: B sentences, L positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchcrf import CRF
+
+from xclrun.data.encode import length_sorted_batches
+from xclrun.model.heads import ClassHead
+from xclrun.strategy.shared.passes import evaluating
+
+if TYPE_CHECKING:
+    from xclrun.data.encode import Encoded
+    from xclrun.model.network import Model
+
+# Sentences in a batch: of a layer of 3072 × 768 weights, their gradients take 150 MB.
+BATCH = 16
+
+# Parameter → sum over examples of its squared gradient, same shape.
+Sums = dict[Tensor, Tensor]
+
+
+class Unknown(Exception):
+    """The model has a module whose per-example gradients `by_batches` cannot tell."""
+
+
+def diagonal_fisher(model: Model, sentences: Encoded, device: torch.device) -> dict[str, Tensor]:
+    """Return parameter name → diagonal Fisher information over all sentences, same shape, float32 on the device.
+
+    Parameters that are frozen, or that do not enter the loss, are left out.
+    """
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    with evaluating(model):
+        try:
+            sums = by_batches(model, sentences, device)
+        except Unknown:
+            sums = one_by_one(model, sentences, device)
+    return {names[parameter]: total / len(sentences) for parameter, total in sums.items()}
+
+
+def one_by_one(model: Model, sentences: Encoded, device: torch.device) -> Sums:
+    """Return the sums by a backward pass per example."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    sums: Sums = {}
+    for index in range(len(sentences)):
+        loss = model.loss(sentences.batch(np.array([index])).to(device))
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                _add(sums, parameter, gradient.square())
+    return sums
+
+
+def by_batches(model: Model, sentences: Encoded, device: torch.device) -> Sums:
+    """Return the sums by a backward pass per batch.
+
+    Raises:
+        Unknown: a module with parameters is not one of `_SQUARES`, is used twice in a forward pass, or shares a weight.
+    """
+    owned = [p for module in _trained(model) for p in module.parameters(recurse=False)]
+    if len(set(owned)) < len(owned) or any(_kind(module) not in _SQUARES for module in _trained(model)):
+        raise Unknown
+    sums: Sums = {}
+    for indices in length_sorted_batches(sentences.lengths, BATCH):
+        batch = sentences.batch(indices).to(device)
+        calls = _Calls(model, batch.size)
+        with calls:
+            # Of the mean over sentences, their sum: so that a sentence's gradient is its own.
+            total = model.loss(batch) * batch.size
+        for module, inputs, gradient in calls.gradients(total):
+            for parameter, squares in _SQUARES[_kind(module)](module, inputs, gradient):
+                if parameter.requires_grad:
+                    _add(sums, parameter, squares)
+    return sums
+
+
+def _add(sums: Sums, parameter: Tensor, squares: Tensor) -> None:
+    sums[parameter] = sums[parameter].add_(squares) if parameter in sums else squares.clone()
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    """Return as what a module counts: a class head without cosines is a linear layer."""
+    return nn.Linear if isinstance(module, ClassHead) and module.scale is None else type(module)
+
+
+def _trained(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules with trained parameters of their own."""
+    return (m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False)))
+
+
+class _Calls(ExitStack):
+    """Notes inputs and outputs of all modules with trained parameters while it is entered."""
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.noted: dict[nn.Module, tuple[tuple[Any, ...], Tensor]] = {}
+        for module in _trained(model):
+            if isinstance(module, nn.Embedding):
+                self._hold(module.register_forward_pre_hook(self._expand))
+            self._hold(module.register_forward_hook(self._note, with_kwargs=True))
+
+    def _hold(self, handle: Any) -> None:
+        self.callback(handle.remove)
+
+    def _expand(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        # Positions are looked up once for all sentences; here each sentence needs its own.
+        return (inputs[0].expand(self.size, -1),)
+
+    def _note(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
+        if module in self.noted:
+            raise Unknown
+        self.noted[module] = ((*inputs, *named.values()), output)
+
+    def gradients(self, total: Tensor) -> Iterator[tuple[nn.Module, tuple[Any, ...], Tensor]]:
+        """Yield (module, its inputs, gradient of ``total`` at its output) of the modules that ``total`` depends on."""
+        outputs = [output for _, output in self.noted.values()]
+        found = torch.autograd.grad(total, outputs, allow_unused=True)
+        for (module, (inputs, _)), gradient in zip(self.noted.items(), found, strict=True):
+            if gradient is not None:
+                yield module, tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs), gradient
+
+
+# Per kind of module: (module, inputs, gradient at the output) → (parameter, Σ over examples of squared gradients).
+Squares = Iterator[tuple[Tensor, Tensor]]
+
+
+def _positions(x: Tensor) -> Tensor:
+    """Return (B, …, H) as (B, L, H)."""
+    return x.reshape(x.shape[0], -1, x.shape[-1])
+
+
+def _linear(module: nn.Linear, inputs: Sequence[Tensor], gradient: Tensor) -> Squares:
+    x, g = _positions(inputs[0]), _positions(gradient)
+    yield module.weight, torch.bmm(g.transpose(1, 2), x).square_().sum(dim=0)
+    if module.bias is not None:
+        yield module.bias, g.sum(dim=1).square().sum(dim=0)
+
+
+def _layer_norm(module: nn.LayerNorm, inputs: Sequence[Tensor], gradient: Tensor) -> Squares:
+    normal = functional.layer_norm(inputs[0], module.normalized_shape, eps=module.eps)
+    yield module.weight, _positions(gradient * normal).sum(dim=1).square().sum(dim=0)
+    yield module.bias, _positions(gradient).sum(dim=1).square().sum(dim=0)
+
+
+def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor) -> Squares:
+    ids, rows = inputs[0], module.num_embeddings
+    # The same piece twice in a sentence is one gradient: those of each (sentence, piece) are summed before squaring.
+    sentence = torch.arange(len(ids), device=ids.device).unsqueeze(1)
+    pairs, where = (sentence * rows + ids).unique(return_inverse=True)
+    summed = gradient.new_zeros(len(pairs), gradient.shape[2]).index_add_(0, where.flatten(), gradient.flatten(0, 1))
+    pieces = pairs % rows
+    if module.padding_idx is not None:
+        summed[pieces == module.padding_idx] = 0.0
+    yield module.weight, torch.zeros_like(module.weight).index_add_(0, pieces, summed.square_())
+
+
+def _crf(module: CRF, inputs: Sequence[Any], gradient: Tensor) -> Squares:
+    emissions, tags, mask = inputs[:3]
+    parameters = [module.start_transitions, module.transitions, module.end_transitions]
+    own = [p.detach().expand(len(tags), *p.shape).clone().requires_grad_() for p in parameters]
+    with torch.enable_grad():
+        likelihood = crf_log_likelihood(emissions, tags, mask, *own)
+    for parameter, found in zip(parameters, torch.autograd.grad(likelihood, own, gradient), strict=True):
+        yield parameter, found.square().sum(dim=0)
+
+
+def crf_log_likelihood(
+    emissions: Tensor, tags: Tensor, mask: Tensor, start: Tensor, transitions: Tensor, end: Tensor
+) -> Tensor:
+    """Return ln p(tags) of each sentence, (B,), by a linear-chain CRF of its own for each sentence.
+
+    Args:
+        emissions: (B, W, T).
+        tags, mask: (B, W), words packed to the left.
+        start, end: (B, T).
+        transitions: (B, T, T), from row to column.
+    """
+    rows = torch.arange(len(tags), device=tags.device)
+    words = mask.to(emissions.dtype)
+    last = tags[rows, mask.sum(dim=1) - 1]
+    gold = start[rows, tags[:, 0]] + end[rows, last]
+    gold = gold + (emissions.gather(2, tags.unsqueeze(2)).squeeze(2) * words).sum(dim=1)
+    gold = gold + (transitions[rows.unsqueeze(1), tags[:, :-1], tags[:, 1:]] * words[:, 1:]).sum(dim=1)
+    score = start + emissions[:, 0]
+    for i in range(1, emissions.shape[1]):
+        further = (score.unsqueeze(2) + transitions).logsumexp(dim=1) + emissions[:, i]
+        score = torch.where(mask[:, i : i + 1], further, score)
+    return gold - (score + end).logsumexp(dim=1)
+
+
+_SQUARES: dict[type[nn.Module], Callable[..., Squares]] = {
+    nn.Linear: _linear,
+    nn.LayerNorm: _layer_norm,
+    nn.Embedding: _embedding,
+    CRF: _crf,
+}

@@ -1,0 +1,243 @@
+"""The replay memory: which training sentences of the languages seen so far are kept, and the strategies that keep one.
+
+A memory holds indices into the training splits, never copies of sentences. Its size is a total; every seen language
+has an equal share (CCL, section 3.2). Random numbers are arguments.
+
+Which sentences fill a share is a ranking of the language's training split, most wanted first; a share is its beginning,
+so a share that shrinks when a language joins drops what the smaller share would never have had:
+
+- ``reservoir``: a random order, so that every share is a uniform sample (CCL; Vitter 1985).
+- ``ring``: equally many of each class, the latest in the training split (Chaudhry et al. 2019, "On tiny episodic
+  memories in continual learning", section 4, "ring buffer": one first-in-first-out buffer per class).
+- ``herding``: equally many of each class, chosen one by one so that their mean stays nearest to the mean of the class
+  (Rebuffi et al. 2017, "iCaRL", algorithm 4), in the space of the encoder's [CLS] after the hop, scaled to length 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from omegaconf import MISSING
+
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop
+from xclrun.strategy.base import Context, Length, State
+from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
+
+if TYPE_CHECKING:
+    from xclrun.core.task import Task
+    from xclrun.data.encode import Encoded
+
+
+class MemorySelection(Enum):
+    reservoir = "reservoir"
+    ring = "ring"
+    herding = "herding"
+
+
+def ring(labels: np.ndarray) -> np.ndarray:
+    """Return all indices of ``labels`` (n,): the latest of every class first, then the second latest of every class, …
+
+    Among equals the later index comes first.
+    """
+    latest_first = np.arange(len(labels))[::-1]
+    return latest_first[np.argsort(_turns(labels[latest_first]), kind="stable")]
+
+
+def herding(labels: np.ndarray, features: np.ndarray, limit: int | None = None) -> np.ndarray:
+    """Return indices of ``labels`` (n,), best first and the classes in turn (larger classes first in each turn).
+
+    Within a class, the k-th index is the one that brings the mean of the first k features (unit vectors along the rows
+    of ``features``, (n, H)) nearest to the mean of the class; of equals the lower index.
+
+    Args:
+        limit: how many indices are needed; None: all.
+    """
+    unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    classes, counts = np.unique(labels, return_counts=True)
+    chosen: list[np.ndarray] = []
+    for label in classes[np.argsort(-counts, kind="stable")]:
+        members = np.flatnonzero(labels == label)
+        chosen.append(members[_nearest_to_mean(unit[members], len(labels) if limit is None else limit)])
+    indices = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+    return indices[np.argsort(_turns(labels[indices]), kind="stable")][:limit]
+
+
+def _turns(labels: np.ndarray) -> np.ndarray:
+    """Return of each element how many of the same class stand before it."""
+    order = np.argsort(labels, kind="stable")
+    _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    turns = np.empty(len(labels), np.int64)
+    turns[order] = np.arange(len(labels)) - np.repeat(first, counts)
+    return turns
+
+
+def _nearest_to_mean(unit: np.ndarray, limit: int) -> np.ndarray:
+    """Return the order in which herding picks the rows of ``unit`` (n, H), unit vectors; at most ``limit`` of them."""
+    mean, total = unit.mean(axis=0), np.zeros(unit.shape[1])
+    left, picked = np.ones(len(unit), bool), []
+    for k in range(1, min(limit, len(unit)) + 1):
+        # |mean − (total + u) / k|² is smallest where (k · mean − total) · u is largest, since |u| = 1.
+        index = int(np.argmax(np.where(left, unit @ (k * mean - total), -np.inf)))
+        left[index], total = False, total + unit[index]
+        picked.append(index)
+    return np.array(picked, np.int64)
+
+
+class BalancedMemory:
+    """A memory of ``size`` sentences in all, shared equally by the languages seen.
+
+    When a language joins, the shares of the others shrink. A prefix of a uniformly permuted sample is again a uniform
+    sample, so dropping from the end is what a reservoir with a smaller bound would have kept.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.kept: dict[str, np.ndarray] = {}
+
+    def add(self, language: str, available: int, generator: np.random.Generator) -> None:
+        """Take in a uniform random sample of a language with ``available`` training sentences."""
+        self.admit(language, generator.permutation(available))
+
+    def admit(self, language: str, ranking: np.ndarray) -> None:
+        """Take in the first of a language's ranked training sentences, and shrink the others to the new share."""
+        shares = self.shares([*self.kept, language])
+        self.kept = {name: indices[: shares[name]] for name, indices in self.kept.items()}
+        self.kept[language] = ranking[: shares[language]]
+
+    def shares(self, languages: list[str]) -> dict[str, int]:
+        """Return language → number of sentences it may keep; what does not divide evenly goes to the earliest."""
+        share, rest = divmod(self.size, len(languages))
+        return {language: share + (i < rest) for i, language in enumerate(languages)}
+
+    def draw(self, language: str, count: int, generator: np.random.Generator) -> np.ndarray:
+        """Return ``count`` distinct indices of ``language`` at random, or all where it has fewer."""
+        return self.kept[language][self.draw_rows(language, count, generator)]
+
+    def draw_rows(self, language: str, count: int, generator: np.random.Generator) -> np.ndarray:
+        """Return where in ``kept[language]`` the indices of `draw` stand."""
+        available = len(self.kept[language])
+        return generator.choice(available, size=min(count, available), replace=False)
+
+    def draw_from_all(self, count: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return language → distinct indices, ``count`` in all (or all), drawn uniformly from the whole memory."""
+        ends = np.cumsum([len(indices) for indices in self.kept.values()])
+        drawn = np.sort(generator.choice(len(self), size=min(count, len(self)), replace=False))
+        parts = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
+        starts = [0, *ends[:-1]]
+        rows = zip(self.kept.items(), parts, starts, strict=True)
+        return {language: indices[part - start] for (language, indices), part, start in rows if len(part)}
+
+    def __len__(self) -> int:
+        return sum(len(indices) for indices in self.kept.values())
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the memory as JSON-able facts, languages in the order in which they came."""
+        return {"size": self.size, "kept": [[language, indices.tolist()] for language, indices in self.kept.items()]}
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> BalancedMemory:
+        """Rebuild a memory from `to_facts`."""
+        memory = cls(facts["size"])
+        memory.kept = {language: np.array(indices, dtype=np.int64) for language, indices in facts["kept"]}
+        return memory
+
+
+@dataclass
+class MemorySettings(ExpandableSettings):
+    memory: int = MISSING
+    every_k: int = MISSING
+    selection: MemorySelection = MemorySelection.reservoir
+
+
+Settings = TypeVar("Settings", bound=MemorySettings)
+
+
+class MemoryStrategy(Expandable[Settings]):
+    """Base of the strategies that keep a balanced memory, filled after each hop and used in the later ones."""
+
+    def __init__(self, settings: Settings) -> None:
+        if settings.memory < 0:
+            raise UsageError(f"strategy.memory={settings.memory}: must be a number of sentences of at least 0")
+        if settings.every_k < 1:
+            raise UsageError(f"strategy.every_k={settings.every_k}: must be a number of mini-batches of at least 1")
+        super().__init__(settings)
+        self.memory = BalancedMemory(settings.memory)
+
+    def active(self) -> bool:
+        """Whether the settings let the strategy do anything at all."""
+        return self.settings.memory > 0
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        # The memory is empty in the first training.
+        return self.described() if hop.depth > 1 and self.active() else super().signature(hop)
+
+    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
+        return self.described() if self.active() else None
+
+    def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
+        k, name = self.settings.every_k, self.settings.name
+        # In the first training there is nothing to remember yet.
+        later = [length for length in lengths if length.hop.depth > 1]
+        without = [length.steps for length in later if length.steps < k]
+        if not self.active() or not without:
+            return ()
+        steps = f"{min(without)}" if len(set(without)) == 1 else f"{min(without)} to {max(without)}"
+        total, sentences = sum(length.steps // k for length in later), sum(length.sentences for length in lengths)
+        room = self.settings.memory >= sentences
+        everything = f"; strategy.memory={self.settings.memory} has room for all {sentences} sentences"
+        return [
+            f"strategy={name}: the memory is not used in {len(without)} of the {len(later)} hops after the first: "
+            f"strategy.every_k={k}, and they have {steps} steps; "
+            f"expected times in the whole run, for each language seen: {total}{everything if room else ''}"
+        ]
+
+    def relied_on(self, hop: Hop) -> Sequence[int]:
+        # What is remembered of a language goes through its own parts.
+        return range(1, hop.index) if self.settings.expansion is not None and self.active() else ()
+
+    def due(self, step: int) -> list[str]:
+        """Return the languages that are replayed at a step: those with a memory, at every k-th step."""
+        if step % self.settings.every_k:
+            return []
+        return [language for language, kept in self.memory.kept.items() if len(kept)]
+
+    def end_hop(self, context: Context) -> None:
+        for language in context.hop.train:
+            self.memory.admit(language, self._ranking(language, context))
+
+    def unfit(self, task: Task) -> str | None:
+        if task.label is None and self.settings.selection in (MemorySelection.ring, MemorySelection.herding):
+            return f"strategy.selection={self.settings.selection.value} chooses by class, and this task has none"
+        return super().unfit(task)
+
+    def _ranking(self, language: str, context: Context) -> np.ndarray:
+        train, selection = context.train[language], self.settings.selection
+        if selection is MemorySelection.ring:
+            return ring(train.labels)
+        if selection is MemorySelection.herding:
+            return herding(train.labels, _features(train, context), self.settings.memory)
+        return context.generator("memory", language).permutation(len(train))
+
+    def footprint(self) -> dict[str, int]:
+        kept = sum(tensor.nbytes for tensor in self.state_dict().tensors.values())
+        return {"examples": len(self.memory), "bytes": kept + sum(i.nbytes for i in self.memory.kept.values())}
+
+    def state_dict(self) -> State:
+        return State(facts=self.memory.to_facts())
+
+    def load_state_dict(self, state: State) -> None:
+        self.memory = BalancedMemory.from_facts(state.facts)
+
+
+def _features(train: Encoded, context: Context) -> np.ndarray:
+    """Return the encoder's [CLS] of all sentences, (n, H) float64."""
+    from xclrun.strategy.shared.passes import outputs
+
+    passes = [(indices, output.cls.double().cpu().numpy()) for indices, output in outputs(context, train)]
+    order = np.argsort(np.concatenate([indices for indices, _ in passes]))
+    return np.concatenate([cls for _, cls in passes])[order]

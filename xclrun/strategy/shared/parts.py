@@ -1,0 +1,107 @@
+"""Language-specific parts of the model: each language has values of its own of some parameters, and shares the others.
+
+CCL, section 3.2 ("model expansion"). The model holds one set of values at a time, so it needs no more memory on the
+device than plain fine-tuning. A hop starts with its language's parts as they were before any fine-tuning, and with the
+shared parameters of the hop before. In evaluation a language that was seen is served by its parts as they were after
+its hop, one that was not by those of hop 0. A language's parts lie once in the store: in the weights of its hop.
+
+Strategies that come back to an earlier language while another is learnt (`xclrun.strategy.shared.expansion`) do so
+through `LanguageParts.through`, in which its frozen parts stand in for the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop, Stream
+from xclrun.strategy.base import Context, Library, Settings, Strategy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xclrun.model import Model
+
+Result = TypeVar("Result")
+
+# Beginnings of the names of the model's parameters.
+BODY = ("encoder.",)
+EMBEDDINGS = ("encoder.embeddings.",)
+LAYERS = ("encoder.encoder.layer.",)
+HEADS = ("intent.", "pooler.", "classifier.", "tagger.")
+
+
+def layer(number: int) -> str:
+    """Return how the names of the parameters of an encoder's layer begin; layers count from 1."""
+    return f"encoder.encoder.layer.{number - 1}."
+
+
+class LanguageParts(Strategy[Settings]):
+    """Base of the strategies whose model has language-specific parts.
+
+    Attributes:
+        parts: how the names of the language-specific parameters begin.
+        encodes_alone: whether nothing that is trained in the encoder is shared.
+    """
+
+    parts: tuple[str, ...]
+    encodes_alone: ClassVar[bool] = False
+
+    def language_specific(self, parameter: str) -> bool:
+        return parameter.startswith(self.parts)
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        # In the first training all parts start from hop 0, as in plain fine-tuning.
+        return self.described() if hop.depth > 1 else {}
+
+    def serving_signature(self, hop: Hop) -> dict[str, Any]:
+        # Before fine-tuning all languages have the same parts.
+        return self.described() if hop.depth else {}
+
+    def recalled(self, hop: Hop) -> Sequence[int]:
+        return range(1, hop.index + 1)
+
+    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        self.model, self.library = model, library
+        self.hop_of = {language: hop.index for hop in stream.hops for language in hop.train}
+        self.initial = {k: v.clone() for k, v in model.state_dict().items() if self.language_specific(k)}
+        self.held: dict[str, Mapping[str, Tensor]] = {}
+        if not self.initial:
+            raise UsageError(f"strategy={self.settings.name}: the model has no {' or '.join(self.parts)}…")
+
+    def first_parts(self, language: str) -> Mapping[str, Tensor]:
+        """Return the parts with which a language's hop starts."""
+        return self.initial
+
+    def begin_hop(self, context: Context) -> None:
+        self.held.clear()
+        [language] = context.hop.train
+        self._choose(self.first_parts(language))
+
+    def through(self, language: str, model: Model, function: Callable[[Model], Result]) -> Result:
+        """Return ``function`` of a model with the parts of a language that was learnt before, which are frozen.
+
+        The parts are read once per hop, and lie where the model does. The model's own stay as they are, and get no
+        gradients.
+        """
+        from xclrun.model.substitute import with_weights
+
+        if language not in self.held:
+            found = self.library.tensors(self.hop_of[language], list(self.initial))
+            device = next(model.parameters()).device
+            self.held[language] = {name: tensor.to(device) for name, tensor in found.items()}
+        return with_weights(model, self.held[language], function)
+
+    def for_language(self, language: str, seen: Sequence[str]) -> None:
+        self.held.clear()
+        if language in seen:
+            self._choose(self.library.tensors(self.hop_of[language], list(self.initial)))
+        else:
+            self._choose(self.initial)
+
+    def _choose(self, values: Mapping[str, Tensor]) -> None:
+        """Give the language-specific parameters these values, in place."""
+        own = self.model.state_dict()
+        for name, value in values.items():
+            own[name].copy_(value)
