@@ -1,3 +1,13 @@
-"""xclrun: cross-lingual continual learning experiments, from one command to a reviewed table."""
+"""xclrun: cross-lingual continual learning, from one command to a table that a reviewer believes.
+
+A *run* is one composed job: a dataset, an order of its languages, a strategy against forgetting and a seed. Its
+*stream* is a sequence of *hops*: train on one language, then evaluate on all; hop 0 is the model before any
+fine-tuning. What a hop predicts is stored; a *metric* (intent accuracy) scores it, the scores after every hop make a
+*score matrix*, and *measures* (forgetting, transfer) are computed from that. A *stage* is the training of one hop,
+shared by all runs that agree on everything before it. A *sweep* is a named set of runs, a *report* the tables and
+figures over them.
+
+All words: docs/glossary.md. Which room of the code does what: docs/architecture.md.
+"""
 
 __version__ = "0.1.0"

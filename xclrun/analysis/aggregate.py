@@ -1,7 +1,7 @@
 """Many runs → one table in long form: meta-metrics per order, and averaged over orders and seeds.
 
 A value is the mean over orders of the means over the runs of each order; where one of the runs does not have it, it is
-``n/a`` with the reason, never the mean of the others. METRICS.md, "From the score matrix".
+``n/a`` with the reason, never the mean of the others. docs/metrics.md, "From the score matrix".
 """
 
 from __future__ import annotations

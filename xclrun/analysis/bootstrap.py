@@ -1,4 +1,4 @@
-"""Bootstrap of scores and meta-metrics by sums over per-sentence counts. CCL App. C.3; METRICS.md, "Bootstrap".
+"""Bootstrap of scores and meta-metrics by sums over per-sentence counts. CCL App. C.3; docs/metrics.md, "Bootstrap".
 
 A base score is a ratio of two sums over test sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP +
 FN). A resample draws each sentence some number of times; so all scores of a language in all resamples are two matrix

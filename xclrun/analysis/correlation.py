@@ -1,6 +1,6 @@
 """Rank and linear correlations: ours with published numbers, and few-shot gains with what languages have in common.
 
-FS = "A Closer Look at Few-Shot Crosslingual Transfer" §5. METRICS.md, "Significance".
+FS = "A Closer Look at Few-Shot Crosslingual Transfer" §5. docs/metrics.md, "Significance".
 """
 
 from __future__ import annotations

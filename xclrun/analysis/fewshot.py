@@ -172,7 +172,7 @@ def common(scores: pd.DataFrame) -> pd.DataFrame:
 def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:
     """Return the scores of one task, source and K as tests take them: what all ``strategies`` have of a language.
 
-    Blocks are (language, bucket, seed); replicates are languages, or the buckets of one (METRICS.md, "Significance").
+    Blocks are (language, bucket, seed); replicates: languages, or the buckets of one (docs/metrics.md, "Significance").
     A single bucket of one language is a single replicate, the mean over its seeds: these say nothing of others.
 
     Returns:

@@ -1,4 +1,4 @@
-"""From prediction rows to the score matrix R. METRICS.md, "Base scores"."""
+"""From prediction rows to the score matrix R. docs/metrics.md, "Base scores"."""
 
 from __future__ import annotations
 

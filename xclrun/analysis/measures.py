@@ -1,4 +1,4 @@
-"""The meta-metrics of one run by name, or why a run does not have one. METRICS.md, "From the score matrix"."""
+"""The meta-metrics of one run by name, or why a run does not have one. docs/metrics.md, "From the score matrix"."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ NaN is "not measured": a result is NaN where one of its inputs is. Entries that 
 the last language, transfer to the first) are NaN too, and the mean over the others does not count them.
 
 Sources: CCL = "Cross-lingual Continual Learning" §2.5 and App. C.3; LL = "Towards a robust experimental framework for
-lifelong language learning" §4.2, after Chaudhry et al. 2018; GEM = Lopez-Paz & Ranzato 2017. METRICS.md, "From the
+lifelong language learning" §4.2, after Chaudhry et al. 2018; GEM = Lopez-Paz & Ranzato 2017. docs/metrics.md, "From the
 score matrix".
 """
 

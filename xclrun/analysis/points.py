@@ -1,7 +1,7 @@
 """Evaluation points inside hops (``evaluate.every_examples``): learning curves, and what other checkpoints had scored.
 
 Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2 (AULTC); ED = "Don't Use
-English Dev" §4, §7 (selected and oracle scores, spread, directional agreement). METRICS.md. Scores are fractions.
+English Dev" §4, §7 (selected and oracle scores, spread, directional agreement). docs/metrics.md. Scores are fractions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reference scores M of a run: how well each language does when it is learnt alone (glossary: *reference scores*)."""
+"""Reference scores M of a run: how well each language does when it is learnt alone (docs/glossary.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checkpoint selection after the fact: what a score would be had another dev set chosen the evaluation point.
 
 Every function takes the dev and test scores of the P evaluation points of one hop in N languages, shape (..., P, N),
-fractions. Source: "Don't Use English Dev" §4 and §7 (ED); METRICS.md, "Checkpoint selection".
+fractions. Source: "Don't Use English Dev" §4 and §7 (ED); docs/metrics.md, "Checkpoint selection".
 """
 
 from __future__ import annotations

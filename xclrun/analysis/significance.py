@@ -1,4 +1,4 @@
-"""Do strategies differ? Tests over replicates. METRICS.md, "Significance".
+"""Do strategies differ? Tests over replicates. docs/metrics.md, "Significance".
 
 A replicate is an order: strategies interact with orders, so seeds of one order are no further evidence about other
 orders, and are averaged first (`Replicates.averaged`). Every strategy has run every replicate: replicates are blocks.

@@ -2,7 +2,7 @@
 seqeval.
 
 A sentence gives three counts (TP, FP, FN); micro F1 over a test set is the F1 of their sums, so resamples are sums.
-METRICS.md, "Base scores".
+docs/metrics.md, "Base scores".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tasks: what is predicted, from which labels, by which heads, and how it is scored and called.
 
 This is the one place that says what a task's name means; the rest of the program asks a `Task` or a `Metric`. The base
-scores are defined in the design's METRICS ("Base scores"):
+scores are defined in docs/metrics.md ("Base scores"):
 
 | task | an example has | heads | metrics |
 |---|---|---|---|

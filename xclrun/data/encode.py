@@ -1,8 +1,8 @@
 """Examples as word pieces, and batches of them as padded tensors.
 
 Every distinct word is tokenised once; a sentence is its words' pieces between the tokenizer's special ones, which is
-what ``tokenizer(words, is_split_into_words=True)`` gives. A word's label sits on its first or last piece (METRICS,
-"sub-word labels"), or on its first with a tag of its own, X, on all others (``all``: the CCL authors' public code).
+what ``tokenizer(words, is_split_into_words=True)`` gives. A word's label sits on its first or last piece, or on its
+first with a tag of its own, X, on all others (``all``: the CCL authors' public code). docs/metrics.md, "Base scores".
 Rows of different lengths lie end to end in flat arrays (`Ragged`), so that a batch takes a few array operations.
 
 Shapes: n examples, B examples of a batch, L word pieces, W words that the model sees.

@@ -23,7 +23,7 @@ class Example:
 
     Attributes:
         id: unique within (language, split); stable between runs, so that resamples can be paired.
-        language: key of the part of the dataset it belongs to (glossary: *language*).
+        language: key of the part of the dataset it belongs to (docs/glossary.md).
         tokens: the words, in order; never empty.
         label: intent or class name; None where the task has none.
         tags: one tag per word, in BIO where tags are spans (``O``, ``B-location``, ``I-location``); None where the
@@ -72,7 +72,7 @@ class Dataset:
 
     Attributes:
         name: name in conf (``mini``, ``mtop``, …).
-        task: name of the task (glossary: *task*); `kind` is what that means.
+        task: name of the task (docs/glossary.md); `kind` is what that means.
         languages: keys, in the order of the config.
         splits: (language, split) → examples.
         notes: counts that a manifest must tell, for example ``{"skipped": {"de/train": 2}}``.

@@ -1,4 +1,4 @@
-"""Tests of what is tuned: do strategies of few-shot transfer differ? METRICS.md, "Significance".
+"""Tests of what is tuned: do strategies of few-shot transfer differ? docs/metrics.md, "Significance".
 
 At each K blocks are target languages, buckets and seeds averaged first; of a single language they are its buckets.
 """

@@ -1,0 +1,116 @@
+"""The documentation says what the code does: every name it must define, every place it points to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from xclrun.analysis.measures import MEASURES
+from xclrun.core.task import METRICS, task_of
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = sorted([REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")])
+
+
+def slugged(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(page: Path) -> list[tuple[int, str]]:
+    return [(len(marks), text) for marks, text in re.findall(r"^(#+) (.+)$", prose(page), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(page))):
+        if target.startswith(("http://", "https://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in [slugged(text) for _, text in headings(there)], f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_no_heading_is_without_content(page: Path) -> None:
+    found = re.split(r"^(#+) .+$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    levels, bodies = [len(marks) for marks in found[::2]], found[1::2]
+    for k, (level, body) in enumerate(zip(levels, bodies, strict=True)):
+        deeper = k + 1 < len(levels) and levels[k + 1] > level
+        assert body.strip() or deeper, f"{page.name}: heading {k + 1}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in PAGES:
+        if page.parent != REPOSITORY and page.name != "index.md":
+            assert f"]({page.relative_to(REPOSITORY / 'docs')})" in index, page
+
+
+def test_what_code_says_of_pages_is_there() -> None:
+    """Docstrings that name a page, and its heading, name one that exists."""
+    named = 0
+    for path in REPOSITORY.glob("xclrun/**/*.py"):
+        for name, heading in re.findall(r'(docs/[\w/]+\.md)(?:,?\s+\(?"([^"]+)")?', path.read_text(encoding="utf-8")):
+            page = REPOSITORY / name
+            assert page.is_file(), f"{path}: {name}"
+            if heading:
+                wanted = " ".join(heading.split())
+                assert wanted in [text for _, text in headings(page)], f"{path}: {name}, {wanted}"
+            named += 1
+    assert named > 10
+    assert not [p for p in REPOSITORY.glob("xclrun/**/*.py") if re.search(r"\bMETRICS\.md|\bGLOSSARY", p.read_text())]
+
+
+def rows(page: str, heading: str) -> dict[str, list[str]]:
+    """Return the first table under a heading: first cell, without marks, → the other cells."""
+    text = prose(REPOSITORY / "docs" / page).split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {first.strip("|` *"): rest for first, *rest in cells}
+
+
+def test_every_metric_and_measure_is_defined() -> None:
+    metrics = rows("metrics.md", "Base scores")
+    assert list(metrics) == [metric.name for metric in METRICS]
+    for metric in METRICS:
+        assert metrics[metric.name][0] == metric.short
+        task, _, tags_are = metrics[metric.name][1].replace("`", "").partition(", tags_are=")
+        assert metric in task_of(task, tags_are or "spans").metrics(tagged=True)
+    assert list(rows("metrics.md", "From the score matrix")) == list(MEASURES)
+
+
+def test_the_glossary_has_each_word_once() -> None:
+    text = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", text, re.MULTILINE)
+    assert len(words) == len(set(words))
+    assert {"task", "hop", "stage", "metric", "measure", "predictions", "lease"} <= set(words)
+
+
+def test_the_picture_of_the_house_is_what_imports_are_checked_by() -> None:
+    """The floors of docs/architecture.md are the layers of the import contract, and each room is there."""
+    contract = re.search(r"^layers = \[(.*?)^\]", (REPOSITORY / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    assert contract
+    layers = re.findall(r'"(.+?)"', contract[1])
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    picture = re.search(r"```text\n(.*?)```", page, re.DOTALL)
+    assert picture
+    floors: list[list[str]] = []
+    for line in picture[1].splitlines():
+        beside, room = re.fullmatch(r" +(\| )?(\w+) +\S.*", line).groups()  # type: ignore[union-attr]
+        if beside:
+            floors[-1].append(room)
+        else:
+            floors.append([room])
+    assert [sorted(floor) for floor in floors] == [sorted(layer.split(" | ")) for layer in layers]
+    rooms = {path.stem for path in (REPOSITORY / "xclrun").glob("[!.]*") if path.suffix in ("", ".py")}
+    assert {room for floor in floors for room in floor} == rooms - {"__init__", "__pycache__", "conf", "sweeps"}
