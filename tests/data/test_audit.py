@@ -7,7 +7,7 @@ import pytest
 from xclrun.cli import main
 from xclrun.data.audit import coverage, overlaps, pieces
 from xclrun.data.example import Dataset, Example
-from xclrun.data.mini import LANGUAGES, read
+from xclrun.data.readers.mini import LANGUAGES, read
 
 
 def example(id: str, language: str, text: str, label: str = "a", tags: tuple[str, ...] | None = None) -> Example:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from omegaconf import OmegaConf
 from xclrun.config.schema import DatasetConfig, TagsAre
 from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Dataset, Example
-from xclrun.data.load import READERS, load_dataset, subset
+from xclrun.data.load import load_dataset, subset
+from xclrun.data.readers import read
 from xclrun.data.readers.files import LONGEST_WORD
 
 from .conftest import mtop_line
@@ -246,16 +246,15 @@ def test_a_word_of_a_megabyte_and_what_is_no_file_are_refused(
 
     for split in SPLITS:
         path = write(split, LONGEST_WORD)
-    read = partial(READERS[reader], cfg)
-    assert len(read()[0]["en", "dev"]) == 1
+    assert len(read(cfg)[0]["en", "dev"]) == 1
     path = write("dev", LONGEST_WORD + 1)
     with pytest.raises(UsageError, match=rf"^{path}:2: a word of 20,001 characters; 20,000 are allowed$"):
-        read()
+        read(cfg)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(UsageError, match=rf"^{path}: is a pipe, a socket or a device, and no file$"):
-        read()
+        read(cfg)
     path.unlink()
     path.symlink_to("/dev/zero")
     with pytest.raises(UsageError, match=rf"^{path}: is a pipe, a socket or a device, and no file$"):
-        read()
+        read(cfg)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError
+from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.example import SPLITS, Example
-from xclrun.data.readers import mtop
-from xclrun.data.readers.files import BadRow
+from xclrun.data.readers import mtop, read
+from xclrun.data.readers.files import BadRow, Place
 
 from .conftest import mtop_line
 
@@ -22,7 +23,13 @@ Root = Callable[..., Path]
 
 
 def parse(line: str) -> Example:
-    return mtop.parse_line(line.encode(), "en", "test-17")[0]
+    return mtop.parse(line, Place("en", "test", 17, INTENT_SLOTS))
+
+
+def parse_and_count(line: str) -> tuple[Example, int]:
+    """Return the example, and how many of its slots begin or end inside a word."""
+    place = Place("en", "test", 17, INTENT_SLOTS)
+    return mtop.parse(line, place), place.odd["slots_inside_words"]
 
 
 def test_a_line_with_an_id() -> None:
@@ -79,7 +86,7 @@ def test_tags_are_right_in_any_unit_of_offsets(words: list[str], data: st.DataOb
         spans = [{"start": s, "length": n} for s, n in zip(starts, lengths, strict=True)]
         column = ",".join(f"{starts[first]}:{starts[last - 1] + lengths[last - 1]}:SL:S" for first, last in slots)
         tokens = json.dumps({"tokens": words, "tokenSpans": spans})
-        example, inside = mtop.parse_line(mtop_line(utterance, column, json_tokens=tokens).encode(), "en", "1")
+        example, inside = parse_and_count(mtop_line(utterance, column, json_tokens=tokens))
         assert (list(example.tags or ()), inside) == (expected, 0)
 
 
@@ -95,7 +102,7 @@ def test_tags_are_right_in_any_unit_of_offsets(words: list[str], data: st.DataOb
     ],
 )
 def test_a_slot_covers_every_token_that_it_overlaps(slots: str, tags: tuple[str, ...], inside: int) -> None:
-    example, count = mtop.parse_line(mtop_line("abcd efgh ij", slots).encode(), "en", "1")
+    example, count = parse_and_count(mtop_line("abcd efgh ij", slots))
     assert (example.tags, count) == (tags, inside)
 
 
@@ -143,7 +150,7 @@ def test_bad_lines_are_named_by_path_and_line(config: Config, mtop_root: Root) -
     path = mtop_root("en") / "en" / "train.txt"
     path.write_bytes(mtop_line(id="a").encode() + b"\n\xff\n")
     with pytest.raises(UsageError) as error:
-        mtop.read(config())
+        read(config())
     assert str(error.value) == f"{path}:2: not UTF-8 (byte 1 of the line)"
 
 
@@ -151,7 +158,7 @@ def test_bad_lines_are_skipped_and_counted(config: Config, mtop_root: Root) -> N
     path = mtop_root("de", "en") / "en" / "train.txt"
     lines = [mtop_line(id="a").encode(), b"bad", b"\xff", mtop_line(id="a").encode(), mtop_line(id="b").encode()]
     path.write_bytes(b"\n".join(lines))
-    splits, notes = mtop.read(config(on_bad_line=OnBadLine.skip))
+    splits, notes = read(config(on_bad_line=OnBadLine.skip))
     assert [e.id for e in splits["en", "train"]] == ["a", "b"]
     assert notes == {"skipped": {"en/train": 3}}
 
@@ -159,7 +166,7 @@ def test_bad_lines_are_skipped_and_counted(config: Config, mtop_root: Root) -> N
 def test_slots_with_an_end_inside_a_word_are_counted(config: Config, mtop_root: Root) -> None:
     path = mtop_root("de", "en") / "de" / "eval.txt"
     path.write_text(mtop_line(slots="0:2:SL:X,5:6:SL:Y"), encoding="utf-8")
-    assert mtop.read(config())[1] == {"slots_inside_words": {"de/dev": 2}}
+    assert read(config())[1] == {"slots_inside_words": {"de/dev": 2}}
 
 
 def test_only_a_line_feed_ends_a_line(config: Config, mtop_root: Root) -> None:
@@ -167,7 +174,7 @@ def test_only_a_line_feed_ends_a_line(config: Config, mtop_root: Root) -> None:
     path = mtop_root("en") / "en" / "test.txt"
     words = "call\u2028mum call\x0cmum call\x85mum"
     path.write_bytes(b"\xef\xbb\xbf" + f"{mtop_line(words, '', id='7')}\r\n\r\n\n{mtop_line(id=None)}".encode())
-    first, second = mtop.read(config())[0]["en", "test"]
+    first, second = read(config())[0]["en", "test"]
     assert (first.id, first.tokens) == ("7", tuple(words.split(" ")))
     assert second.id == "test-4", "a blank line keeps its number"
 
@@ -177,7 +184,7 @@ def test_other_names_of_the_files(config: Config, mtop_root: Root, names: tuple[
     folder = mtop_root("en") / "en"
     for old, new in zip(("train.txt", "eval.txt", "test.txt"), names, strict=True):
         (folder / old).rename(folder / new)
-    assert {key: len(examples) for key, examples in mtop.read(config())[0].items()} == {
+    assert {key: len(examples) for key, examples in read(config())[0].items()} == {
         ("en", "train"): 3,
         ("en", "dev"): 2,
         ("en", "test"): 2,
@@ -188,7 +195,7 @@ def test_other_names_of_the_files(config: Config, mtop_root: Root, names: tuple[
 def test_the_real_files(shared_data: Path, config: Config) -> None:
     """Every line is read, and every slot of the file comes back as a span over the words that it names."""
     root = shared_data / "mtop16"
-    splits, notes = mtop.read(config(root=str(root)))
+    splits, notes = read(config(root=str(root)))
     assert notes == {}
     assert sum(map(len, splits.values())) == 60_774
     assert len({e.label for examples in splits.values() for e in examples}) == 16

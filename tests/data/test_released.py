@@ -12,7 +12,7 @@ from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
-from xclrun.data.readers import released
+from xclrun.data.readers import read
 
 Config = Callable[..., DatasetConfig]
 SPLITS = ("train", "dev", "test")
@@ -68,7 +68,7 @@ def test_mldoc(tmp_path: Path, config: Config) -> None:
     assert dataset.split("en", "train")[0] == Example("train-1", "en", ("Bonds", "rose."), "CCAT")
     write(tmp_path / "german" / "german.train.5000", "CCAT\tBonds")
     with pytest.raises(UsageError, match=r"'de' has its train split twice: .*1000 and .*5000; keep one"):
-        released.read(config("mldoc", task="sequence_class"))
+        read(config("mldoc", task="sequence_class"))
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_marc(tmp_path: Path, config: Config) -> None:
     for change, reason in [({"stars": 6}, "label '6'"), ({"review_body": None}, "'review_body' must be a string")]:
         write(tmp_path / "train" / "dataset_de_train.json", json.dumps({**REVIEW, **change}))
         with pytest.raises(UsageError, match=f"dataset_de_train.json:1: {reason}"):
-            released.read(config("marc", task="sequence_class"))
+            read(config("marc", task="sequence_class"))
     write(tmp_path / "train" / "dataset_de_train.json", "[1]")
     with pytest.raises(UsageError, match="a review is an object, not list"):
-        released.read(config("marc", task="sequence_class"))
+        read(config("marc", task="sequence_class"))
 
 
 XNLI_HEADER = "language\tgold_label\tsentence1\tsentence2\tpairID"
@@ -138,10 +138,10 @@ def test_xnli_mistakes(xnli: Path, config: Config) -> None:
     ]:
         write(path, *lines)
         with pytest.raises(UsageError, match=reason):
-            released.read_xnli(config("xnli", task="sequence_class", languages=["de"]))
+            read(config("xnli", task="sequence_class", languages=["de"]))
     path.unlink()
     with pytest.raises(UsageError, match=r"no dev split; looked for XNLI-1.0/xnli.dev.tsv"):
-        released.read_xnli(config("xnli", task="sequence_class"))
+        read(config("xnli", task="sequence_class"))
 
 
 def test_files_of_labels_have_no_tags(config: Config) -> None:

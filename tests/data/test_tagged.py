@@ -12,7 +12,7 @@ from xclrun.config.schema import DatasetConfig, OnBadLine, TagsAre
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
-from xclrun.data.readers import conllu, panx
+from xclrun.data.readers import read
 
 Config = Callable[..., DatasetConfig]
 SPLITS = ("train", "dev", "test")
@@ -56,7 +56,7 @@ def write(folder: Path, name: str, content: str | bytes, language: str = "de") -
 
 def test_conllu_reads_syntactic_words(tmp_path: Path, pos: Config) -> None:
     write(tmp_path, "{language}-{split}.conllu", f"\ufeff\n\n{GOOD}\r\n\n\n{word('1', 'Ja', 'INTJ')}")
-    splits, notes = conllu.read(pos())
+    splits, notes = read(pos())
     first = Example("a", "de", ("Zu", "dem", "See", "!"), None, ("ADP", "DET", "NOUN", "PUNCT"), "Zum See!")
     # The second sentence has no id: it begins in line 13.
     assert splits["de", "dev"] == (first, Example("dev-13", "de", ("Ja",), None, ("INTJ",)))
@@ -73,7 +73,7 @@ def test_conllu_reads_syntactic_words(tmp_path: Path, pos: Config) -> None:
 )
 def test_conllu_layouts(tmp_path: Path, pos: Config, name: str) -> None:
     write(tmp_path, name, GOOD)
-    assert set(conllu.read(pos())[0]) == {("de", split) for split in SPLITS}
+    assert set(read(pos())[0]) == {("de", split) for split in SPLITS}
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_conllu_names_the_line(tmp_path: Path, pos: Config, line: str, reason: s
     content = f"{GOOD}\n\n# sent_id = b\n{line}\n".encode(errors="surrogateescape")
     write(tmp_path, "{language}-{split}.conllu", content)
     with pytest.raises(UsageError) as error:
-        conllu.read(pos())
+        read(pos())
     assert str(error.value) == f"{tmp_path}/de-train.conllu:11: {reason}"
-    splits, notes = conllu.read(pos(on_bad_line=OnBadLine.skip))
+    splits, notes = read(pos(on_bad_line=OnBadLine.skip))
     assert [len(splits["de", split]) for split in SPLITS] == [1, 1, 1]
     assert notes["skipped"]["de/test"] == 1
 
@@ -105,18 +105,18 @@ def test_conllu_sentences_without_words_or_with_the_id_of_another(tmp_path: Path
     ]:
         write(tmp_path, "{language}-{split}.conllu", content)
         with pytest.raises(UsageError, match=message):
-            conllu.read(pos())
+            read(pos())
 
 
 def test_conllu_counts_what_is_odd_and_refuses_two_sentences_that_run_together(tmp_path: Path, pos: Config) -> None:
     gaps = [word("2", "a", "DET"), word("4", "b", "NN"), "", word("1", "c", "X"), word("2", "_", "_")]
     write(tmp_path, "{language}-{split}.conllu", "\n".join(gaps))
-    splits, notes = conllu.read(pos())
+    splits, notes = read(pos())
     assert [e.tags for e in splits["de", "test"]] == [("DET", "NN"), ("X", "_")]
     assert {what: counts["de/test"] for what, counts in notes.items()} == {"missing_words": 1, "unknown_upos": 2}
     write(tmp_path, "{language}-{split}.conllu", GOOD + "\n" + word("1", "Ja", "INTJ"))
     with pytest.raises(UsageError, match=r"de-train.conllu:9: word 1 after word 4; is a blank line missing"):
-        conllu.read(pos())
+        read(pos())
 
 
 def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> None:
@@ -125,7 +125,7 @@ def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> N
     write(tmp_path / "a", "{language}/{split}", "\n".join(f"de:{row}" for row in rows) + "\n\n")
     write(tmp_path / "b", "{split}-{language}.tsv", "\n".join(rows))
     for folder in ("a", "b"):
-        assert panx.read(ner(root=str(tmp_path / folder)))[0]["de", "train"] == (wanted,)
+        assert read(ner(root=str(tmp_path / folder)))[0]["de", "train"] == (wanted,)
     assert load_dataset(ner(root=str(tmp_path / "b"))).tags == ("O", "B-LOC", "I-LOC")
 
 
@@ -141,14 +141,14 @@ def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> N
 def test_panx_names_the_line(tmp_path: Path, ner: Config, line: str, reason: str) -> None:
     write(tmp_path, "{language}/{split}", f"de:a\tO\n\nde:b\tO\n{line}\n")
     with pytest.raises(UsageError) as error:
-        panx.read(ner())
+        read(ner())
     assert str(error.value) == f"{tmp_path}/de/train:4: {reason}"
 
 
 def test_tagged_files_have_no_labels(tmp_path: Path, pos: Config, ner: Config) -> None:
-    for reader, cfg in ((conllu, pos(task="sequence_class", tags_are=TagsAre.spans)), (panx, ner(task="intent_slots"))):
+    for cfg in (pos(task="sequence_class", tags_are=TagsAre.spans), ner(task="intent_slots")):
         with pytest.raises(UsageError, match=rf"the files of dataset.reader={cfg.reader} hold tags of words alone"):
-            reader.read(cfg)
+            read(cfg)
 
 
 @pytest.mark.shared

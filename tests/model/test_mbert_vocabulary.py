@@ -12,7 +12,7 @@ import pytest
 from transformers import BertTokenizerFast
 
 from xclrun.data.encode import encode
-from xclrun.data.mini import read
+from xclrun.data.readers.mini import read
 from xclrun.model.network import build
 from xclrun.model.vocabulary import used_pieces
 

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 
 from xclrun.config.schema import DatasetConfig
-from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import task_of
+from xclrun.core.errors import UsageError
 from xclrun.data.buckets.draw import with_buckets
-from xclrun.data.example import SPLITS, Dataset, Example
-from xclrun.data.readers import conllu, jsonl, mtop, panx, released
-from xclrun.data.readers.files import Notes, Splits, choose_languages
-
-
-def _read_mini(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    from xclrun.data import mini
-
-    asked = mini.LANGUAGES if cfg.languages is None else cfg.languages
-    languages = choose_languages(asked, mini.LANGUAGES, "mini")
-    splits = mini.read(languages)
-    return {(language, split): splits[language, split] for language in languages for split in SPLITS}, {}
-
-
-# A reader takes the config's dataset group; it returns the examples of every wanted language and split, languages in
-# order, and counts for the manifest. It raises UsageError for what it cannot read.
-READERS: dict[str, Callable[[DatasetConfig], tuple[Splits, Notes]]] = {
-    "mini": _read_mini,
-    "mtop": mtop.read,
-    "jsonl": jsonl.read,
-    "conllu": conllu.read,
-    "panx": panx.read,
-    "pawsx": released.read,
-    "mldoc": released.read,
-    "marc": released.read,
-    "xnli": released.read_xnli,
-}
+from xclrun.data.example import Dataset, Example
+from xclrun.data.readers import read
+from xclrun.data.readers.files import Splits
 
 
 def load_dataset(
@@ -115,12 +90,9 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         UsageError: see `load_dataset`.
     """
     global _last
-    if cfg.reader not in READERS:
-        raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
-    task_of(cfg.task, cfg.tags_are.value)
     key = repr([(name, getattr(cfg, name)) for name in SOURCE])
     if _last is None or _last[0] != key:
-        splits, notes = READERS[cfg.reader](cfg)
+        splits, notes = read(cfg)
         _check_tags(cfg.name, splits)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
         _last = key, Dataset(cfg.name, cfg.task, languages, splits, notes, cfg.tags_are.value)

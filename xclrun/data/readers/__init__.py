@@ -1,1 +1,123 @@
-"""One reader for each layout of public data."""
+"""Readers: one file for each layout of data. `READERS` is the registry: ``dataset.reader`` → `Reader`.
+
+To add one, write a file in this folder with a function under `row_reader` (or `reader`, where the data are no files of
+rows), and a YAML in ``conf/dataset`` that names it. Files of this folder are imported with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from xclrun.config.schema import DatasetConfig
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.task import task_of
+from xclrun.data.example import Example
+from xclrun.data.readers.files import SPLIT_NAMES, Notes, Place, SplitFile, Splits, lines, read_files
+
+COLUMNS = frozenset(("label", "tags"))
+_ALONE = {"label": "a label of each text alone", "tags": "tags of words alone"}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the data of one layout are read.
+
+    Attributes:
+        read: the config's dataset group → the examples of every wanted language and split, languages in order, and
+            counts for the manifest. Raises `UsageError` for what it cannot read.
+        layout: file names that it looks for under ``dataset.root`` (see `xclrun.data.readers.files`); empty: none.
+        gives: what it can know of an example, of `COLUMNS`; a task that needs more is refused.
+        languages: how languages are ordered where the config names none; others follow, by name.
+    """
+
+    read: Callable[[DatasetConfig], tuple[Splits, Notes]]
+    layout: tuple[str, ...] = ()
+    gives: frozenset[str] = COLUMNS
+    languages: tuple[str, ...] = ()
+
+
+READERS: dict[str, Reader] = {}
+
+
+def register(name: str, reader: Reader) -> None:
+    """Make a reader known as ``dataset.reader=name``.
+
+    Raises:
+        UsageError: the name is taken, or the reader gives nothing that a task could predict.
+    """
+    if name in READERS:
+        raise UsageError(f"dataset reader '{name}': there is one of this name already")
+    if not reader.gives or not reader.gives <= COLUMNS:
+        raise UsageError(f"dataset reader '{name}': gives some of {', '.join(sorted(COLUMNS))}, not {reader.gives}")
+    READERS[name] = reader
+
+
+def reader(
+    name: str, layout: Iterable[str] = (), gives: Collection[str] = COLUMNS, languages: Iterable[str] = ()
+) -> Callable[[Callable[[DatasetConfig], tuple[Splits, Notes]]], Callable[[DatasetConfig], tuple[Splits, Notes]]]:
+    """Register a function that reads a dataset whole; see `Reader`."""
+
+    def decorate(read: Callable[[DatasetConfig], tuple[Splits, Notes]]) -> Any:
+        register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages)))
+        return read
+
+    return decorate
+
+
+def row_reader(
+    name: str,
+    layout: Sequence[str],
+    gives: Collection[str] = COLUMNS,
+    languages: Iterable[str] = (),
+    rows: Callable[[SplitFile], Iterable[Any]] = lines,
+    split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
+    language_names: Mapping[str, str] | None = None,
+) -> Callable[[Callable[[Any, Place], Example | None]], Callable[[Any, Place], Example | None]]:
+    """Register a function that makes an example of one row of a file.
+
+    The function takes the row and its `Place`; it returns None for a header, and raises `BadRow` for what it cannot
+    read.
+
+    Args:
+        rows: a file's rows: `lines`, or `blocks` of lines between blank ones.
+        split_names: split → what stands for it in file names.
+        language_names: what stands for a language in file names → its key; others are keys themselves.
+    """
+
+    def decorate(parse: Callable[[Any, Place], Example | None]) -> Any:
+        read = partial(
+            read_files, layout=layout, parse=parse, rows=rows, split_names=split_names, languages=language_names
+        )
+        register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages)))
+        return parse
+
+    return decorate
+
+
+def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    """Read all examples of the languages that a config wants.
+
+    Raises:
+        UsageError: the reader or the task is unknown; the reader does not give what the task needs; or see `Reader`.
+    """
+    if cfg.reader not in READERS:
+        raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
+    found, task = READERS[cfg.reader], task_of(cfg.task, cfg.tags_are.value)
+    needs = {column for column, metric in (("label", task.label), ("tags", task.tag)) if metric is not None}
+    if not needs <= found.gives:
+        held = _ALONE[next(iter(found.gives))]
+        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold {held}")
+    splits, notes = found.read(cfg)
+    if cfg.languages is None and found.languages:
+        rank = {language: i for i, language in enumerate(found.languages)}
+        splits = dict(sorted(splits.items(), key=lambda item: (rank.get(item[0][0], len(rank)), item[0][0])))
+    return splits, notes
+
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -10,21 +10,10 @@ since two sentences have run together there, while gaps and tags beyond the 17 o
 from __future__ import annotations
 
 import re
-from collections import Counter
 
-from xclrun.config.schema import DatasetConfig
 from xclrun.data.example import Example
-from xclrun.data.readers.files import (
-    BadRow,
-    Notes,
-    Source,
-    Splits,
-    blocks,
-    collect,
-    find_files,
-    parse_utf8,
-    task_of_files,
-)
+from xclrun.data.readers import row_reader
+from xclrun.data.readers.files import BadRow, Place, blocks
 
 # The first name that fits counts: a release's names, then one file per language and split.
 LAYOUT = (
@@ -42,69 +31,40 @@ UPOS = frozenset(
 )  # fmt: skip
 
 
-def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language under ``dataset.root``.
-
-    Returns:
-        The examples, and as notes the sentences with ``missing_words`` and the words with ``unknown_upos``.
-
-    Raises:
-        UsageError: the task is not one of tags; see `find_files` and `collect`.
-    """
-    task_of_files(cfg, tags=True)
-    odd: dict[str, dict[str, int]] = {}
-
-    def parse(block: list[bytes], language: str, split: str, number: int) -> Example:
-        example, counts = parse_sentence(block, language, split, number)
-        for what, count in counts.items():
-            of, place = odd.setdefault(what, {}), f"{language}/{split}"
-            of[place] = of.get(place, 0) + count
-        return example
-
-    sources = (Source(f.language, f.split, f.shown, blocks(f)) for f in find_files(cfg, LAYOUT))
-    splits, notes = collect(sources, parse, cfg.on_bad_line)
-    return splits, notes | odd
-
-
-def parse_sentence(block: list[bytes], language: str, split: str, number: int) -> tuple[Example, Counter[str]]:
-    """Return the example of one block of lines, and what is odd about it, counted: see `read`.
-
-    ``number`` is that of the block's first line.
+@row_reader("conllu", LAYOUT, gives=["tags"], rows=blocks)
+def parse(block: list[str], place: Place) -> Example:
+    """Return the example of one block of lines; counts ``missing_words`` and ``unknown_upos``.
 
     Raises:
         BadRow: a line is not of this format, or the sentence has no words.
     """
-    odd: Counter[str] = Counter()
     last = 0
     facts: dict[str, str] = {}
     words: list[str] = []
     tags: list[str] = []
-    for below, raw in enumerate(block):
-        try:
-            line = parse_utf8(raw)
-            if line.startswith("#"):
-                key, _, value = line[1:].partition("=")
-                facts.setdefault(key.strip(), value.strip())
-                continue
-            if (found := _word(line)) is None:
-                continue
-            place, form, tag = found
-            if place <= last:
-                raise BadRow(f"word {place} after word {last}; is a blank line missing between two sentences?")
-            if place > last + 1:
-                odd["missing_words"] = 1
-            odd.update(["unknown_upos"] if tag not in UPOS else ())
-            last = place
-            words.append(form)
-            tags.append(tag)
-        except BadRow as bad:
-            raise BadRow(str(bad), below) from None
+    for place.below, line in enumerate(block):
+        if line.startswith("#"):
+            key, _, value = line[1:].partition("=")
+            facts.setdefault(key.strip(), value.strip())
+            continue
+        if (word := _word(line)) is None:
+            continue
+        number, form, tag = word
+        if number <= last:
+            raise BadRow(f"word {number} after word {last}; is a blank line missing between two sentences?")
+        if number > last + 1:
+            place.odd["missing_words"] = 1
+        if tag not in UPOS:
+            place.odd["unknown_upos"] += 1
+        last = number
+        words.append(form)
+        tags.append(tag)
     if not words:
+        place.below = 0
         raise BadRow("a sentence without words")
     text = facts.get("text") or None
     text = None if text == " ".join(words) else text
-    name = facts.get("sent_id") or f"{split}-{number}"
-    return Example(name, language, tuple(words), None, tuple(tags), text), odd
+    return Example(facts.get("sent_id") or place.name, place.language, tuple(words), None, tuple(tags), text)
 
 
 def _word(line: str) -> tuple[int, str, str] | None:

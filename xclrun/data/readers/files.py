@@ -12,8 +12,9 @@ import os
 import re
 import stat
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -41,15 +42,32 @@ _BIO = re.compile(r"O|[BI]-\S+")
 
 
 class BadRow(ValueError):
-    """A line of a file, or a row of a hub dataset, cannot be read; the message says why, the caller says where.
+    """A row of a file, or of a hub dataset, cannot be read; the message says why, `collect` says where."""
+
+
+@dataclass
+class Place:
+    """Where a row stands, and what its parser tells of it beside the example.
 
     Attributes:
-        below: lines below the row's first one, where a row is several lines.
+        language, split: whose row it is.
+        number: that of the row, or of its first line, from 1.
+        task: what is predicted.
+        below: the line being parsed of a row of several lines, from 0: errors name it.
+        odd: what is counted in `Dataset.notes` if the row is kept: name → how often.
     """
 
-    def __init__(self, reason: str, below: int = 0) -> None:
-        super().__init__(reason)
-        self.below = below
+    language: str
+    split: str
+    number: int
+    task: Task
+    below: int = 0
+    odd: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def name(self) -> str:
+        """Id of an example that has none of its own."""
+        return f"{self.split}-{self.number}"
 
 
 @dataclass(frozen=True)
@@ -137,53 +155,84 @@ def choose_languages(asked: Sequence[str] | None, known: Collection[str], where:
     return tuple(asked)
 
 
+def read_files(
+    cfg: DatasetConfig,
+    layout: Sequence[str],
+    parse: Callable[[Any, Place], Example | None],
+    rows: Callable[[SplitFile], Iterable[Any]],
+    split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
+    languages: Mapping[str, str] | None = None,
+) -> tuple[Splits, Notes]:
+    """Read every wanted language under ``dataset.root``: see `find_files` and `collect`."""
+    files = find_files(cfg, layout, split_names, languages)
+    return collect(cfg, (Source(f.language, f.split, f.shown, rows(f)) for f in files), parse)
+
+
 def collect(
-    sources: Iterable[Source[Row]],
-    parse: Callable[[Row, str, str, int], Example | None],
-    on_bad_line: OnBadLine | str,
+    cfg: DatasetConfig, sources: Iterable[Source[Any]], parse: Callable[[Any, Place], Example | None]
 ) -> tuple[Splits, Notes]:
     """Parse every row of every source.
 
     Args:
-        sources: one per language and split.
-        parse: (row, language, split, row number from 1) → example, None for a header, or `BadRow`.
-        on_bad_line: ``error``, or ``skip``: bad rows are left out and counted in ``notes["skipped"]``.
+        cfg: the task, and what is done about bad rows: ``on_bad_line=skip`` leaves them out and counts them in
+            ``notes["skipped"]``.
+        sources: one per language and split; bytes in their rows become text.
+        parse: (row, its place) → example, None for a header, or `BadRow`.
 
     Raises:
-        UsageError: a bad row (``path:line: reason``) with ``on_bad_line="error"``; a split without examples.
+        UsageError: a bad row (``path:line: reason``) with ``on_bad_line=error``; a split without examples.
     """
-    skip = OnBadLine(on_bad_line) is OnBadLine.skip
+    task, skip = task_of(cfg.task, cfg.tags_are.value), OnBadLine(cfg.on_bad_line) is OnBadLine.skip
     splits: Splits = {}
     skipped: dict[str, int] = {}
+    odd: Notes = {}
     for source in sources:
         examples: list[Example] = []
         first_seen: dict[str, int] = {}
         first_bad = ""
+        key = f"{source.language}/{source.split}"
         for number, row in enumerate(source.rows, 1):
             # Blank lines are no examples, and no mistakes; they keep their line numbers.
             if not row:
                 continue
+            place = Place(source.language, source.split, number, task)
             try:
-                example = parse(row, source.language, source.split, number)
+                example = parse(_decoded(row, place), place)
                 if example is None:
                     continue
                 check_text(example)
                 if example.id in first_seen:
+                    place.below = 0
                     raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
             except BadRow as bad:
-                message = f"{source.shown}:{number + bad.below}: {bad}"
+                message = f"{source.shown}:{number + place.below}: {bad}"
                 if not skip:
                     raise UsageError(message) from None
-                key = f"{source.language}/{source.split}"
                 skipped[key] = skipped.get(key, 0) + 1
                 first_bad = first_bad or f"; every line was skipped, the first because {message}"
                 continue
             first_seen[example.id] = number
             examples.append(example)
+            for what, count in place.odd.items():
+                counts = odd.setdefault(what, {})
+                counts[key] = counts.get(key, 0) + count
         if not examples:
             raise UsageError(f"{source.shown}: no examples{first_bad}")
         splits[source.language, source.split] = tuple(examples)
-    return splits, {"skipped": skipped} if skipped else {}
+    return splits, ({"skipped": skipped} if skipped else {}) | odd
+
+
+def _decoded(row: Any, place: Place) -> Any:
+    """Return a row with text for bytes: a line, or several."""
+    if isinstance(row, bytes):
+        return parse_utf8(row)
+    if not isinstance(row, list | tuple):
+        return row
+    found = []
+    for place.below, part in enumerate(row):
+        found.append(_decoded(part, place))
+    place.below = 0
+    return found
 
 
 def blocks(file: SplitFile) -> Iterator[list[bytes]]:
@@ -245,19 +294,6 @@ def read_regular(path: Path, shown: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
-
-
-def task_of_files(cfg: DatasetConfig, tags: bool) -> Task:
-    """Return the task of a dataset whose files hold tags of words alone (``tags``), or a label of each text alone.
-
-    Raises:
-        UsageError: the task needs more, or other things.
-    """
-    task = task_of(cfg.task, cfg.tags_are.value)
-    if (task.label is None, task.tag is not None) != (tags, tags):
-        held = "tags of words alone" if tags else "a label of each text alone"
-        raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold {held}")
-    return task
 
 
 def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:

@@ -18,7 +18,7 @@ import logging
 import shutil
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,21 +26,22 @@ from typing import Any
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import INTENT_SLOTS, Task, task_of
+from xclrun.core.task import INTENT_SLOTS, Task
 from xclrun.data.example import SPLITS, Example
+from xclrun.data.readers import reader
 from xclrun.data.readers.files import (
     SPLIT_NAMES,
     BadRow,
     Notes,
+    Place,
     Source,
     SplitFile,
     Splits,
     check_tags,
     choose_languages,
     collect,
-    find_files,
     parse_json,
-    parse_utf8,
+    read_files,
     strings_of,
 )
 
@@ -50,6 +51,7 @@ LAYOUT = tuple(
 KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label")
 
 
+@reader("jsonl", LAYOUT)
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Read every wanted language from ``dataset.root`` or ``dataset.hub``.
 
@@ -57,16 +59,10 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         UsageError: both or neither are given; the hub cannot be reached; see `find_files` and `collect`.
     """
     if cfg.hub is None:
-        sources = (Source(f.language, f.split, f.shown, _lines(f)) for f in find_files(cfg, LAYOUT))
-        return collect(sources, _parser(cfg, _parse_line), cfg.on_bad_line)
+        return read_files(cfg, LAYOUT, _parse_line, _lines)
     if cfg.root is not None:
         raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: give one of them, and null for the other")
-    return collect(_hub_sources(cfg), _parser(cfg, _parse_hub_row), cfg.on_bad_line)
-
-
-def _parser(cfg: DatasetConfig, parse: Callable[[Any, str, str, int, Task], Example]) -> Callable[..., Example]:
-    task = task_of(cfg.task, cfg.tags_are.value)
-    return lambda row, language, split, number: parse(row, language, split, number, task)
+    return collect(cfg, _hub_sources(cfg), _parse_hub_row)
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) -> Example:
@@ -122,13 +118,13 @@ def _text(row: dict[str, Any], key: str) -> str | None:
     return value
 
 
-def _parse_line(line: bytes, language: str, split: str, number: int, task: Task) -> Example:
-    return parse_row(parse_json(parse_utf8(line), "the line"), language, split, task)
+def _parse_line(line: str, place: Place) -> Example:
+    return parse_row(parse_json(line, "the line"), place.language, place.split, place.task)
 
 
-def _parse_hub_row(row: dict[str, Any], language: str, split: str, number: int, task: Task) -> Example:
+def _parse_hub_row(row: dict[str, Any], place: Place) -> Example:
     known = {key: value for key, value in row.items() if key in KEYS and key not in ("language", "split")}
-    return parse_row({"id": f"{split}-{number}", **known}, language, split, task)
+    return parse_row({"id": place.name, **known}, place.language, place.split, place.task)
 
 
 def _lines(file: SplitFile) -> list[bytes]:

@@ -13,63 +13,30 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
 
-from xclrun.config.schema import DatasetConfig
 from xclrun.data.example import OUTSIDE, Example
-from xclrun.data.readers.files import BadRow, Notes, Source, Splits, collect, find_files, lines, parse_json, parse_utf8
+from xclrun.data.readers import row_reader
+from xclrun.data.readers.files import BadRow, Place, parse_json
 
 LAYOUT = ("{language}/{split}.txt", "{language}/{split}.tsv")
 COLUMNS = ("intent", "slots", "utterance", "domain", "locale", "decoupled form", "tokens")
 _SLOT = re.compile(r"(\d+):(\d+):SL:(\S+)", re.ASCII)
 
-
-# MTOP's languages, from the most training sentences to the fewest.
-BY_SIZE = ("en", "de", "fr", "hi", "es", "th")
-
-
-def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language under ``dataset.root``.
-
-    Returns:
-        The examples, with intents and slots without their prefixes ``IN:`` and ``SL:``, and as notes the lines
-        ``skipped`` and the ``slots_inside_words``, which begin or end inside a token, as ``language/split`` → count.
-
-    Raises:
-        UsageError: see `find_files` and `collect`.
-    """
-    moved: Counter[str] = Counter()
-
-    def parse(line: bytes, language: str, split: str, number: int) -> Example:
-        example, cuts = parse_line(line, language, f"{split}-{number}")
-        if cuts:
-            moved[f"{language}/{split}"] += cuts
-        return example
-
-    sources = (Source(f.language, f.split, f.shown, lines(f)) for f in find_files(cfg, LAYOUT))
-    splits, notes = collect(sources, parse, cfg.on_bad_line)
-    if cfg.languages is None:
-        # Where a subset makes languages equally large, h2l and l2h still mean what they mean on all of MTOP.
-        splits = dict(sorted(splits.items(), key=lambda item: _rank(item[0][0])))
-    return splits, {**notes, "slots_inside_words": dict(moved)} if moved else notes
+# From the most training sentences to the fewest: where a subset makes languages equally large, h2l and l2h still mean
+# what they mean on all of MTOP.
+LANGUAGES = ("en", "de", "fr", "hi", "es", "th")
 
 
-def _rank(language: str) -> tuple[int, str]:
-    return (BY_SIZE.index(language) if language in BY_SIZE else len(BY_SIZE), language)
+@row_reader("mtop", LAYOUT, languages=LANGUAGES)
+def parse(line: str, place: Place) -> Example:
+    """Return the example of one line, intent and slots without their prefixes ``IN:`` and ``SL:``.
 
-
-def parse_line(line: bytes, language: str, default_id: str) -> tuple[Example, int]:
-    """Return the example of one line and how many of its slots begin or end inside a token.
-
-    Args:
-        line: one line without its end.
-        language: key of the example.
-        default_id: id of the example where the line has none.
+    Counts ``slots_inside_words``, which begin or end inside a token.
 
     Raises:
         BadRow: the line is not of this format.
     """
-    fields = parse_utf8(line).split("\t")
+    fields = line.split("\t")
     first = next((i for i, field in enumerate(fields[:2]) if field.startswith("IN:")), None)
     if first is None:
         raise BadRow("no intent: neither the first nor the second column starts with IN:")
@@ -79,11 +46,13 @@ def parse_line(line: bytes, language: str, default_id: str) -> tuple[Example, in
     intent, slots, utterance, *_, tokens_json = fields[first:]
     tokens, starts, ends = _tokens(tokens_json)
     tags, cuts = _tags(slots, starts, ends, max(len(utterance), ends[-1]))
+    if cuts:
+        place.odd["slots_inside_words"] += cuts
     label = intent.removeprefix("IN:").strip()
     if not label:
         raise BadRow("the intent has no name after IN:")
     text = utterance if utterance != " ".join(tokens) else None
-    return Example((first and fields[0].strip()) or default_id, language, tokens, label, tags, text), cuts
+    return Example((first and fields[0].strip()) or place.name, place.language, tokens, label, tags, text)
 
 
 def _tokens(column: str) -> tuple[tuple[str, ...], list[int], list[int]]:

@@ -8,23 +8,9 @@ the number of their first line.
 
 from __future__ import annotations
 
-from functools import partial
-
-from xclrun.config.schema import DatasetConfig
-from xclrun.core.task import Task
 from xclrun.data.example import Example
-from xclrun.data.readers.files import (
-    BadRow,
-    Notes,
-    Source,
-    Splits,
-    blocks,
-    check_tags,
-    collect,
-    find_files,
-    parse_utf8,
-    task_of_files,
-)
+from xclrun.data.readers import row_reader
+from xclrun.data.readers.files import BadRow, Place, blocks, check_tags
 
 LAYOUT = (
     "{language}/{split}",
@@ -35,35 +21,23 @@ LAYOUT = (
 )
 
 
-def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language under ``dataset.root``.
-
-    Raises:
-        UsageError: the task is not one of tags; see `find_files` and `collect`.
-    """
-    task = task_of_files(cfg, tags=True)
-    sources = (Source(f.language, f.split, f.shown, blocks(f)) for f in find_files(cfg, LAYOUT))
-    return collect(sources, partial(parse_sentence, task=task), cfg.on_bad_line)
-
-
-def parse_sentence(block: list[bytes], language: str, split: str, number: int, task: Task) -> Example:
-    """Return the example of one block of lines; ``number`` is that of its first line.
+@row_reader("panx", LAYOUT, gives=["tags"], rows=blocks)
+def parse(block: list[str], place: Place) -> Example:
+    """Return the example of one block of lines.
 
     Raises:
         BadRow: a line has no tag or no word, or the tags are not BIO where they are spans.
     """
     words: list[str] = []
     tags: list[str] = []
-    for below, raw in enumerate(block):
-        try:
-            word, *_, tag = [field.strip() for field in parse_utf8(raw).split("\t")] or [""]
-            bare = word.removeprefix(f"{language}:") or word
-            if not bare:
-                raise BadRow("the word is blank")
-            check_tags([tag], [bare], task)
-        except ValueError as bad:
-            reason = str(bad) if isinstance(bad, BadRow) else "a word and its tag are needed, between them a tab"
-            raise BadRow(reason, below) from None
+    for place.below, line in enumerate(block):
+        word, *others = (field.strip() for field in line.split("\t"))
+        if not others:
+            raise BadRow("a word and its tag are needed, between them a tab")
+        bare, tag = word.removeprefix(f"{place.language}:") or word, others[-1]
+        if not bare:
+            raise BadRow("the word is blank")
+        check_tags([tag], [bare], place.task)
         words.append(bare)
         tags.append(tag)
-    return Example(f"{split}-{number}", language, tuple(words), None, tuple(tags))
+    return Example(place.name, place.language, tuple(words), None, tuple(tags))

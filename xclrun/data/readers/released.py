@@ -17,30 +17,26 @@ second text is the title and the product's category, as FS has them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
-from xclrun.data.example import Example
+from xclrun.data.example import SPLITS, Example
+from xclrun.data.readers import reader, row_reader
 from xclrun.data.readers.files import (
-    SPLIT_NAMES,
     BadRow,
     Notes,
+    Place,
     Source,
     SplitFile,
     Splits,
     choose_languages,
     collect,
-    find_files,
     lines,
     parse_json,
-    parse_utf8,
     root_of,
-    task_of_files,
 )
 
 # What a line says: id or None, text, second text or None, label.
@@ -93,71 +89,34 @@ def _known(label: str, labels: tuple[str, ...]) -> str:
     return label
 
 
-@dataclass(frozen=True)
-class Format:
-    """How a dataset is released.
-
-    Attributes:
-        layout: file names (see `xclrun.data.readers.files`).
-        fields: of a line's text; None: a header.
-        split_names: split → its names in file names.
-        languages: a language's name in file names → its key, where it is not the key.
-    """
-
-    layout: tuple[str, ...]
-    fields: Callable[[str], Fields | None]
-    split_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: SPLIT_NAMES)
-    languages: Mapping[str, str] = field(default_factory=dict)
-
-
-FORMATS = {
-    "pawsx": Format(
-        ("{language}/{split}.tsv",),
-        _pawsx,
-        {"train": ("translated_train", "train"), "dev": ("dev_2k",), "test": ("test_2k",)},
-    ),
-    "mldoc": Format(
-        (
-            "{language}.{split}",
-            "{language}.{split}.{any}",
-            "{any}/{language}.{split}",
-            "{any}/{language}.{split}.{any}",
-        ),
-        _mldoc,
-        languages=ISO,
-    ),
-    "marc": Format(("{any}/dataset_{language}_{split}.json", "dataset_{language}_{split}.json"), _marc),
-}
-
-
-def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language of PAWS-X, MLDoc or MARC under ``dataset.root``.
-
-    Raises:
-        UsageError: the task has no labels; see `find_files` and `collect`.
-    """
-    task_of_files(cfg, tags=False)
-    how = FORMATS[cfg.reader]
-    files = find_files(cfg, how.layout, how.split_names, how.languages)
-    sources = (Source(f.language, f.split, f.shown, lines(f)) for f in files)
-    return collect(sources, partial(_parse, fields=how.fields), cfg.on_bad_line)
-
-
-def _parse(
-    line: bytes, language: str, split: str, number: int, fields: Callable[[str], Fields | None]
-) -> Example | None:
-    found = fields(parse_utf8(line))
-    return None if found is None else _example(*found, language, split, number)
-
-
-def _example(
-    name: str | None, text: str, second: str | None, label: str, language: str, split: str, number: int
-) -> Example:
+def _example(name: str | None, text: str, second: str | None, label: str, place: Place) -> Example:
     words = tuple(text.split())
     if not words or (second is not None and not second.strip()):
         raise BadRow("a text is blank")
     kept = None if text == " ".join(words) else text
-    return Example(name or f"{split}-{number}", language, words, label, None, kept, second)
+    return Example(name or place.name, place.language, words, label, None, kept, second)
+
+
+def _parse(line: str, place: Place, fields: Callable[[str], Fields | None]) -> Example | None:
+    found = fields(line)
+    return None if found is None else _example(*found, place)
+
+
+row_reader(
+    "pawsx",
+    ("{language}/{split}.tsv",),
+    gives=["label"],
+    split_names={"train": ("translated_train", "train"), "dev": ("dev_2k",), "test": ("test_2k",)},
+)(partial(_parse, fields=_pawsx))
+row_reader(
+    "mldoc",
+    ("{language}.{split}", "{language}.{split}.{any}", "{any}/{language}.{split}", "{any}/{language}.{split}.{any}"),
+    gives=["label"],
+    language_names=ISO,
+)(partial(_parse, fields=_mldoc))
+row_reader("marc", ("{any}/dataset_{language}_{split}.json", "dataset_{language}_{split}.json"), gives=["label"])(
+    partial(_parse, fields=_marc)
+)
 
 
 # XNLI: one file of all languages for dev and for test, one of each language for training.
@@ -171,71 +130,67 @@ TRAINED = (
 )
 
 
+@reader("xnli", (EVALUATED[0], TRAINED[0]), gives=["label"])
 def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Read every wanted language of XNLI under ``dataset.root``.
 
     Raises:
-        UsageError: the task has no labels; a file is missing; see `collect`.
+        UsageError: a file is missing; see `collect`.
     """
-    task_of_files(cfg, tags=False)
     root, shown = root_of(cfg, TRAINED[:1])
     rows = {}
     for split in ("dev", "test"):
-        name = _there(root, [name.format(split=split) for name in EVALUATED])
+        name = _first_file(root, [name.format(split=split) for name in EVALUATED])
         if name is None:
             raise UsageError(f"dataset.root={shown}: no {split} split; looked for {EVALUATED[0].format(split=split)}")
-        rows[split] = _Table(SplitFile("", split, root / name, f"{shown}/{name}"))
-    known = set(rows["dev"].by("language")) & set(rows["test"].by("language"))
+        rows[split] = f"{shown}/{name}", _by_language(*_table(root / name, f"{shown}/{name}"))
+    evaluated = rows["dev"][0]
+    known = rows["dev"][1].keys() & rows["test"][1].keys()
     if not known:
-        raise UsageError(f"{rows['dev'].file.shown}: no column 'language', or no language that the test split has too")
-    sources: list[Source[Any]] = []
-    for language in choose_languages(cfg.languages, known, rows["dev"].file.shown):
-        name = _there(root, [name.format(language=language) for name in TRAINED])
+        raise UsageError(f"{evaluated}: no column 'language', or no language that the test split has too")
+    sources = []
+    languages = choose_languages(cfg.languages, known, evaluated)
+    for language in languages:
+        name = _first_file(root, [name.format(language=language) for name in TRAINED])
         if name is not None:
-            table = _Table(SplitFile(language, "train", root / name, f"{shown}/{name}"))
-            sources.append(Source(language, "train", table.file.shown, table.rows()))
-        for split, table in rows.items():
-            sources.append(Source(language, split, table.file.shown, table.by("language")[language]))
-    splits, notes = collect(sources, _parse_xnli, cfg.on_bad_line)
-    return {
-        (language, split): splits.get((language, split), ())
-        for language in dict.fromkeys(source.language for source in sources)
-        for split in SPLIT_NAMES
-    }, notes
+            header, below = _table(root / name, f"{shown}/{name}")
+            trained = [None, *((header, line) if line.strip() else None for line in below)]
+            sources.append(Source(language, "train", f"{shown}/{name}", trained))
+        sources += [Source(language, split, file, of[language]) for split, (file, of) in rows.items()]
+    splits, notes = collect(cfg, sources, _parse_xnli)
+    return {(language, split): splits.get((language, split), ()) for language in languages for split in SPLITS}, notes
 
 
-def _there(root: Path, names: list[str]) -> str | None:
+def _first_file(root: Path, names: list[str]) -> str | None:
     return next((name for name in names if (root / name).is_file()), None)
 
 
-class _Table:
-    """Lines between tabs under a header: each row with its columns by name, bytes as they are."""
-
-    def __init__(self, file: SplitFile) -> None:
-        self.file = file
-        header, *self._lines = lines(file)
-        self.columns = header.split(b"\t")
-
-    def rows(self) -> list[tuple[list[bytes], bytes] | None]:
-        """Return (columns, line) of each line of the file; None for the header and for blank lines."""
-        return [None, *((self.columns, line) if line.strip() else None for line in self._lines)]
-
-    def by(self, column: str) -> Mapping[str, list[tuple[list[bytes], bytes] | None]]:
-        """Return the value of a column → the rows that have it, None in the place of the others."""
-        if column.encode() not in self.columns:
-            return {}
-        at = self.columns.index(column.encode())
-        rows = self.rows()
-        of = [None if row is None else row[1].split(b"\t")[at : at + 1] for row in rows]
-        names = {name.decode(errors="replace") for found in of for name in found or ()}
-        return {n: [row if v == [n.encode()] else None for row, v in zip(rows, of, strict=True)] for n in names}
+def _table(path: Path, shown: str) -> tuple[bytes, list[bytes]]:
+    """Return the header of a file and the lines below it."""
+    header, *below = lines(SplitFile("", "", path, shown))
+    return header, below
 
 
-def _parse_xnli(row: tuple[list[bytes], bytes], language: str, split: str, number: int) -> Example:
-    columns, line = (parse_utf8(b"\t".join(row[0])).split("\t"), parse_utf8(row[1]).split("\t"))
-    if len(line) != len(columns):
-        raise BadRow(f"{len(line)} columns between tabs instead of {len(columns)}")
-    of = dict(zip(columns, line, strict=True))
+def _by_language(header: bytes, below: list[bytes]) -> dict[str, list[tuple[bytes, bytes] | None]]:
+    """Return the value of the column ``language`` → (header, line) of the lines that have it, None for all others."""
+    columns = header.split(b"\t")
+    found: dict[str, list[tuple[bytes, bytes] | None]] = {}
+    if b"language" not in columns:
+        return {}
+    at = columns.index(b"language")
+    for number, line in enumerate(below, 1):
+        fields = line.split(b"\t") if line.strip() else []
+        if at < len(fields):
+            rows = found.setdefault(fields[at].decode(errors="replace"), [None] * (len(below) + 1))
+            rows[number] = header, line
+    return found
+
+
+def _parse_xnli(row: tuple[str, str], place: Place) -> Example:
+    columns, fields = (line.split("\t") for line in row)
+    if len(fields) != len(columns):
+        raise BadRow(f"{len(fields)} columns between tabs instead of {len(columns)}")
+    of = dict(zip(columns, fields, strict=True))
     named = (("sentence1", "premise"), ("sentence2", "hypo"), ("gold_label", "label"))
     found = [next((of[key] for key in keys if key in of), None) for keys in named]
     if None in found:
@@ -243,4 +198,4 @@ def _parse_xnli(row: tuple[list[bytes], bytes], language: str, split: str, numbe
         raise BadRow(f"the header has no column {missing}")
     one, two, label = (str(text).strip() for text in found)
     label = _known("contradiction" if label == "contradictory" else label, XNLI_LABELS)
-    return _example(of.get("pairID"), one, two, label, language, split, number)
+    return _example(of.get("pairID"), one, two, label, place)

@@ -16,8 +16,10 @@ from importlib import resources
 
 import yaml
 
-from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.data.example import OUTSIDE, Example
+from xclrun.config.schema import DatasetConfig
+from xclrun.data.example import OUTSIDE, SPLITS, Example
+from xclrun.data.readers import reader
+from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # Training sentences: MTOP's 15,667 · 13,424 · 11,814 · 11,330 · 10,934 · 10,759, divided by 24.5.
 TRAIN = {"en": 640, "de": 548, "fr": 483, "hi": 463, "es": 447, "th": 440}
@@ -51,17 +53,19 @@ _SLOT = re.compile(r"\{(\w+):(\w+)\}")
 _Sentence = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def read(languages: Sequence[str] | None = None) -> dict[tuple[str, str], tuple[Example, ...]]:
+def read(languages: Sequence[str] | None = None) -> Splits:
     """Return (language, split) → examples; None: all languages.
 
     Raises:
         UsageError: a language that the corpus does not have.
     """
-    for language in languages or ():
-        if language not in LANGUAGES:
-            raise UsageError(f"dataset.languages: mini has no '{language}'; {did_you_mean(language, LANGUAGES)}")
-    chosen = LANGUAGES if languages is None else tuple(languages)
-    return {(language, split): examples for language in chosen for split, examples in _splits(language).items()}
+    chosen = choose_languages(LANGUAGES if languages is None else languages, LANGUAGES, "mini")
+    return {(language, split): _splits(language)[split] for language in chosen for split in SPLITS}
+
+
+@reader("mini", languages=LANGUAGES)
+def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    return read(cfg.languages), {}
 
 
 def _draw(bound: int, *place: object) -> int:
