@@ -122,7 +122,7 @@ def groups() -> set[str]:
     """Return the names of all groups, also as keys of values."""
     from xclrun.config.files import choices
 
-    return {key for name in choices() for key in (name, name.replace("/", "."))}
+    return {key for name in (*choices(), "strategy/expansion") for key in (name, name.replace("/", "."))}
 
 
 @cache

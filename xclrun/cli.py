@@ -10,7 +10,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,11 +148,17 @@ def _completion(arguments: list[str]) -> int:
     if command in commands.COMMANDS and (command not in commands.TAKE_OVERRIDES or typed[-1].startswith("-")):
         words = commands.options(command)
     else:
-        words = complete(typed)
+        words = complete(typed, _expansions)
         if len(typed) <= 1:
             words += [name for name in commands.COMMANDS if name.startswith("".join(typed))]
     print(("\n" if arguments[0].endswith("fish") else " ").join(words))
     return 0
+
+
+def _expansions() -> Iterable[str]:
+    from xclrun.compose.jobs import expansions_known
+
+    return expansions_known()
 
 
 def _never(cfg: Any) -> None:

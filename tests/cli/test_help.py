@@ -38,8 +38,6 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
         assert f"  {name:<9} {what}" in lines
     assert any("strategy.expansion=" in line for line in lines)
     for group, by_choice in choices().items():
-        if group == "strategy/expansion":
-            continue  # These are strategies, listed there.
         assert any(line.startswith(f"  {group} ") for line in lines)
         for asked in ((), (group,)):
             listed = xclrun("list", *asked).out.splitlines()

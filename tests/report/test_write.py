@@ -189,7 +189,8 @@ def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
     """As `xclrun plan --missing` says it: the rest of the command is kept, and the sweep's name goes on being its."""
     runs = [run("naive", order, seed, them) for order, them in (("en-th", ("en", "th")), ("th-en", ("th", "en")))
             for seed in (1, 2)]  # fmt: skip
-    runs.append(run("er", "l2h", 1, ("en", "th"), settings={"expansion": {"name": "lang_spec_ada_t", "reduction": 2}}))
+    adapters = {"name": "lang_spec_ada_t", "reduction": 2, "pretrained": None}
+    runs.append(run("er", "l2h", 1, ("en", "th"), settings={"expansion": adapters}))
     (comparison,) = comparisons(runs)
     command = "xclrun sweep=demo trainer.epochs=3 strategy.memory=5 order=[en,th],[th,en] seed=1,2 sweep_name=x -m"
     told = [note for note in comparison_notes(comparison, {r.run_id: command for r in runs}) if "T needs" in note]

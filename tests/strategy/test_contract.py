@@ -1,15 +1,18 @@
 """The contract of a strategy's hooks: nothing is shared that the class itself does not say can be."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from xclrun.compose.jobs import Composed, expansions_known
+from xclrun.config.files import choices, strategy_name
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
 from xclrun.run import Run
-from xclrun.strategy import Strategy, make
+from xclrun.strategy import STRATEGIES, Strategy, make, register, strategy_class
 from xclrun.strategy.base import ANSWERED_BY
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
@@ -78,3 +81,46 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
     signatures = set(ANSWERED_BY.values()) | {"described", "identified"}
     told = {"stream", "unfit", "notes", "check_depth", "footprint", "trains", "recalled", "relied_on"}
     assert public - {"settings_type"} == set(ANSWERED_BY) | signatures | told | {"language_specific"}
+
+
+# --- The registry.
+
+
+def test_every_strategy_has_a_yaml_and_traits_that_its_settings_bear_out() -> None:
+    """A module without its class, or a class without its YAML, is found here."""
+    assert set(STRATEGIES) == {strategy_name(choice) for choice in choices()["strategy"]}
+    for name, cls in STRATEGIES.items():
+        settings = {f.name for f in dataclasses.fields(cls.settings_type)}
+        assert (cls.name, cls.expandable) == (name, "expansion" in settings)
+        assert cls.has_adapters == ("pretrained" in settings), "how analysis, which imports no strategy, knows adapters"
+        assert cls.gives_parts >= cls.has_adapters, "adapters are parts"
+
+
+def test_the_parts_that_are_offered_beneath_a_strategy_can_be_laid_there(compose: Callable[..., Composed]) -> None:
+    for name in expansions_known():
+        strategy: Any = make(compose("strategy=er", f"strategy.expansion={name}").config.strategy)
+        assert strategy.expansion.gives_parts, name
+    assert "lang_spec_task" in expansions_known()
+    assert not {"naive", "lang_spec_ft", "er"} & set(expansions_known())
+
+
+def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STRATEGIES, "registered", {})
+
+    @register
+    class Mine(Naive):
+        name = "mine"
+
+    assert strategy_class("mine") is Mine
+    assert list(STRATEGIES)[-1] == "mine"
+    assert type(make(StrategyConfig("mine"))) is Mine
+    with pytest.raises(UsageError, match="already a strategy called 'mine'"):
+        register(Mine)
+    with pytest.raises(UsageError, match="already a strategy called 'er'"):
+        register(type("Er", (Naive,), {"name": "er"}))
+    with pytest.raises(UsageError, match="needs a name of its own"):
+        register(type("Unnamed", (Naive,), {}))
+    with pytest.raises(UsageError, match="not a strategy"):
+        register(dict)  # type: ignore[type-var]
+    with pytest.raises(UsageError, match="no strategy is called 'min'; did you mean 'mine'"):
+        strategy_class("min")

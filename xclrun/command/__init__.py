@@ -49,8 +49,6 @@ def overview() -> str:
     from xclrun.command.list import in_order
 
     found = choices()
-    # Those beneath a strategy are strategies, told there.
-    found.pop("strategy/expansion")
     return "\n".join(
         [
             "usage: xclrun KEY=VALUE … [-m]   run jobs; several values: strategy=naive,er -m",

@@ -21,12 +21,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("group", nargs="?", metavar="GROUP", help="a group, such as strategy")
     asked = parser.parse_args(list(arguments)).group
     found = choices()
-    # They are given as strategy.expansion=NAME, and told among the strategies.
-    expansions = found.pop("strategy/expansion")
     if asked is not None:
-        found["strategy.expansion"] = expansions
+        if asked == "strategy.expansion":
+            from xclrun.compose.jobs import expansions_known
+
+            found[asked] = expansions_known()
         if asked not in found:
-            raise UsageError(f"list: no group is called '{asked}'; {did_you_mean(asked, found)}")
+            raise UsageError(
+                f"list: no group is called '{asked}'; {did_you_mean(asked, [*found, 'strategy.expansion'])}"
+            )
         found = {asked: found[asked]}
     for group in in_order(found):
         print(group)

@@ -5,7 +5,7 @@ Hydra's own completion composes a config first, which takes it a second or two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,21 @@ import yaml
 from xclrun.config.files import choices, packaged
 
 
-def complete(typed: Sequence[str]) -> list[str]:
+def complete(typed: Sequence[str], expansions: Callable[[], Iterable[str]] = tuple) -> list[str]:
     """Return what the last word may be; keys up to their next dot, as shells complete folders.
 
     Args:
         typed: the words after the program's name; the last one is unfinished, and may be empty.
+        expansions: called for the choices of ``strategy.expansion`` where they are asked for: it imports strategies.
     """
     *before, last = typed or [""]
     given = {key: value for key, equals, value in (word.partition("=") for word in before) if equals}
     names = {group: list(by_choice) for group, by_choice in choices().items()}
-    names["strategy.expansion"] = [*names.pop("strategy/expansion"), "null"]
     for folder in _own_folders(before):
         for path in sorted(folder.glob("*/*.yaml")):
             names.setdefault(path.parent.name, []).append(path.stem)
     key, equals, value = last.partition("=")
+    names["strategy.expansion"] = [*expansions(), "null"] if equals and key == "strategy.expansion" else []
     if equals:
         head, comma, part = value.rpartition(",")
         return [f"{key}={head}{comma}{name}" for name in names.get(key, ()) if name.startswith(part)]

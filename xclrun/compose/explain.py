@@ -6,7 +6,7 @@ import re
 
 from yaml import YAMLError
 
-from xclrun.compose.jobs import NO_EXPANSION, nearest
+from xclrun.compose.jobs import expansions_known, nearest, no_expansion
 from xclrun.config.files import choices
 from xclrun.core.errors import did_you_mean
 
@@ -66,12 +66,12 @@ def _unknown_choice(text: str) -> str | None:
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", text):
         group, choice = found.groups()
         listed = "; or a list of languages, as in order=[en,de]" if group == "order" else ""
-        known = choices().get(group, {})
+        known = expansions_known() if group == "strategy/expansion" else choices().get(group, {})
         group = group.replace("strategy/expansion", "strategy.expansion")
         return f"{group}={choice}: unknown; {did_you_mean(choice, known, limit=40)}{listed}"
     if found := re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text):
         if found[1] == "strategy/expansion":
-            return f"strategy.expansion: {NO_EXPANSION}"
+            return f"strategy.expansion: {no_expansion()}"
         return f"no group is called '{found[1]}'; {did_you_mean(found[1], choices())}"
     return None
 

@@ -28,19 +28,12 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from xclrun.config.files import choices, packaged
+from xclrun.config.files import choices, packaged, strategy_name
 from xclrun.config.schema import SCHEMAS, Config, ProtocolConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import check_name
 from xclrun.core.secret import put_away
-from xclrun.strategy import STRATEGIES, strategy_class
-
-# Why a strategy has no key `expansion`.
-NO_EXPANSION = (
-    "the strategy chosen cannot have one; er, agem, ewc, ewc_online, kd_logit, kd_rep and lang_spec_ft can. The other "
-    "lang_spec_ strategies are expansions themselves, naive with one is that one, and inc_joint and multilingual mix "
-    "languages in a batch, which have no parts in common"
-)
+from xclrun.strategy import STRATEGIES, having, strategy_class
 
 # Plain values that no other value refers to, and that sweeps vary most.
 FREE = ("seed", "language", "shots", "bucket")
@@ -49,11 +42,27 @@ FREE = ("seed", "language", "shots", "bucket")
 MOST = 100_000
 
 
+def no_expansion() -> str:
+    """Return why the strategy chosen has no key ``expansion``."""
+    able, parts, mixing = (", ".join(having(trait)) for trait in ("expandable", "gives_parts", "mixes_languages"))
+    return (
+        f"the strategy chosen cannot have one; {able} can. {parts} are expansions themselves, naive with one is that "
+        f"one, and {mixing} mix languages in a batch, which have no parts in common"
+    )
+
+
+@cache
+def expansions_known() -> dict[str, str]:
+    """Return the choices of ``strategy.expansion``, and what each is: strategies that give languages parts."""
+    parts = having("gives_parts")
+    return {choice: what for choice, what in choices()["strategy"].items() if strategy_name(choice) in parts}
+
+
 @cache
 def register() -> None:
     """Make the typed schemas and the sweeps known to Hydra, whose store of them lasts as long as the process."""
     store = ConfigStore.instance()
-    for name in choices()["strategy/expansion"]:
+    for name in expansions_known():
         node = {"defaults": [f"/strategy/{name}@_here_"]}
         store.store(group="strategy/expansion", name=name, node=node, provider="xclrun")
     for name, schema in SCHEMAS.items():
@@ -163,7 +172,7 @@ def checked(arguments: Sequence[str]) -> list[str]:
         hydra.errors.HydraException: an override that cannot be parsed.
     """
     overrides = protocols(expansions(lists_of_languages([_at_home(argument) for argument in arguments])))
-    groups = {**choices(), "hydra/sweeper": {}}
+    groups = {**choices(), "strategy/expansion": expansions_known(), "hydra/sweeper": {}}
     parsed = parse(overrides)
     sweeps = [override for override in parsed if override.key_or_group == "sweep"]
     if len(sweeps) > 1 or any(override.is_sweep_override() for override in sweeps):
@@ -434,7 +443,7 @@ def nearest(key: str) -> str:
     """Return the end of an error line about a key that is not there: the nearest known one, and those beside it."""
     known = known_keys()
     if key == "strategy.expansion":
-        return NO_EXPANSION
+        return no_expansion()
     if key in known:
         having = [name for name in STRATEGIES if key.removeprefix("strategy.") in _settings(name)]
         last = having.pop()

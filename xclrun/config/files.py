@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import yaml
+
 from xclrun.core.version import PACKAGE
 
 
@@ -14,21 +16,22 @@ def packaged(folder: str) -> Path:
 
 
 def choices() -> dict[str, dict[str, str]]:
-    """Return group → choice → the first line of comment of its YAML; sweeps are the group ``sweep``.
-
-    The strategies that can be laid beneath another one are the group ``strategy/expansion``.
-    """
+    """Return group → choice → the first line of comment of its YAML; sweeps are the group ``sweep``."""
     root = packaged("conf")
     result: dict[str, dict[str, str]] = {}
     for path in sorted(root.rglob("*.yaml")):
         group = path.parent.relative_to(root).as_posix()
         if group not in (".", "hydra/sweeper"):
             result.setdefault(group, {})[path.stem] = _first_comment(path)
-    parts = {name: told for name, told in result["strategy"].items() if name.startswith("lang_spec_")}
-    result["strategy/expansion"] = {name: told for name, told in parts.items() if name != "lang_spec_ft"}
     for path in sorted(packaged("sweeps").glob("*.yaml")):
         result.setdefault("sweep", {})[path.stem] = _first_comment(path)
     return result
+
+
+def strategy_name(choice: str) -> str:
+    """Return the name of the code that a packaged choice of the group ``strategy`` configures."""
+    content = yaml.safe_load((packaged("conf") / "strategy" / f"{choice}.yaml").read_text(encoding="utf-8"))
+    return str(content.get("name") or strategy_name(content["defaults"][0].partition("@")[0]))
 
 
 def _first_comment(path: Path) -> str:

@@ -275,9 +275,12 @@ def strategy_name(config: Mapping[str, Any]) -> str:
 
 
 def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the resolved settings of a strategy's language adapters, its own or its expansion's; None without any."""
+    """Return the resolved settings of a strategy's language adapters, its own or its expansion's; None without any.
+
+    They are known by their key ``pretrained``, which those with `Strategy.has_adapters` have and no others.
+    """
     found = settings.get("expansion") or settings
-    return found if found["name"].startswith("lang_spec_ada_") else None
+    return found if "pretrained" in found else None
 
 
 def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy_version: int | str) -> str:

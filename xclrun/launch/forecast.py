@@ -6,10 +6,12 @@ batch size and precision, under the same strategy where there is one, and on the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from xclrun.launch.console import duration
@@ -189,20 +191,23 @@ def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
             # Any order serves: what counts is that each of its hops is there.
             references.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
     by_strategy: dict[str, list[Run]] = {}
+    finished: dict[Path, set[str]] = {}
     for reference in references.values():
-        if not _reference_there(reference):
+        if reference.outputs not in finished:
+            finished[reference.outputs] = _evaluated_alone(reference.outputs)
+        if not {stage.evaluation for stage in reference.stages[1:]} <= finished[reference.outputs]:
             by_strategy.setdefault(json.dumps(reference.resolved["strategy"]), []).append(reference)
     return [*found, *(("T", needed) for needed in by_strategy.values())]
 
 
-def _reference_there(reference: Run) -> bool:
-    """Whether finished reference runs hold every language of this one."""
+def _evaluated_alone(outputs: Path) -> set[str]:
+    """Return the evaluations of finished runs that learn each language alone."""
     from xclrun.store.records import run_directories
 
-    wanted = {stage.evaluation for stage in reference.stages[1:]}
-    if reference.directory.finished:
-        return True
-    for directory in run_directories(reference.outputs):
-        if directory.finished and "-lang_spec_ft" in directory.run_id:
-            wanted -= {stage["evaluation"] for stage in directory.read_manifest()["stages"]}
-    return not wanted
+    found: set[str] = set()
+    for directory in run_directories(outputs):
+        # What cannot be read counts for nothing; `report` names it.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if directory.finished and (manifest := directory.read_manifest())["stream"]["kind"] == "independent":
+                found |= {stage["evaluation"] for stage in manifest["stages"]}
+    return found

@@ -1,41 +1,71 @@
-"""Strategies: one file each. `STRATEGIES` is the registry: name in conf → class.
+"""Strategies: one file each, named as in conf. `STRATEGIES` has them all: name in conf → class.
 
-The registry is a table of names, so that looking one up imports that strategy's module alone.
+The module ``er`` defines the strategy ``er``: the one class in it whose `name` is that. A module is imported when its
+strategy is asked for. Strategies from outside the package are added by `register`.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import pkgutil
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.strategy.base import Context, Length, State, Strategy, check_answers
 
-__all__ = ["STRATEGIES", "Context", "Length", "State", "Strategy", "make", "strategy_class"]
+__all__ = ["STRATEGIES", "Context", "Length", "State", "Strategy", "having", "make", "register", "strategy_class"]
 
-STRATEGIES: dict[str, str] = {
-    "naive": "naive:Naive",
-    "lang_spec_ft": "lang_spec_ft:LangSpecFT",
-    "lang_spec_trans": "lang_spec_trans:LangSpecTrans",
-    "lang_spec_enc": "lang_spec_enc:LangSpecEnc",
-    "lang_spec_embed": "lang_spec_embed:LangSpecEmbed",
-    "lang_spec_task": "lang_spec_task:LangSpecTask",
-    "lang_spec_ada_t": "lang_spec_ada_t:LangSpecAdaT",
-    "lang_spec_ada_f": "lang_spec_ada_f:LangSpecAdaF",
-    "inc_joint": "inc_joint:IncJoint",
-    "multilingual": "multilingual:Multilingual",
-    "er": "er:ExperienceReplay",
-    "agem": "agem:AGEM",
-    "ewc": "ewc:EWC",
-    "ewc_online": "ewc_online:EWCOnline",
-    "kd_logit": "kd_logit:KDLogit",
-    "kd_rep": "kd_rep:KDRep",
-    "fc": "fc:FC",
-    "fc_pooler": "fc_pooler:FCPooler",
-    "fc_reset_pooler": "fc_reset_pooler:FCResetPooler",
-    "cos_pooler": "cos_pooler:CosPooler",
-}
+Class = TypeVar("Class", bound=type[Strategy[Any]])
+
+
+class _Strategies(Mapping[str, type[Strategy[Any]]]):
+    """All strategies, by name; packaged ones first, each imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self.packaged = [m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg and m.name != "base"]
+        self.registered: dict[str, type[Strategy[Any]]] = {}
+
+    def __getitem__(self, name: str) -> type[Strategy[Any]]:
+        if name in self.registered:
+            return self.registered[name]
+        if name not in self.packaged:
+            raise KeyError(name)
+        content = vars(importlib.import_module(f"{__name__}.{name}")).values()
+        [found] = [c for c in content if isinstance(c, type) and issubclass(c, Strategy) and c.name == name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.packaged, *self.registered])
+
+    def __len__(self) -> int:
+        return len(self.packaged) + len(self.registered)
+
+
+STRATEGIES = _Strategies()
+
+
+def register(cls: Class) -> Class:
+    """Add a strategy from outside the package, under its `name`; returns the class, so that it can decorate it.
+
+    Raises:
+        UsageError: it is no strategy, has no name of its own, or the name is taken.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Strategy)):
+        raise UsageError(f"{cls!r} is not a strategy: it must be a subclass of xclrun.strategy.Strategy")
+    place, name = f"{cls.__module__}.{cls.__qualname__}", vars(cls).get("name")
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{place}: a strategy needs a name of its own: name = 'my_strategy' in the class")
+    if name in STRATEGIES:
+        raise UsageError(f"{place}: there is already a strategy called '{name}'")
+    STRATEGIES.registered[name] = cls
+    return cls
+
+
+def having(trait: str) -> list[str]:
+    """Return the names of the strategies whose class has a trait, as ``expandable`` (see `Strategy`)."""
+    return [name for name, cls in STRATEGIES.items() if getattr(cls, trait)]
 
 
 def strategy_class(name: str) -> type[Strategy[Any]]:
@@ -46,10 +76,7 @@ def strategy_class(name: str) -> type[Strategy[Any]]:
     """
     if name not in STRATEGIES:
         raise UsageError(f"no strategy is called '{name}'; {did_you_mean(name, STRATEGIES)}")
-    module, attribute = STRATEGIES[name].split(":")
-    found = getattr(importlib.import_module(f"xclrun.strategy.{module}"), attribute)
-    assert issubclass(found, Strategy)
-    return found
+    return STRATEGIES[name]
 
 
 def make(settings: StrategyConfig) -> Strategy[Any]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 class AGEM(MemoryStrategy[MemorySettings]):
     """Projection of the gradient, by one batch of the whole memory."""
 
+    name = "agem"
     settings_type = MemorySettings
     signature = MemoryStrategy.signature
     _step = 0

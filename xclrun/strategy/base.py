@@ -128,12 +128,24 @@ class Strategy(Generic[Settings]):
     """Base of all strategies; as it stands, plain sequential fine-tuning.
 
     Attributes:
+        name: of the strategy in conf, and of its module here.
         settings_type: dataclass of the strategy's settings: the schema of its YAML.
         version: raise it when a change of code changes what the strategy computes; ids and keys change with it.
+        expandable: whether it can be laid over another one that gives languages parts (``strategy.expansion``).
+        gives_parts: whether it gives each language parts of its own, so that it can be an expansion.
+        has_adapters: whether these parts are language adapters; its settings then have ``pretrained``.
+        mixes_languages: whether a batch may hold sentences of several languages.
+        few_shot: whether it is meant for few-shot transfer (``experiment=fewshot``).
     """
 
+    name: ClassVar[str] = ""
     settings_type: ClassVar[type[StrategyConfig]] = StrategyConfig
     version: ClassVar[int] = 1
+    expandable: ClassVar[bool] = False
+    gives_parts: ClassVar[bool] = False
+    has_adapters: ClassVar[bool] = False
+    mixes_languages: ClassVar[bool] = False
+    few_shot: ClassVar[bool] = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -214,6 +226,11 @@ class Strategy(Generic[Settings]):
     def language_specific(self, parameter: str) -> bool:
         """Whether every language has values of its own of a parameter, given by its name in the model."""
         return False
+
+    @property
+    def adapters(self) -> StrategyConfig | None:
+        """The settings of its language adapters, its own or its expansion's; None without any."""
+        return self.settings if self.has_adapters else None
 
     def identified(self) -> int | str:
         """Return what identifies the strategy in a run's id beside its settings: its version."""

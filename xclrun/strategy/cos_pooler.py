@@ -30,6 +30,7 @@ class CosineSettings(StrategyConfig):
 class CosPooler(HeadsOnly[CosineSettings]):
     """The pooler and a fresh cosine classifier."""
 
+    name = "cos_pooler"
     settings_type = CosineSettings
     signature = HeadsOnly.signature
 

@@ -40,6 +40,7 @@ class ReplaySettings(MemorySettings):
 class ExperienceReplay(MemoryStrategy[ReplaySettings]):
     """Replay of a balanced memory, in steps of its own."""
 
+    name = "er"
     settings_type = ReplaySettings
     signature = MemoryStrategy.signature
     _replayed: str | None = None

@@ -24,6 +24,7 @@ from xclrun.strategy.ewc_online import PenaltySettings, QuadraticPenalty, named
 class EWC(QuadraticPenalty[PenaltySettings]):
     """The sum of a penalty per earlier hop."""
 
+    name = "ewc"
     settings_type = PenaltySettings
     state_signature = QuadraticPenalty.state_signature
 

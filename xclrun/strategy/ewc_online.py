@@ -128,6 +128,7 @@ class EWCOnlineSettings(PenaltySettings):
 class EWCOnline(QuadraticPenalty[EWCOnlineSettings]):
     """One running Fisher information, around the weights with which the hop begins."""
 
+    name = "ewc_online"
     settings_type = EWCOnlineSettings
     signature, state_signature = QuadraticPenalty.signature, QuadraticPenalty.state_signature
 

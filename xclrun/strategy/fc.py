@@ -12,4 +12,5 @@ from xclrun.strategy.shared.heads_only import ENCODER, POOLER, HeadsOnly
 class FC(HeadsOnly[StrategyConfig]):
     """The output layers."""
 
+    name = "fc"
     kept = (ENCODER, POOLER)

@@ -8,3 +8,5 @@ from xclrun.strategy.shared.heads_only import HeadsOnly
 
 class FCPooler(HeadsOnly[StrategyConfig]):
     """The pooler and the output layer."""
+
+    name = "fc_pooler"

@@ -30,6 +30,7 @@ class ResetSettings(StrategyConfig):
 class FCResetPooler(HeadsOnly[ResetSettings]):
     """The pooler and the output layer, which is fresh; or the pooler, or both."""
 
+    name = "fc_reset_pooler"
     settings_type = ResetSettings
     # 2: the classifier starts anew where nothing else is asked for; before that it was the pooler.
     version = 2

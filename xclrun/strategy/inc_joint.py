@@ -14,5 +14,8 @@ from xclrun.strategy.naive import Naive
 class IncJoint(Naive):
     """The training data accumulates; no settings."""
 
+    name = "inc_joint"
+    mixes_languages = True
+
     def stream(self, order: Sequence[str]) -> Stream:
         return sequence(order, cumulative=True)

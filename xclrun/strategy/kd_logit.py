@@ -56,6 +56,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
             word where ``per_word`` says so.
     """
 
+    name = "kd_logit"
     settings_type = DistillationSettings
     signature, state_signature = MemoryStrategy.signature, MemoryStrategy.state_signature
     per_word = frozenset({"emissions"})

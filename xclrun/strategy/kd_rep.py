@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class KDRep(KDLogit):
     """Distillation of the encoder's [CLS]."""
 
+    name = "kd_rep"
+
     def unsuited(self, expansion: Strategy[Any]) -> str | None:
         if isinstance(expansion, LanguageParts) and expansion.encodes_alone:
             return "[CLS] of an earlier language comes from its own frozen parts alone, so nothing would learn from it"

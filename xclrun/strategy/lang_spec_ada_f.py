@@ -12,5 +12,6 @@ from xclrun.strategy.shared.adapters import LanguageAdapters
 class LangSpecAdaF(LanguageAdapters):
     """Adapters per language; the encoder is frozen."""
 
+    name = "lang_spec_ada_f"
     frozen = True
     encodes_alone = True

@@ -12,4 +12,5 @@ from xclrun.strategy.shared.adapters import LanguageAdapters
 class LangSpecAdaT(LanguageAdapters):
     """Adapters per language; the encoder is tuned."""
 
+    name = "lang_spec_ada_t"
     frozen = False

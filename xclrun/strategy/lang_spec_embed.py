@@ -13,4 +13,5 @@ from xclrun.strategy.shared.parts import EMBEDDINGS, LanguageParts
 class LangSpecEmbed(LanguageParts[StrategyConfig]):
     """The embeddings per language."""
 
+    name = "lang_spec_embed"
     parts = EMBEDDINGS

@@ -29,6 +29,7 @@ class LayersSettings(StrategyConfig):
 class LangSpecEnc(LanguageParts[LayersSettings]):
     """Chosen layers per language."""
 
+    name = "lang_spec_enc"
     settings_type = LayersSettings
     signature = LanguageParts.signature
 

@@ -15,20 +15,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from xclrun.core.stream import Hop, Stream, independent
+from xclrun.strategy import having
 from xclrun.strategy.base import Strategy
-from xclrun.strategy.shared.adapters import LanguageAdapters
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 
 class LangSpecFT(Expandable[ExpandableSettings]):
     """Every hop starts from hop 0, and its model serves all languages."""
 
+    name = "lang_spec_ft"
     settings_type = ExpandableSettings
 
     def unsuited(self, expansion: Strategy[Any]) -> str | None:
-        if isinstance(expansion, LanguageAdapters):
+        if expansion.has_adapters:
             return None
-        return "every language has a whole model of its own; only adapters add to it (lang_spec_ada_t, lang_spec_ada_f)"
+        adapters = ", ".join(having("has_adapters"))
+        return f"every language has a whole model of its own; only adapters add to it ({adapters})"
 
     def language_specific(self, parameter: str) -> bool:
         return True

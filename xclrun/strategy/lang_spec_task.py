@@ -15,4 +15,5 @@ from xclrun.strategy.shared.parts import HEADS, LanguageParts
 class LangSpecTask(LanguageParts[StrategyConfig]):
     """The heads per language."""
 
+    name = "lang_spec_task"
     parts = HEADS

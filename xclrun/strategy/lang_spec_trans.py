@@ -13,5 +13,6 @@ from xclrun.strategy.shared.parts import BODY, LanguageParts
 class LangSpecTrans(LanguageParts[StrategyConfig]):
     """The whole encoder per language."""
 
+    name = "lang_spec_trans"
     parts = BODY
     encodes_alone = True

@@ -14,5 +14,8 @@ from xclrun.strategy.naive import Naive
 class Multilingual(Naive):
     """One hop on everything; no settings."""
 
+    name = "multilingual"
+    mixes_languages = True
+
     def stream(self, order: Sequence[str]) -> Stream:
         return joint(order)

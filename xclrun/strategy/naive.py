@@ -15,5 +15,7 @@ from xclrun.strategy.base import Strategy
 class Naive(Strategy[StrategyConfig]):
     """Plain fine-tuning, one language after another; no settings."""
 
+    name = "naive"
+
     def signature(self, hop: Hop) -> dict[str, Any]:
         return {}

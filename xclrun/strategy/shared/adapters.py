@@ -51,6 +51,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         frozen: whether the encoder itself stays as pretrained.
     """
 
+    has_adapters = True
     settings_type = AdapterSettings
     parts = (f"adapters.{NAME}",)
     frozen: bool

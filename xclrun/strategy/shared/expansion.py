@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy import make
+from xclrun.strategy import having, make
 from xclrun.strategy.base import Context, Library, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.parts import LanguageParts
@@ -48,6 +48,8 @@ class Expandable(Strategy[Settings]):
         expansion: gives the parts; without any, plain fine-tuning.
     """
 
+    expandable = True
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.expansion: Strategy[Any] = Naive(settings)
@@ -58,9 +60,9 @@ class Expandable(Strategy[Settings]):
 
     def unsuited(self, expansion: Strategy[Any]) -> str | None:
         """Return why the strategy does not make sense over an expansion; None where it does."""
-        if isinstance(expansion, LanguageParts):
+        if expansion.gives_parts:
             return None
-        return "gives languages no parts of their own; lang_spec_task, lang_spec_trans and the like do"
+        return f"gives languages no parts of their own; {', '.join(having('gives_parts'))} do"
 
     def through(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
         """Return ``function`` of the model with which a language that was learnt before is served.
@@ -71,7 +73,11 @@ class Expandable(Strategy[Settings]):
             return self.expansion.through(language, context.model, function)
         return function(context.model)
 
-    # What is not the strategy's own is the expansion's.
+    # Delegated to the expansion.
+
+    @property
+    def adapters(self) -> StrategyConfig | None:
+        return self.expansion.adapters
 
     def described(self) -> dict[str, Any]:
         described = super().described()

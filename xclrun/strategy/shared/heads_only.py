@@ -38,6 +38,7 @@ class HeadsOnly(Strategy[Settings]):
         kept: how the names of the parameters begin that adapting leaves as they are.
     """
 
+    few_shot = True
     kept: ClassVar[tuple[str, ...]] = (ENCODER,)
 
     def adapts(self, hop: Hop) -> bool:

@@ -45,6 +45,7 @@ class LanguageParts(Strategy[Settings]):
         encodes_alone: whether nothing that is trained in the encoder is shared.
     """
 
+    gives_parts = True
     parts: tuple[str, ...]
     encodes_alone: ClassVar[bool] = False
 
