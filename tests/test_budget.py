@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from xclrun.cli import main
-from xclrun.launch.budget import budget, makespan
+from xclrun.launch.forecast import budget, makespan
 from xclrun.run import Run
 
 

@@ -24,13 +24,13 @@ from xclrun.core.version import PACKAGE, code_version
 from xclrun.launch.cluster import job as job_module
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
+from xclrun.launch.cluster.files import Job, Pack, PackFiles, Submission, jobs_of_runs
 from xclrun.launch.cluster.job import fruitless
+from xclrun.launch.cluster.launcher import Slurm
 from xclrun.launch.cluster.packing import pack, shared_first
 from xclrun.launch.cluster.slurm import JobState
-from xclrun.launch.cluster.submission import Job, Pack, PackFiles, Submission, jobs_of_runs
-from xclrun.launch.cluster.submit import SlurmSettings
+from xclrun.launch.local import Local
 from xclrun.launch.status import sweep_status
-from xclrun.launch.sweep import _gpus, _places
 from xclrun.run import Run, freeze, thaw
 from xclrun.tracking.mirror import Mirror
 from xclrun.train.listen import Listener, Progress
@@ -310,7 +310,7 @@ def test_slurm_refuses(say: Say, xclrun: Callable[..., tuple[int, str]], tmp_pat
 )
 def test_settings_that_cannot_work(setting: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"hydra.launcher.{setting}={value}: "):
-        SlurmSettings(**{setting: value}).check()
+        Slurm(**{setting: value}).check()
 
 
 @pytest.mark.full
@@ -441,19 +441,20 @@ def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
 
 
 def test_gpus_are_handed_out_in_turn() -> None:
-    assert _places(3, ["0", "1"], 2) == ["0", "1", "0"]
-    assert _places(9, ["0", "1"], 2) == ["0", "1", "0", "1"]
-    assert _places(9, ["0", "1"], 1) == ["0", "1"]
-    assert _places(2, [], 1) == [None, None]
+    assert Local(n=3, per_gpu=2).places(9, ["0", "1"]) == ["0", "1", "0"]
+    assert Local(n=9, per_gpu=2).places(3, ["0", "1"]) == ["0", "1", "0"]
+    assert Local(n=9, per_gpu=2).places(9, ["0", "1"]) == ["0", "1", "0", "1"]
+    assert Local(n=9).places(9, ["0", "1"]) == ["0", "1"]
+    assert Local(n=2).places(9, []) == [None, None]
 
 
 def test_which_gpus_there_are(make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
-    assert _gpus([make_run("runtime.device=auto")], None) == ["2", "5"]
-    assert _gpus([make_run("runtime.device=cpu")], None) == []
-    assert _gpus([make_run("runtime.device=cpu")], ["7"]) == ["7"]
+    assert Local().gpus_of([make_run("runtime.device=auto")]) == ["2", "5"]
+    assert Local().gpus_of([make_run("runtime.device=cpu")]) == []
+    assert Local(gpus=[7]).gpus_of([make_run("runtime.device=cpu")]) == ["7"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert _gpus([make_run("runtime.device=auto")], None) == []
+    assert Local().gpus_of([make_run("runtime.device=auto")]) == []
 
 
 @pytest.mark.full

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from xclrun.core.terminal import about, if_slow
 from xclrun.launch import workers as work
-from xclrun.launch.console import Console, about, abreast, if_slow, step_line
-from xclrun.launch.remaining import Left
+from xclrun.launch.console import Console, step_line, workers_line
+from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
@@ -77,27 +78,27 @@ def test_the_time_left_is_what_sentences_have_taken(make_run: Make, monkeypatch:
     one, two = make_run(), make_run("strategy=er")
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    left = Left([one, two])
+    left = TimeLeft([one, two])
     assert left.seconds() is None
     left.start()
     now = 110.0
-    left.heard(one.stages[1].train, 1.0)
+    left.note(one.stages[1].train, 1.0)
     # Two epochs of 22, 18 and 13 sentences; hop 1 is common to both runs.
     assert left.seconds(one.id) == pytest.approx(10 * (18 + 13) / 22)
     assert left.seconds(two.id) == left.seconds(one.id)
     assert left.seconds() == pytest.approx(10 * 2 * (18 + 13) / 22)
     # What was done before took no time.
-    left.heard(one.stages[2].train, 0.75, before=0.5)
+    left.note(one.stages[2].train, 0.75, before=0.5)
     assert left.seconds(one.id) == pytest.approx(10 * (18 / 4 + 13) / (22 + 18 / 4))
     # Nor for one who only looks on: what the first look finds was done before.
-    onlooker = Left([one])
+    onlooker = TimeLeft([one])
     one.directory.path.mkdir(parents=True)
     one.directory.write_progress({"hop": 1, "step": 2, "steps": 4})
-    onlooker.look()
+    onlooker.observe()
     assert onlooker.seconds() is None
     now += 10
     one.directory.write_progress({"hop": 1, "step": 3, "steps": 4})
-    onlooker.look()
+    onlooker.observe()
     assert onlooker.seconds() == pytest.approx(10 * (22 / 4 + 18 + 13) / (22 / 4))
     assert [about(s) for s in (0.2, 59, 61, 3599, 7800)] == ["1 s", "59 s", "1 min", "1 h 00 min", "2 h 10 min"]
 
@@ -106,14 +107,14 @@ def test_no_minute_is_silent(
     make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run()
-    console = Console([run.id, "another"], left=Left([run]))
+    console = Console([run.id, "another"], left=TimeLeft([run]))
     console.run_started(run)
     console.hop_started(run, run.stages[1].hop)
     progress = Progress(run.stages[1].hop, 1, 2, 3, 4, 48, 2.0)
     capsys.readouterr()
     console.stepped(progress)
     assert capsys.readouterr().err == ""
-    console.spoke -= 50
+    console.last_line -= 50
     console.stepped(progress)
     console.stepped(progress)
     told = capsys.readouterr().err
@@ -124,10 +125,10 @@ def test_no_minute_is_silent(
     run.directory.path.mkdir(parents=True)
     run.directory.write_progress({"hop": 1, "hops": 3, "name": "en", "step": 3, "steps": 4})
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])
-    work._wait_for([worker.pid], [run], Left([run]))
+    work._wait_for([worker.pid], [run], TimeLeft([run]))
     assert "0 of 1 runs finished · [1/1] hop 1/3 en, step 3/4" in capsys.readouterr().err
     worker.wait()
-    assert "left" in abreast([run], console.left)
+    assert "left" in workers_line([run], console.left)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     found = forecast([never, make_run("strategy=er", "strategy.every_k=20", "seed=2")])
     assert found.render().splitlines()[-1] == f"note: {never.notes[0]}"
     assert found.to_json()["notes"] == list(never.notes)
-    announce(Sweep("x", "xclrun", found.runs), waiting=2)
+    announce(Sweep("x", "xclrun", found.runs), unfinished=2)
     assert capsys.readouterr().err.count(f"  note: {never.notes[0]}\n") == 1
 
 

@@ -134,7 +134,7 @@ def test_exit_codes_table_and_json(
     code, told = xclrun("status", "--outputs", outputs)
     assert code == 0
     assert told.splitlines()[0] == "mine: 2 runs: 1 finished, 1 missing"
-    assert [line.split()[:2] for line in told.splitlines()[2:]] == [[run.id, "finished"], [other.id, "missing"]]
+    assert [line.split()[:2] for line in told.splitlines()[4:]] == [[run.id, "finished"], [other.id, "missing"]]
 
     def fail() -> None:
         raise RunError("the loss is nan")

@@ -22,24 +22,7 @@ def _plain(value: Any) -> Any:
 
 
 class LocalLauncher(Launcher):
-    """Runs the jobs of a sweep on this machine, in up to ``n`` processes, each with a GPU of its own or a share."""
-
-    def __init__(self, n: int = 1, gpus: Sequence[Any] | None = None, per_gpu: int = 1) -> None:
-        self.n, self.gpus, self.per_gpu = n, gpus, per_gpu
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.config = hydra_context, config
-
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from xclrun.launch.sweep import launch_local
-
-        gpus = _plain(self.gpus)
-        launch_local(_composed(self, job_overrides), self.n, gpus, self.per_gpu)
-        return []
-
-
-class SlurmLauncher(Launcher):
-    """Submits the jobs of a sweep to a Slurm cluster; for settings see `xclrun.launch.cluster.submit.SlurmSettings`."""
+    """Runs the jobs of a sweep on this machine; for settings see `xclrun.launch.local.Local`."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = {key: _plain(value) for key, value in settings.items()}
@@ -48,7 +31,22 @@ class SlurmLauncher(Launcher):
         self.hydra_context, self.config = hydra_context, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from xclrun.launch.cluster.submit import SlurmSettings, launch_slurm
+        from xclrun.launch.sweep import launch
 
-        launch_slurm(_composed(self, job_overrides), SlurmSettings(**self.settings))
+        launch(_composed(self, job_overrides), self.made())
         return []
+
+    def made(self) -> Any:
+        """Return xclrun's own launcher."""
+        from xclrun.launch.local import Local
+
+        return Local(**self.settings)
+
+
+class SlurmLauncher(LocalLauncher):
+    """Submits the jobs of a sweep to a Slurm cluster; for settings see `xclrun.launch.cluster.launcher.Slurm`."""
+
+    def made(self) -> Any:
+        from xclrun.launch.cluster.launcher import Slurm
+
+        return Slurm(**self.settings)

@@ -126,7 +126,7 @@ def test_a_failure_before_any_run_is_one_line(xclrun: Callable[..., Told], monke
     def broken(*arguments: Any) -> None:
         raise ZeroDivisionError("one\nof many lines")
 
-    monkeypatch.setattr("xclrun.launch.sweep.make_sweep", broken)
+    monkeypatch.setattr("xclrun.launch.sweep.plan_sweep", broken)
     told = xclrun(*SMALL)
     assert told.code == 1
     assert told.line == "ZeroDivisionError: one of many lines (XCLRUN_DEBUG=1 shows where)"

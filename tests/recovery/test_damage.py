@@ -166,7 +166,7 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
         assert f"{run / name}: changed since the run finished; give the same command again" in told
         code, told = xclrun("status", "--outputs", str(outputs))
         assert code == 1
-        assert f"{run.name}  damaged" in told
+        assert f"\n{run.name}   damaged" in told
         assert str(run / name) in told
         assert read_records(outputs, lambda told: None) == []
         code, told = xclrun(*JOB, f"paths.outputs={outputs}", "-m")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from recovery.commands import XCLRUN, small, wait_for
 
-from xclrun.launch.cluster.submission import submissions
+from xclrun.launch.cluster.files import submissions
 from xclrun.launch.status import RunStatus, sweep_status
 from xclrun.store.records import sweeps
 from xclrun.store.rundir import RunDirectory

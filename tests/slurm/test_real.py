@@ -18,7 +18,7 @@ from recovery.commands import SMALL, predictions, small, wait_for, whole
 
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.version import PACKAGE
-from xclrun.launch.cluster.submission import submissions
+from xclrun.launch.cluster.files import submissions
 from xclrun.tracking.mirror import Mirror
 
 from .conftest import MAX_ARRAY

@@ -16,8 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
 
     from xclrun.core.errors import RunError
+    from xclrun.launch.cluster.files import submissions
     from xclrun.launch.cluster.slurm import cancel, states
-    from xclrun.launch.cluster.submission import submissions
 
     tell = Unreadable()
     names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep, tell)]

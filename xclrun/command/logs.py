@@ -20,8 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
 
+    from xclrun.launch.cluster.files import jobs_of_runs
     from xclrun.launch.cluster.slurm import states
-    from xclrun.launch.cluster.submission import jobs_of_runs
 
     jobs = jobs_of_runs(outputs)
     found = [run for run in jobs if given.run in run]

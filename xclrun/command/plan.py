@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(f"{what}:\n  {command}" for what, command in found))
         return 0
     if given.budget:
-        from xclrun.launch.budget import budget
+        from xclrun.launch.forecast import budget
 
         cost = budget(runs, given.width)
         print(json.dumps(cost.to_json(), indent=1) if given.json else cost.render())

@@ -1,1 +1,1 @@
-"""Doing runs: here, in worker processes or on a Slurm cluster; how far they are, and how long they will take."""
+"""Doing runs: sweep → launcher (in this process, in workers, or on a Slurm cluster); how far they are, what is left."""

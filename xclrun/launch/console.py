@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
 from xclrun.core.errors import XclrunError
 from xclrun.core.stream import Hop
-from xclrun.launch.remaining import Left
+from xclrun.core.terminal import about, duration, if_slow, line
+from xclrun.launch.time_left import TimeLeft
 from xclrun.store.files import read_json
 from xclrun.train.listen import Listener, Progress
 from xclrun.train.stop import Stopped
@@ -27,43 +27,7 @@ if TYPE_CHECKING:
 HEARTBEAT = 50.0
 
 
-def line(text: str = "") -> None:
-    """Print one line for a person, at once."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as a person says them: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def about(seconds: float) -> str:
-    """Return an estimate as a person says it: ``40 s``, ``3 min``, ``2 h 10 min``."""
-    if seconds < 60:
-        return f"{max(1, round(seconds))} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
-
-
-@contextlib.contextmanager
-def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Iterator[None]:
-    """Print a line if what is done inside takes longer than some seconds."""
-    timer = threading.Timer(seconds, line, [text])
-    timer.daemon = True
-    if not terminal_only or sys.stderr.isatty():
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def abreast(runs: Sequence[Run], left: Left | None) -> str:
+def workers_line(runs: Sequence[Run], left: TimeLeft | None) -> str:
     """Return a line on what several workers are doing: runs finished, where the others are, and the time left."""
     parts = [f"{sum(run.directory.finished for run in runs)} of {len(runs)} runs finished"]
     for i, run in enumerate(runs, 1):
@@ -72,7 +36,7 @@ def abreast(runs: Sequence[Run], left: Left | None) -> str:
                 p = read_json(run.directory.progress)
                 parts.append(f"[{i}/{len(runs)}] hop {p['hop']}/{p['hops']} {p['name']}, step {p['step']}/{p['steps']}")
     if left is not None:
-        left.look()
+        left.observe()
         if (seconds := left.seconds()) is not None:
             parts.append(f"about {about(seconds)} left")
     return f"  {' · '.join(parts)}"
@@ -132,14 +96,14 @@ class Console(Listener):
         left: estimates the time left; None: it is not told.
     """
 
-    def __init__(self, runs: Sequence[str], held: bool = False, left: Left | None = None) -> None:
+    def __init__(self, runs: Sequence[str], held: bool = False, left: TimeLeft | None = None) -> None:
         self.runs, self.held, self.left = list(runs), held, left
         self.lines: list[str] = []
         self.terminal = sys.stderr.isatty() and not held
         self.bar: Bar | None = None
-        self.drawn = 0.0
-        self.hop_began = self.spoke = time.monotonic()
-        self.told: set[str] = set()
+        self.last_drawn = 0.0
+        self.hop_began = self.last_line = time.monotonic()
+        self.deferred_before: set[str] = set()
         # What is going on: the run, its hops that were trained in this attempt, and what is said if it takes long.
         self.run: Run | None = None
         self.trained: set[int] = set()
@@ -153,7 +117,7 @@ class Console(Listener):
         """Print a line now, or with the others of its run when it has ended."""
         if not self.held:
             line(text)
-            self.spoke = time.monotonic()
+            self.last_line = time.monotonic()
             return
         self.lines.append(text)
         if last:
@@ -193,8 +157,8 @@ class Console(Listener):
         """Say that a run comes later, since another process works on it or on a stage of it."""
         self.lines.clear()
         self.slow.close()
-        if run.id not in self.told and not self.held:
-            self.told.add(run.id)
+        if run.id not in self.deferred_before and not self.held:
+            self.deferred_before.add(run.id)
             line(f"  {run.label}: {owner} is working on it or on a stage that it shares; it comes later")
 
     def noted(self, text: str) -> None:
@@ -221,11 +185,15 @@ class Console(Listener):
     def stepped(self, progress: Progress) -> None:
         now, p = time.monotonic(), progress
         if self.left is not None and self.run is not None:
-            self.left.heard(self.run.stages[p.hop.index].train, p.step / p.steps, before=(p.step - 1) / p.steps)
-        due = now - self.drawn >= 0.2 if self.bar is not None else now - self.spoke >= HEARTBEAT and not self.held
+            self.left.note(self.run.stages[p.hop.index].train, p.step / p.steps, before=(p.step - 1) / p.steps)
+        due = (
+            now - self.last_drawn >= 0.2
+            if self.bar is not None
+            else now - self.last_line >= HEARTBEAT and not self.held
+        )
         if not due:
             return
-        self.drawn = now
+        self.last_drawn = now
         if self.bar is None:
             text, rate, _ = step_line(p, self.hops, self._left(), sys.maxsize)
             self.say(f"  {text} · {rate}")
@@ -251,7 +219,7 @@ class Console(Listener):
         self._close()
         self.slow.close()
         if self.left is not None and hop.index:
-            self.left.heard(run.stages[hop.index].train, 1.0, before=1.0)
+            self.left.note(run.stages[hop.index].train, 1.0, before=1.0)
         took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
         note = "shared" if shared else took if hop.index else ""
         own = hop.train[-1] if hop.train and run.stream.kind != "joint" else None

@@ -1,23 +1,28 @@
-"""What a command would do: runs, hop trainings asked for and needed after sharing, time and disk. Without torch.
+"""What a command would do: hop trainings asked for and needed after sharing, their time and disk. Without torch.
 
 Time is estimated from the stages that are in the store already: seconds per training sentence of the same encoder,
-batch size and precision, under the same strategy where there is one, and on the machines that made them.
+batch size and precision, under the same strategy where there is one, and on the machines that made them. It is that of
+trainings with their selection on dev; the evaluation on test, loading, and waiting in a queue come on top.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xclrun.launch.console import duration
-from xclrun.launch.remaining import needed
+from xclrun.core.terminal import duration, many, size, table
+from xclrun.launch.cluster.packing import shared_first
 from xclrun.run import Run, notes
 from xclrun.store.stages import StageStore
+
+# A training: the run, and the hop.
+Training = tuple[Run, int]
 
 
 @dataclass(frozen=True)
@@ -42,38 +47,97 @@ class Line:
     seconds: float | None
     bytes: int | None
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its row of the table."""
+        time = "unknown" if self.seconds is None else duration(self.seconds)
+        disk = "unknown" if self.bytes is None else size(self.bytes)
+        return (self.strategy, *map(str, (self.runs, self.finished, self.asked, self.needed)), time, disk)
+
 
 class Costs:
     """What trainings of the store have cost: the basis of estimates."""
 
     def __init__(self, store: StageStore) -> None:
+        self.keys = set(store.all_keys())
         self.rates: dict[tuple[str, str], list[float]] = {}
         self.sizes: dict[tuple[str, str], list[int]] = {}
-        for key in store.all_keys():
+        for key in self.keys:
             try:
                 facts = store.facts(key)
                 if facts["kind"] != "train":
                     continue
                 cost, training = facts["cost"], facts["training"]
                 rate = training["seconds"] / (cost["examples"] * max(1, len(training["epochs"])))
-                size = sum(file.stat().st_size for file in store.path(key).glob("*.safetensors"))
+                weights = sum(file.stat().st_size for file in store.path(key).glob("*.safetensors"))
             except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
                 continue
             self.rates.setdefault((cost["model"], cost["strategy"]), []).append(rate)
-            self.sizes.setdefault((cost["model"], cost["strategy"]), []).append(size)
+            self.sizes.setdefault((cost["model"], cost["strategy"]), []).append(weights)
 
-    def seconds(self, cost: dict[str, Any], epochs: int) -> float | None:
-        """Return the estimated seconds of a training."""
-        same = self.rates.get((cost["model"], cost["strategy"]))
-        alike = [r for (model, _), rates in self.rates.items() if model == cost["model"] for r in rates]
-        rates = same or alike
-        return statistics.median(rates) * cost["examples"] * epochs if rates else None
+    def seconds(self, training: Training) -> float | None:
+        """Return the estimated seconds of a training; None where nothing alike was trained."""
+        run, index = training
+        hop = run.stages[index].hop
+        cost = run.cost(hop)
+        rate = _median(self.rates, cost)
+        return None if rate is None else rate * cost["examples"] * run.trainer(hop).epochs
 
-    def bytes(self, cost: dict[str, Any]) -> int | None:
-        """Return the estimated size of the weights of a training."""
-        same = self.sizes.get((cost["model"], cost["strategy"]))
-        sizes = same or [s for (model, _), sizes in self.sizes.items() if model == cost["model"] for s in sizes]
-        return round(statistics.median(sizes)) if sizes else None
+    def bytes(self, training: Training) -> int | None:
+        """Return the estimated size of the weights of a training; None where nothing alike was trained."""
+        run, index = training
+        weights = _median(self.sizes, run.cost(run.stages[index].hop))
+        return None if weights is None else round(weights)
+
+    def of_run(self, run: Run) -> float | None:
+        """Return the estimated seconds of all that a run still needs."""
+        return total(self.seconds((run, index)) for index in needed(run, self.keys))
+
+
+def _median(measured: dict[tuple[str, str], list[Any]], cost: dict[str, Any]) -> float | None:
+    """Return the median for the same model and strategy, else for the same model, else None."""
+    same = measured.get((cost["model"], cost["strategy"]))
+    alike = same or [value for (model, _), values in measured.items() if model == cost["model"] for value in values]
+    return statistics.median(alike) if alike else None
+
+
+def total(values: Iterable[float | None]) -> Any:
+    """Return the sum; None where a value is not known."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
+
+
+def needed(run: Run, in_store: set[str]) -> set[int]:
+    """Return the hops of a run that have to be trained, given the keys in the store."""
+    found: set[int] = set()
+
+    def weights(index: int) -> None:
+        stage = run.stages[index]
+        if index and index not in found and stage.train not in in_store:
+            found.add(index)
+            weights(stage.hop.parent)
+            state(stage.hop.parent)
+
+    def state(index: int) -> None:
+        key = run.stages[index].state
+        if index and key is not None and key not in in_store:
+            weights(index)
+            state(run.stages[index].hop.parent)
+
+    for stage in run.stages:
+        if not in_store.issuperset(stage.measured):
+            weights(stage.hop.index)
+    return found
+
+
+def new_trainings(runs: Iterable[Run], in_store: set[str], counted: set[str]) -> Iterator[Training]:
+    """Yield the trainings that unfinished runs need and that are not in ``counted``, which gets their keys."""
+    for run in runs:
+        if not run.directory.finished:
+            for index in sorted(needed(run, in_store)):
+                if (key := run.stages[index].train) not in counted:
+                    counted.add(key)
+                    yield run, index
 
 
 @dataclass(frozen=True)
@@ -91,14 +155,9 @@ class Forecast:
     @property
     def total(self) -> Line:
         """All strategies together."""
+        counts = (sum(getattr(line, name) for line in self.lines) for name in ("runs", "finished", "asked", "needed"))
         return Line(
-            "all",
-            sum(line.runs for line in self.lines),
-            sum(line.finished for line in self.lines),
-            sum(line.asked for line in self.lines),
-            sum(line.needed for line in self.lines),
-            _sum(line.seconds for line in self.lines),
-            _sum(line.bytes for line in self.lines),
+            "all", *counts, *(total(getattr(line, name) for line in self.lines) for name in ("seconds", "bytes"))
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -106,43 +165,16 @@ class Forecast:
         finished = {run.id: run.directory.finished for run in self.runs}
         return {
             "runs": [{"run_id": run.id, "label": run.label, "finished": finished[run.id]} for run in self.runs],
-            "strategies": [vars(line) for line in self.lines],
-            "total": vars(self.total),
+            "strategies": [asdict(line) for line in self.lines],
+            "total": asdict(self.total),
             "notes": notes(self.runs),
         }
 
     def render(self) -> str:
         """Return the forecast as a table for a person."""
-        header = ("strategy", "runs", "finished", "hop trainings asked", "needed", "time", "disk")
-        rows = [header, *(_cells(line) for line in self.lines)]
-        if len(self.lines) > 1:
-            rows.append(_cells(self.total))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        text = [
-            "  ".join(
-                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        ]
-        text.insert(1, "─" * len(text[0]))
-        return "\n".join([*text, *(f"note: {note}" for note in notes(self.runs))])
-
-
-def _sum(values: Iterable[float | None]) -> Any:
-    known = list(values)
-    return None if any(value is None for value in known) else sum(value for value in known if value is not None)
-
-
-def _cells(line: Line) -> tuple[str, ...]:
-    time = "unknown" if line.seconds is None else duration(line.seconds)
-    disk = (
-        "unknown"
-        if line.bytes is None
-        else f"{line.bytes / 1e6:.0f} MB"
-        if line.bytes < 1e9
-        else f"{line.bytes / 1e9:.1f} GB"
-    )
-    return (line.strategy, str(line.runs), str(line.finished), str(line.asked), str(line.needed), time, disk)
+        rows = [line.cells for line in (*self.lines, *([self.total] if len(self.lines) > 1 else []))]
+        header = ("strategy", "runs", "finished", "hop trainings", "needed", "time", "disk")
+        return "\n".join([table(header, rows), *(f"note: {note}" for note in notes(self.runs))])
 
 
 def forecast(runs: Sequence[Run]) -> Forecast:
@@ -153,27 +185,88 @@ def forecast(runs: Sequence[Run]) -> Forecast:
     by_strategy: dict[str, list[Run]] = {}
     for run in runs:
         by_strategy.setdefault(run.strategy_name, []).append(run)
-    store = runs[0].store
-    costs = Costs(store)
-    there = set(store.all_keys())
-    counted: set[str] = set()
+    costs, counted = Costs(runs[0].store), set[str]()
     lines = []
-    for strategy, them in by_strategy.items():
-        finished = sum(run.directory.finished for run in them)
-        asked = sum(len(run.stages) - 1 for run in them)
-        trainings: list[tuple[dict[str, Any], int]] = []
-        for run in them:
-            if not run.directory.finished:
-                for index in needed(run, there):
-                    key = run.stages[index].train
-                    if key not in counted:
-                        counted.add(key)
-                        hop = run.stages[index].hop
-                        trainings.append((run.cost(hop), run.trainer(hop).epochs))
-        seconds = _sum([costs.seconds(cost, epochs) for cost, epochs in trainings])
-        size = _sum([costs.bytes(cost) for cost, _ in trainings])
-        lines.append(Line(strategy, len(them), finished, asked, len(trainings), seconds, size))
+    for strategy, own in by_strategy.items():
+        finished = sum(run.directory.finished for run in own)
+        asked = sum(len(run.stages) - 1 for run in own)
+        trainings = list(new_trainings(own, costs.keys, counted))
+        seconds, weights = total(map(costs.seconds, trainings)), total(map(costs.bytes, trainings))
+        lines.append(Line(strategy, len(own), finished, asked, len(trainings), seconds, weights))
     return Forecast(tuple(runs), tuple(lines))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The cost of the runs that are not finished.
+
+    Attributes:
+        runs: how many those are.
+        trainings: hop trainings that they need, each once.
+        width: jobs that run side by side.
+        seconds: of all trainings, one after another: GPU time where they run on GPUs; None where it is not known.
+        wall: seconds until all are done, ``width`` at a time; None where it is not known.
+        bytes: disk for the weights; None where it is not known.
+    """
+
+    runs: int
+    trainings: int
+    width: int
+    seconds: float | None
+    wall: float | None
+    bytes: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts for ``--json``."""
+        return asdict(self)
+
+    def render(self) -> str:
+        """Return the budget for a person."""
+        lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
+        if self.seconds is None or self.wall is None or self.bytes is None:
+            why = "unknown: nothing alike has been trained here; do one run of this model first"
+            return "\n".join([*lines, f"GPU-hours, disk and wall time are {why}"])
+        wall = f"{duration(self.wall)} with {many(self.width, 'job')} side by side, without waiting in the queue"
+        facts = {"GPU-hours": f"{self.seconds / 3600:.2f}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
+        return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items())])
+
+
+def budget(runs: Sequence[Run], width: int) -> Budget:
+    """Return what doing the unfinished ones of these runs would cost, ``width`` at a time.
+
+    The wall time follows the order in which jobs are submitted: shared trainings first, then the runs.
+    """
+    todo = [run for run in runs if not run.directory.finished]
+    if not todo:
+        return Budget(0, 0, width, 0.0, 0.0, 0)
+    costs, by_id, counted = Costs(todo[0].store), {run.id: run for run in todo}, set[str]()
+    wanted = {run.id: needed(run, costs.keys) for run in todo}
+    ahead = [[(by_id[run], hop) for run, hop in pack.stages if hop in wanted[run]] for pack in shared_first(todo)]
+    counted.update(run.stages[hop].train for job in ahead for run, hop in job)
+    waves = [ahead, [list(new_trainings([run], costs.keys, counted)) for run in todo]]
+    seconds = [[total(map(costs.seconds, job)) for job in wave] for wave in waves]
+    known = None not in (time for wave in seconds for time in wave)
+    trainings = [training for wave in waves for job in wave for training in job]
+    return Budget(
+        runs=len(todo),
+        trainings=len(trainings),
+        width=width,
+        seconds=total(time for wave in seconds for time in wave),
+        wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if known else None,
+        bytes=total(map(costs.bytes, trainings)),
+    )
+
+
+def makespan(seconds: Sequence[float], width: int) -> float:
+    """Return when the last of some jobs ends, where ``width`` run at a time and start in order.
+
+    >>> makespan([3, 1, 1, 2], 2)
+    4.0
+    """
+    free = [0.0] * width
+    for job in seconds:
+        heapq.heapreplace(free, free[0] + job)
+    return max(free)
 
 
 def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:

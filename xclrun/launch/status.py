@@ -10,8 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from xclrun.core.terminal import duration, many, table
+from xclrun.launch.cluster.files import Job, jobs_of_runs
 from xclrun.launch.cluster.slurm import JobState, states
-from xclrun.launch.cluster.submission import Job, jobs_of_runs
 from xclrun.store.files import read_json
 from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
@@ -168,18 +169,20 @@ def render_counts(found: Sequence[RunStatus]) -> str:
 
 
 def render(name: str, command: str, found: Sequence[RunStatus]) -> str:
-    """Return the table of a sweep for a person."""
-    from xclrun.launch.console import duration
-
-    lines = [f"{name}: {len(found)} run{'' if len(found) == 1 else 's'}: {render_counts(found)}", f"  {command}"]
-    width = max((len(status.run_id) for status in found), default=0)
+    """Return the table of a sweep for a person; below a run that is not finished, where it runs and what is wrong."""
+    rows = []
     for s in found:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""
-        took = "" if s.seconds is None else duration(s.seconds)
-        lines.append(f"  {s.run_id:<{width}}  {s.state:<11}  {hop:>5}  {took:>12}  {s.host}  {s.detail}".rstrip())
+        rows.append((s.run_id, s.state, hop, "" if s.seconds is None else duration(s.seconds)))
+    head, rule, *lines = table(("run", "state", "hop", "time"), rows, left=2).splitlines()
+    shown = [f"{name}: {many(len(found), 'run')}: {render_counts(found)}", f"  {command}", head, rule]
+    for s, line in zip(found, lines, strict=True):
+        shown.append(line)
+        if s.state != "finished" and (below := " · ".join(text for text in (s.host, s.detail) if text)):
+            shown.append(f"    {below}")
         if s.log and s.state in BAD:
-            lines.append(f"  {'':<{width}}  log: {s.log}")
-    return "\n".join(lines)
+            shown.append(f"    log: {s.log}")
+    return "\n".join(shown)
 
 
 def to_json(found: Sequence[RunStatus]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""From composed configs to finished runs: the local launcher. Everything is checked before anything runs."""
+"""From composed configs to a sweep, and from there to a launcher: everything is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.config.schema import Device, Precision, TrackingConfig
+from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.names import check_name
 from xclrun.core.secret import private, redact
+from xclrun.core.terminal import duration, if_slow, line, many
 from xclrun.data.notes import told
-from xclrun.launch.console import Console, duration, if_slow, line
-from xclrun.launch.remaining import Left
-from xclrun.launch.workers import work, work_in_processes
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.records import read_sweep
-from xclrun.tracking.mirror import LOG, BackgroundMirror
+from xclrun.tracking.mirror import LOG
 
 if TYPE_CHECKING:
     from xclrun.compose.jobs import Composed
@@ -53,6 +51,15 @@ class Sweep:
         return self.runs[0].outputs
 
     @property
+    def tracking(self) -> TrackingConfig:
+        return self.runs[0].config.tracking
+
+    @property
+    def unfinished(self) -> list[Run]:
+        """The runs that are not done yet; looks at their files."""
+        return [run for run in self.runs if not run.directory.finished]
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What is noted of the sweep: ``started`` first, ``given`` last (seconds of the epoch)."""
         started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
@@ -70,14 +77,65 @@ class Sweep:
             before = read_sweep(path)
             facts["started"] = before["started"]
             if left := set(before["runs"]) - set(facts["runs"]):
-                many = f"{len(left)} run{'' if len(left) == 1 else 's'}"
-                line(
-                    f"  note: {self.name} had {many} that this command has not; `xclrun report --all` still finds them"
-                )
+                which = f"{many(len(left), 'run')} that this command has not"
+                line(f"  note: {self.name} had {which}; `xclrun report --all` still finds them")
         write_json(path, facts, mode=private())
 
+    @property
+    def outputs_option(self) -> str:
+        """The option with which a subcommand finds the outputs; empty where it looks there anyway."""
+        usual = os.environ.get("XCLRUN_OUTPUTS") or "outputs"
+        return "" if str(self.outputs) == usual else f" --outputs {shlex.quote(str(self.outputs))}"
 
-def make_sweep(composed: Sequence[Composed]) -> Sweep:
+    @property
+    def tracking_options(self) -> str:
+        """The options with which a subcommand finds MLflow; empty where it looks there anyway."""
+        given: list[str] = []
+        # A name and password in an address are not shown.
+        if self.tracking.enabled and self.tracking.uri is not None and "@" not in self.tracking.uri:
+            given += ["--uri", self.tracking.uri]
+        if self.tracking.enabled and self.tracking.experiment != TrackingConfig.experiment:
+            given += ["--experiment", self.tracking.experiment]
+        return "".join(f" {shlex.quote(part)}" for part in given)
+
+
+class Launcher:
+    """A way to do the runs of a sweep."""
+
+    def check(self) -> None:
+        """Raise a UsageError where its settings cannot work; nothing has been planned yet."""
+
+    def check_runs(self, runs: Sequence[Run]) -> None:
+        """Raise a UsageError where it cannot do these runs; nothing has been written yet."""
+
+    def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        """Do the unfinished ones of its runs, or hand them over to who does; say what comes next."""
+        raise NotImplementedError
+
+
+def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
+    """Do the jobs of a command: plan, check, note and announce the sweep, then hand it to its launcher.
+
+    A run that fails does not stop the others. Runs that are finished already are skipped.
+
+    Raises:
+        UsageError: a job or the launcher cannot work; nothing has been computed.
+        SweepFailed: some runs failed.
+        Stopped: a signal ended the sweep; the same command goes on.
+    """
+    launcher.check()
+    with if_slow("xclrun: reading the data and planning …", terminal_only=True):
+        sweep = plan_sweep(composed)
+    unfinished = sweep.unfinished
+    launcher.check_runs(unfinished)
+    for folder in dict.fromkeys([*(run.store.root for run in sweep.runs), sweep.outputs]):
+        check_writable(folder)
+    announce(sweep, len(unfinished))
+    sweep.write()
+    launcher.do(sweep, unfinished)
+
+
+def plan_sweep(composed: Sequence[Composed]) -> Sweep:
     """Plan all jobs of a command.
 
     Raises:
@@ -102,94 +160,6 @@ def command() -> str:
     return shlex.join(["xclrun", *map(redact, given), *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
 
 
-def launch_local(
-    composed: Sequence[Composed], workers: int = 1, gpus: Sequence[str] | None = None, per_gpu: int = 1
-) -> None:
-    """Run the jobs of a command on this machine.
-
-    A run that fails does not stop the others. Runs that are finished already are skipped.
-
-    Args:
-        composed: the jobs.
-        workers: processes that share the jobs at the most; 1: this process does them one after another.
-        gpus: GPUs to hand out, as CUDA_VISIBLE_DEVICES names them; None: those of the machine, where runs use them.
-        per_gpu: processes that share a GPU at the most.
-
-    Raises:
-        UsageError: a job cannot work; nothing has been computed.
-        SweepFailed: some runs failed.
-        Stopped: a signal ended the sweep; the same command goes on.
-    """
-    for key, value in {"n": workers, "per_gpu": per_gpu}.items():
-        if type(value) is not int:
-            raise UsageError(f"hydra.launcher.{key}={value}: must be a number of processes of at least 1")
-    if gpus is not None and (isinstance(gpus, str) or not isinstance(gpus, Sequence)):
-        raise UsageError(f"hydra.launcher.gpus={gpus}: must be a list, as in [0,1]")
-    gpus = None if gpus is None else [str(gpu) for gpu in gpus]
-    if workers < 1:
-        raise UsageError(f"hydra.launcher.n={workers}: must be a number of processes of at least 1")
-    if per_gpu < 1:
-        raise UsageError(f"hydra.launcher.per_gpu={per_gpu}: must be a number of processes of at least 1")
-    # Asked in this way, CUDA is not begun in this process, and workers can still be given a GPU each.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    with if_slow("xclrun: reading the data and planning …", terminal_only=True):
-        sweep = make_sweep(composed)
-    waiting = [run for run in sweep.runs if not run.directory.finished]
-    _check_devices(waiting)
-    for place in dict.fromkeys([*(run.store.root for run in sweep.runs), sweep.outputs]):
-        check_writable(place)
-    announce(sweep, len(waiting))
-    sweep.write()
-    console, started = Console([run.id for run in sweep.runs], left=Left(sweep.runs)), time.monotonic()
-    mirror = BackgroundMirror(sweep.outputs, sweep.runs[0].config.tracking)
-    mirror.start()
-    try:
-        places = _places(min(workers, len(waiting)), _gpus(waiting, gpus), per_gpu)
-        if len(places) > 1 or (places and gpus):
-            work_in_processes(sweep.runs, console, mirror, places)
-        else:
-            work(sweep.runs, console, mirror)
-    except BaseException:
-        mirror.close(timeout=0.0)  # It goes on by itself.
-        raise
-    if not (sent := mirror.close(timeout=1.0)):
-        line("sending to MLflow …")
-        sent = mirror.close()
-    failed = [run for run in sweep.runs if not run.directory.finished]
-    conclude(sweep, failed, sent, time.monotonic() - started)
-
-
-def _gpus(runs: Sequence[Run], given: Sequence[str] | None) -> list[str]:
-    """Return the GPUs that can be handed out to workers; none where no run uses one."""
-    if given is not None:
-        return list(given)
-    if all(run.config.runtime.device is Device.cpu for run in runs):
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
-    # Numbered from 0 also where a container sees only some.
-    return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
-
-
-def _places(count: int, gpus: Sequence[str], per_gpu: int) -> list[str | None]:
-    """Return the GPU of each worker: in turn, so that no GPU has two while another has none; at most ``count``.
-
-    Without GPUs, workers get none.
-    """
-    return [*(list(gpus) * per_gpu)[:count]] if gpus else [None] * count
-
-
-def _check_devices(runs: Sequence[Run]) -> None:
-    chosen = {(run.config.runtime.device, run.config.trainer.precision) for run in runs}
-    # What cannot fail is not checked here, since that imports torch.
-    for device, precision in chosen:
-        if device is Device.cuda or precision is Precision.fp16:
-            from xclrun.train.precision import choose_device
-
-            choose_device(device, precision)
-
-
 def check_writable(folder: Path) -> None:
     """Raise a UsageError where a folder cannot be made or written."""
     probe = folder / f".probe-{os.getpid()}"
@@ -197,56 +167,40 @@ def check_writable(folder: Path) -> None:
     probe.unlink()
 
 
-def announce(sweep: Sweep, waiting: int) -> None:
+def announce(sweep: Sweep, unfinished: int) -> None:
     """Say what a command is about to do."""
     first, runs = sweep.runs[0], sweep.runs
-
-    def several(values: set[Any], word: str) -> str:
-        return f"{len(values)} {word}{'' if len(values) == 1 else 's' if word != 'strategy' else ''}"
-
-    strategies = {run.strategy_name for run in runs}
-    orders = {run.config.order.name for run in runs}
-    parts = [
-        f"{len(strategies)} {'strategy' if len(strategies) == 1 else 'strategies'}",
-        several(orders, "order"),
-        several({run.config.seed for run in runs}, "seed"),
+    factors = [
+        many(len({run.strategy_name for run in runs}), "strategy", "strategies"),
+        many(len({run.config.order.name for run in runs}), "order"),
+        many(len({run.config.seed for run in runs}), "seed"),
     ]
-    done = len(runs) - waiting
+    done = len(runs) - unfinished
     line(
-        f"xclrun: {len(runs)} run{'' if len(runs) == 1 else 's'} ({' × '.join(parts)}) on {first.dataset.name} "
+        f"xclrun: {many(len(runs), 'run')} ({' × '.join(factors)}) on {first.dataset.name} "
         f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
     )
-    if waiting:
+    if unfinished:
         for note in [*told({id(run.dataset): run.dataset for run in runs}.values()), *notes(runs)]:
             line(f"  note: {note}")
 
 
-def conclude(sweep: Sweep, failed: Sequence[Run], sent: bool, seconds: float) -> None:
-    """Say how the sweep ended, and what to do next."""
+def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
+    """Say how the sweep ended, and what to do next.
+
+    Args:
+        seconds: that it took.
+        sent: whether MLflow has all of it, as far as it should.
+
+    Raises:
+        SweepFailed: some runs are not finished.
+    """
+    failed = sweep.unfinished
     line(f"\n{len(sweep.runs) - len(failed)} of {len(sweep.runs)} runs finished in {duration(seconds)}.")
     if not sent:
         line(f"  note: MLflow could not be reached (see {sweep.outputs / LOG}); `xclrun sync` sends it later")
     if failed:
         raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
-    at, mlflow = outputs_option(sweep), tracking_options(sweep)
-    line(f"Next: `xclrun report {sweep.name}{at}{mlflow}` makes tables and figures")
-    tracking = sweep.runs[0].config.tracking
-    if tracking.enabled and tracking.uri is None:
-        line(f"      `xclrun ui{at}` opens MLflow")
-
-
-def outputs_option(sweep: Sweep) -> str:
-    """Return the option with which a subcommand finds a sweep's outputs; empty where it looks there anyway."""
-    usual = os.environ.get("XCLRUN_OUTPUTS") or "outputs"
-    return "" if str(sweep.outputs) == usual else f" --outputs {shlex.quote(str(sweep.outputs))}"
-
-
-def tracking_options(sweep: Sweep) -> str:
-    """Return the options with which a subcommand finds a sweep's MLflow; empty where it looks there anyway."""
-    tracking, given = sweep.runs[0].config.tracking, []
-    # A name and password in an address are not shown.
-    if tracking.enabled and tracking.uri is not None and "@" not in tracking.uri:
-        given += ["--uri", tracking.uri]
-    if tracking.enabled and tracking.experiment != TrackingConfig.experiment:
-        given += ["--experiment", tracking.experiment]
-    return "".join(f" {shlex.quote(part)}" for part in given)
+    line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` makes tables and figures")
+    if sweep.tracking.enabled and sweep.tracking.uri is None:
+        line(f"      `xclrun ui{sweep.outputs_option}` opens MLflow")

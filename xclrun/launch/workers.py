@@ -17,8 +17,9 @@ from types import FrameType
 
 from xclrun.core.errors import XclrunError
 from xclrun.core.secret import redact
-from xclrun.launch.console import HEARTBEAT, Console, abreast, line
-from xclrun.launch.remaining import Left
+from xclrun.core.terminal import line
+from xclrun.launch.console import HEARTBEAT, Console, workers_line
+from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run
 from xclrun.store.files import atomic_write
 from xclrun.tracking.mirror import BackgroundMirror
@@ -164,11 +165,11 @@ def load(console: Console, runs: Sequence[Run]) -> None:
         import xclrun.train.execute  # noqa: F401
 
 
-def _wait_for(children: Sequence[int], runs: Sequence[Run], left: Left | None) -> None:
+def _wait_for(children: Sequence[int], runs: Sequence[Run], left: TimeLeft | None) -> None:
     """Wait until all workers have ended, and say now and then how far they are."""
     running, told = list(children), time.monotonic()
     if left is not None:
-        left.look()
+        left.observe()
     while running:
         for child in list(running):
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -179,7 +180,7 @@ def _wait_for(children: Sequence[int], runs: Sequence[Run], left: Left | None) -
                     line(f"  a worker was killed by {name}; its run can be continued")
         if running and time.monotonic() - told > HEARTBEAT:
             told = time.monotonic()
-            line(abreast(runs, left))
+            line(workers_line(runs, left))
         if running:
             time.sleep(0.05)
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from types import FrameType
 
 from xclrun.core.errors import XclrunError
+from xclrun.core.terminal import line
 from xclrun.launch.cluster import slurm
-from xclrun.launch.cluster.submission import Pack, PackFiles
-from xclrun.launch.console import Console, line
-from xclrun.launch.remaining import Left
+from xclrun.launch.cluster.files import Pack, PackFiles
+from xclrun.launch.console import Console
+from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run, thaw
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.mirror import BackgroundMirror
@@ -79,7 +80,7 @@ def _do(pack: Pack, runs: Sequence[Run]) -> dict[str, str]:
     if not runs:
         return {}
     by_id = {run.id: run for run in runs}
-    console, config = Console(list(by_id), left=Left(runs)), runs[0].config.tracking
+    console, config = Console(list(by_id), left=TimeLeft(runs)), runs[0].config.tracking
     make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
     todo = [by_id[run] for run in pack.runs if run in by_id]
     # Workers never write to a SQLite file on a shared file system; they may talk to a server.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from xclrun.core.identity import Stage
-from xclrun.launch.cluster.submission import Pack
+from xclrun.launch.cluster.files import Pack
 from xclrun.run import Run
 
 

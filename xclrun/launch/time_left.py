@@ -1,4 +1,4 @@
-"""What runs still need, and about how long that takes. Without torch."""
+"""About how long the rest of a sweep takes, while it goes."""
 
 from __future__ import annotations
 
@@ -7,36 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from xclrun.launch.forecast import needed
 from xclrun.store.files import read_json
 
 if TYPE_CHECKING:
     from xclrun.run import Run
 
 
-def needed(run: Run, there: set[str]) -> set[int]:
-    """Return the hops of a run that have to be trained, given the keys in the store."""
-    found: set[int] = set()
-
-    def weights(index: int) -> None:
-        stage = run.stages[index]
-        if index and index not in found and stage.train not in there:
-            found.add(index)
-            weights(stage.hop.parent)
-            state(stage.hop.parent)
-
-    def state(index: int) -> None:
-        key = run.stages[index].state
-        if index and key is not None and key not in there:
-            weights(index)
-            state(run.stages[index].hop.parent)
-
-    for stage in run.stages:
-        if not there.issuperset(stage.measured):
-            weights(stage.hop.index)
-    return found
-
-
-class Left:
+class TimeLeft:
     """About how long the rest of some runs takes, from how long it took to do what was done of them since the start.
 
     Work is counted in sentences to train on: those of a hop times its epochs, for each training that is needed once.
@@ -50,10 +28,12 @@ class Left:
         self.runs = [run for run in runs if not run.directory.finished]
         self.work: dict[str, float] = {}
         self.of: dict[str, list[str]] = {}
-        there = {key for store in {run.store.root: run.store for run in self.runs}.values() for key in store.all_keys()}
+        in_store = {
+            key for store in {run.store.root: run.store for run in self.runs}.values() for key in store.all_keys()
+        }
         for run in self.runs:
             sizes = run.dataset.sizes("train")
-            stages = [run.stages[index] for index in sorted(needed(run, there))]
+            stages = [run.stages[index] for index in sorted(needed(run, in_store))]
             self.of[run.id] = [stage.train for stage in stages]
             for stage in stages:
                 epochs = run.trainer(stage.hop).epochs
@@ -63,7 +43,7 @@ class Left:
         self.share: dict[str, float] = {}
         self.before: dict[str, float] = {}
 
-    def heard(self, key: str, share: float, before: float = 0.0) -> None:
+    def note(self, key: str, share: float, before: float = 0.0) -> None:
         """Note how much of a training is done, and how much of it was when it was first heard of."""
         self.start()
         self.before.setdefault(key, before)
@@ -73,7 +53,7 @@ class Left:
         """The clock runs from the first call on."""
         self.began = time.monotonic() if self.began is None else self.began
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Note how far all trainings are, from the store and from what running runs write: for who only looks on.
 
         The first look tells what was done before.
@@ -83,12 +63,12 @@ class Left:
         for run in self.runs:
             for key in self.of[run.id]:
                 if self.share.get(key) != 1.0 and run.store.has(key):
-                    self.heard(key, 1.0, before=float(first))
+                    self.note(key, 1.0, before=float(first))
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError, ZeroDivisionError):
                 facts = read_json(run.directory.progress)
                 key, share = run.stages[facts["hop"]].train, facts["step"] / facts["steps"]
                 if self.share.get(key) != 1.0:
-                    self.heard(key, share, before=share if first else 0.0)
+                    self.note(key, share, before=share if first else 0.0)
 
     def seconds(self, run: str | None = None) -> float | None:
         """Return about how many seconds are left of a run, or of all of them; None while nothing is done."""

@@ -1,0 +1,85 @@
+"""What all commands print with: lines at once, numbers as a person says them, tables that fit 80 columns."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+
+def line(text: str = "") -> None:
+    """Print one line for a person, at once, on the standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Iterator[None]:
+    """Print a line if the block takes longer than some seconds."""
+    timer = threading.Timer(seconds, line, [text])
+    timer.daemon = True
+    if not terminal_only or sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def about(seconds: float) -> str:
+    """Return an estimate as a person says it: ``40 s``, ``3 min``, ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{max(1, round(seconds))} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as a person says it: ``0.3 MB``, ``12 GB``."""
+    return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"
+
+
+def many(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun: ``1 run``, ``2 runs``, ``2 strategies``."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, wrapped: bool = False) -> str:
+    """Return a table as text: no escape codes, and no wider than the terminal, or than 80 columns.
+
+    Args:
+        header: a word per column.
+        rows: cells of each row.
+        left: so many columns are aligned on the left, the others on the right.
+        wrapped: the last column is text, and wraps; other cells are never cut, for ids are copied from tables.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, name in enumerate(header):
+        text = wrapped and i == len(header) - 1
+        made.add_column(Text(name), justify="left" if i < left or text else "right", no_wrap=not text, overflow="fold")
+    for row in rows:
+        made.add_row(*map(Text, row))
+    columns = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
+    console.width = max(columns, Measurement.get(console, console.options, made).minimum)
+    with console.capture() as printed:
+        console.print(made)
+    return "\n".join(text.rstrip() for text in printed.get().splitlines())

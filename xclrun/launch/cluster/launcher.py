@@ -1,0 +1,179 @@
+"""The Slurm launcher, `hydra/launcher=slurm`: runs are frozen, packed into jobs, and submitted as arrays."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from xclrun.core.errors import RunError, UsageError
+from xclrun.core.terminal import line, many
+from xclrun.launch.cluster import slurm
+from xclrun.launch.cluster.code import copy_code
+from xclrun.launch.cluster.files import DEBUG, Pack, Submission
+from xclrun.launch.cluster.packing import pack, shared_first
+from xclrun.launch.forecast import Costs
+from xclrun.launch.status import render_counts, sweep_status
+from xclrun.launch.sweep import Launcher, Sweep, conclude
+from xclrun.run import Run, freeze
+
+# Seconds between two looks at a sweep that is waited for.
+LOOK = 2.0
+
+
+@dataclass(frozen=True)
+class Slurm(Launcher):
+    """Submits runs to a Slurm cluster; each setting is documented in ``conf/hydra/launcher/slurm.yaml``."""
+
+    cluster: str = "slurm"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str | None = None
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    mem: str | None = None
+    time: int = 60
+    array_parallelism: int = 256
+    max_array: int | None = None
+    pack: int = 1
+    pack_minutes: float | None = None
+    share_first: bool = True
+    wait: bool = False
+    requeue: bool = True
+    signal_delay: int = 120
+    setup: Sequence[str] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        if self.cluster not in ("slurm", "debug"):
+            raise UsageError(f"hydra.launcher.cluster={self.cluster}: unknown; Known: debug, slurm")
+        positive = ("time", "array_parallelism", "max_array", "pack", "pack_minutes", "signal_delay")
+        for key in positive:
+            value = getattr(self, key)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (number and value > 0):
+                raise UsageError(f"hydra.launcher.{key}={value}: must be above 0")
+        if self.signal_delay >= 60 * self.time:
+            raise UsageError(
+                f"hydra.launcher.signal_delay={self.signal_delay}: seconds before the time limit, so it must be below "
+                f"hydra.launcher.time={self.time} minutes"
+            )
+        if self.cluster == "slurm":
+            slurm.check_there()
+
+    def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        """Submit what is not finished, running or queued already; return then, or with ``wait`` when all has ended."""
+        began = time.monotonic()
+        busy = {status.run_id for status in sweep_status(sweep.outputs, [run.id for run in sweep.runs]) if status.busy}
+        if busy:
+            line(f"{len(busy)} running or queued already: not submitted again")
+        if todo := [run for run in unfinished if run.id not in busy]:
+            for run in todo:
+                freeze(run)
+            _announce_to_server(sweep)
+            submission = Submission.new(sweep.outputs, sweep.name)
+            submit = self._do_here if self.cluster == "debug" else self._submit
+            submit(sweep, submission, self.waves(todo))
+            line(f"submitted in {time.monotonic() - began:.1f} s")
+        if self.wait or self.cluster == "debug":
+            self._wait(sweep)
+        else:
+            _say_what_next(sweep)
+
+    def waves(self, runs: Sequence[Run]) -> list[list[Pack]]:
+        """Return the waves of jobs: stages that runs share, where there are any, and then the runs."""
+        ahead = shared_first(runs) if self.share_first else []
+        packs = pack(runs, self.pack, self.pack_minutes, Costs(runs[0].store).of_run)
+        return [wave for wave in (ahead, packs) if wave]
+
+    def _submit(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
+        limit = min(self.max_array or slurm.max_array(), slurm.max_array())
+        code = copy_code(sweep.outputs / "slurm" / "code").absolute()
+        after: list[str] = []
+        for wave in waves:
+            arrays = []
+            for start in range(0, len(wave), limit):
+                packs, name = wave[start : start + limit], f"array-{len(submission.arrays)}"
+                folder = submission.write_packs(name, packs).absolute()
+                command = shlex.join([sys.executable, "-u", str(code), str(folder)])
+                arrays.append(slurm.submit_array(folder, command, len(packs), self.options_of(sweep.name, after)))
+                submission.note(name, arrays[-1], packs)
+                what = "shared trainings" if packs[0].stages else "runs"
+                line(f"  Slurm array {arrays[-1]}: {many(len(packs), 'job')} with {what}")
+            after = arrays
+
+    def _do_here(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
+        """Do here, one after another, exactly what jobs on the cluster would do: for debugging."""
+        code = copy_code(sweep.outputs / "slurm" / "code").absolute()
+        # No setting of a Slurm job that this may be in.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+        for wave in waves:
+            name = f"array-{len(submission.arrays)}"
+            folder = submission.write_packs(name, wave).absolute()
+            submission.note(name, DEBUG, wave)
+            for i in range(len(wave)):
+                log = slurm.log_path(folder, DEBUG, i)
+                line(f"  job {i} of {name}: {log}")
+                with log.open("ab") as file:
+                    command = ["bash", "-c", "\n".join([*self.setup, 'exec "$@"']), "bash"]
+                    command += [sys.executable, "-u", str(code), str(folder), str(i)]
+                    subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
+
+    def options_of(self, sweep: str, after: Sequence[str]) -> dict[str, Any]:
+        """Return what Submitit is told about an array of jobs that starts when the arrays ``after`` have ended."""
+        names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem", "time")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        further = {"requeue" if self.requeue else "no-requeue": True, **self.options}
+        dependency = {"dependency": f"afterany:{':'.join(after)}"} if after else {}
+        return {
+            **given,
+            **dependency,
+            "job_name": f"xclrun-{sweep}",
+            "array_parallelism": self.array_parallelism,
+            "signal_delay_s": self.signal_delay,
+            "setup": list(self.setup),
+            "additional_parameters": further,
+        }
+
+    def _wait(self, sweep: Sweep) -> None:
+        began, ids = time.monotonic(), [run.id for run in sweep.runs]
+        said, quiet = "", 0
+        # Twice in a row: on a network file system what a job wrote last may show late.
+        while quiet < 2:
+            statuses = sweep_status(sweep.outputs, ids)
+            if (counts := render_counts(statuses)) != said:
+                line(f"{time.strftime('%H:%M:%S')}  {counts}")
+                said = counts
+            quiet = quiet + 1 if not any(status.busy for status in statuses) else 0
+            if quiet < 2:
+                time.sleep(LOOK if self.cluster == "slurm" else 0.1)
+        conclude(sweep, time.monotonic() - began)
+
+
+def _announce_to_server(sweep: Sweep) -> None:
+    """Make experiment and parent run once, before many jobs want them at the same time."""
+    if sweep.tracking.enabled and sweep.tracking.uri is not None:
+        from xclrun.tracking.mirror import Mirror
+
+        try:
+            mirror = Mirror(sweep.outputs, sweep.tracking)
+            if len(sweep.runs) > 1:
+                mirror.send_sweep(sweep.facts)
+        except RunError as error:
+            line(f"  note: {error}; `xclrun sync` sends everything later")
+
+
+def _say_what_next(sweep: Sweep) -> None:
+    at, mlflow = sweep.outputs_option, sweep.tracking_options
+    line(f"Next: `xclrun status {sweep.name}{at} --watch` tells how it goes")
+    line(f"      `xclrun cancel {sweep.name}{at}` ends it")
+    if sweep.tracking.enabled and sweep.tracking.uri is None:
+        line(f"      `xclrun sync --watch{at}{mlflow}` sends finished runs to MLflow")
+    line(f"      `xclrun report {sweep.name}{at}{mlflow}` makes tables and figures of what has finished")

@@ -1,0 +1,87 @@
+"""The local launcher: runs in this process, or in worker processes, each with a GPU of its own or a share of one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xclrun.config.schema import Device, Precision
+from xclrun.core.errors import UsageError
+from xclrun.core.terminal import line
+from xclrun.launch.console import Console
+from xclrun.launch.sweep import Launcher, Sweep, conclude
+from xclrun.launch.time_left import TimeLeft
+from xclrun.launch.workers import work, work_in_processes
+from xclrun.run import Run
+from xclrun.tracking.mirror import BackgroundMirror
+
+
+@dataclass(frozen=True)
+class Local(Launcher):
+    """Does the runs on this machine.
+
+    Attributes:
+        n: processes that share the runs at the most; 1: this process does them one after another.
+        gpus: GPUs to hand out, as CUDA_VISIBLE_DEVICES names them; None: those of the machine, where runs use them.
+        per_gpu: processes that share a GPU at the most.
+    """
+
+    n: int = 1
+    gpus: Sequence[str | int] | None = None
+    per_gpu: int = 1
+
+    def check(self) -> None:
+        for key in ("n", "per_gpu"):
+            value = getattr(self, key)
+            if type(value) is not int or value < 1:
+                raise UsageError(f"hydra.launcher.{key}={value}: must be a number of processes of at least 1")
+        if self.gpus is not None and (isinstance(self.gpus, str) or not isinstance(self.gpus, Sequence)):
+            raise UsageError(f"hydra.launcher.gpus={self.gpus}: must be a list, as in [0,1]")
+
+    def check_runs(self, runs: Sequence[Run]) -> None:
+        # Asked in this way, CUDA is not begun in this process, and workers can still be given a GPU each.
+        os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        # What cannot fail is not checked, since that imports torch.
+        for device, precision in {(run.config.runtime.device, run.config.trainer.precision) for run in runs}:
+            if device is Device.cuda or precision is Precision.fp16:
+                from xclrun.train.precision import choose_device
+
+                choose_device(device, precision)
+
+    def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        console, started = Console([run.id for run in sweep.runs], left=TimeLeft(sweep.runs)), time.monotonic()
+        mirror = BackgroundMirror(sweep.outputs, sweep.tracking)
+        mirror.start()
+        try:
+            places = self.places(len(unfinished), self.gpus_of(unfinished))
+            if len(places) > 1 or (places and self.gpus):
+                work_in_processes(sweep.runs, console, mirror, places)
+            else:
+                work(sweep.runs, console, mirror)
+        except BaseException:
+            mirror.close(timeout=0.0)  # It goes on by itself.
+            raise
+        if not (sent := mirror.close(timeout=1.0)):
+            line("sending to MLflow …")
+            sent = mirror.close()
+        conclude(sweep, time.monotonic() - started, sent)
+
+    def gpus_of(self, runs: Sequence[Run]) -> list[str]:
+        """Return the GPUs that can be handed out to workers; none where no run uses one."""
+        if self.gpus is not None:
+            return [str(gpu) for gpu in self.gpus]
+        if all(run.config.runtime.device is Device.cpu for run in runs):
+            return []
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible is not None:
+            return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
+        # Numbered from 0 also where a container sees only some.
+        return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
+
+    def places(self, runs: int, gpus: Sequence[str]) -> list[str | None]:
+        """Return the GPU of each worker, None without GPUs: in turn, so that none has two while another has none."""
+        count = min(self.n, runs)
+        return [*(list(gpus) * self.per_gpu)[:count]] if gpus else [None] * count
