@@ -29,11 +29,11 @@ def scores_of(languages: tuple[str, ...], hop: int) -> dict[str, dict[str, float
 def told(capsys: pytest.CaptureFixture[str], stream: Any, columns: int, patch: pytest.MonkeyPatch) -> list[str]:
     """What a console says of a whole run, line by line."""
     patch.setenv("COLUMNS", str(columns))
-    kind = SimpleNamespace(metrics=lambda tagged: METRICS)
+    task = SimpleNamespace(metrics=lambda tagged: METRICS)
     label = "lang_spec_ft+lang_spec_ada_f · order1 · seed 12"
     run: Any = SimpleNamespace(
         id="mini-lang_spec_ft+lang_spec_ada_f-order1-s12-4d06d52c0d07", label=label, stream=stream,
-        dataset=SimpleNamespace(kind=kind, tags=("O",)),
+        dataset=SimpleNamespace(task=task, tags=("O",)),
     )  # fmt: skip
     console = Console([run.id])
     console.run_started(run)

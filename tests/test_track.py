@@ -244,7 +244,7 @@ def test_what_people_wrote_on_the_experiment_stays_and_a_view_keeps_the_columns_
 ) -> None:
     mirror = Mirror(outputs, TrackingConfig())
     mirror.client.set_experiment_tag(mirror.experiment, "mlflow.note.content", "mine")
-    mirror._save_view(["class"])
+    mirror._save_view(["class_accuracy"])
     tags = Mirror(outputs, TrackingConfig()).client.get_experiment(mirror.experiment).tags
     assert tags["mlflow.note.content"] == "mine"
     assert {f"{task}.FP" in tags[f"mlflow.sharedViewState.{VIEW}"] for task in ("intent", "slots", "class")} == {True}

@@ -172,7 +172,7 @@ def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIde
 
 
 def _identity(dataset: Dataset) -> DataIdentity:
-    return DataIdentity(dataset.fingerprints, digest([dataset.kind.identified, dataset.labels, dataset.tags]))
+    return DataIdentity(dataset.fingerprints, digest([dataset.task.identified, dataset.labels, dataset.tags]))
 
 
 def notes(runs: Iterable[Run]) -> list[str]:
@@ -271,10 +271,12 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
     resolved = {**resolved, "order": {**resolved["order"], "name": name, "languages": list(order)}}
     strategy = make(config.strategy)
-    if (reason := strategy.unfit(dataset.kind)) is not None:
-        raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task}: {reason}")
-    if config.model.label_on is LabelOn.all and dataset.kind.tag is not None and not dataset.kind.crf:
-        raise UsageError(f"model.label_on=all dataset.task={dataset.task}: every piece has a tag only in intent_slots")
+    if (reason := strategy.unfit(dataset.task)) is not None:
+        raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task.name}: {reason}")
+    if config.model.label_on is LabelOn.all and dataset.task.tag is not None and not dataset.task.crf:
+        raise UsageError(
+            f"model.label_on=all dataset.task={dataset.task.name}: every piece has a tag only in intent_slots"
+        )
     stream = stream_of(config, strategy, order)
     for language in stream.languages:
         if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):

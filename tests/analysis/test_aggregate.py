@@ -25,10 +25,10 @@ def row(
     order: str = "mean",
     strategy: str = "naive",
     language: str = "",
-    task: str = "intent",
+    metric: str = "intent_accuracy",
 ) -> Any:
     """The one row that fits."""
-    wanted = {"measure": measure, "order": order, "strategy": strategy, "language": language, "task": task}
+    wanted = {"measure": measure, "order": order, "strategy": strategy, "language": language, "metric": metric}
     found = frame[np.logical_and.reduce([frame[name] == value for name, value in wanted.items()])]
     assert len(found) == 1, (wanted, len(found))
     return found.iloc[0]
@@ -37,8 +37,8 @@ def row(
 def test_columns_and_types_are_stable() -> None:
     frame = summarise([record(scores=R)])
     assert tuple(frame.columns) == COLUMNS == (
-        "dataset", "model", "strategy", "order", "task", "measure", "language",
-        "value", "std", "ci_low", "ci_high", "n", "status",
+        "dataset", "model", "strategy", "order", "metric", "measure", "language",
+        "value", "std", "ci_low", "ci_high", "n", "status", "task",
     )  # fmt: skip
     assert [frame[name].dtype.kind for name in ("value", "std", "ci_low", "ci_high", "n")] == ["f", "f", "f", "f", "i"]
     assert list(summarise([]).columns) == list(COLUMNS)
@@ -312,13 +312,13 @@ def test_tasks_datasets_and_models_stay_apart() -> None:
     frame = summarise(
         [record(scores=both), record(scores=R, dataset="mtop", run_id="b"), record(scores=R, model="mbert", run_id="c")]
     )
-    assert list(frame[["dataset", "model", "task"]].drop_duplicates().itertuples(index=False, name=None)) == [
-        ("mini", "mbert", "intent"),
-        ("mini", "tiny", "intent"),
-        ("mini", "tiny", "slots"),
-        ("mtop", "tiny", "intent"),
+    assert list(frame[["dataset", "model", "metric"]].drop_duplicates().itertuples(index=False, name=None)) == [
+        ("mini", "mbert", "intent_accuracy"),
+        ("mini", "tiny", "intent_accuracy"),
+        ("mini", "tiny", "slot_f1"),
+        ("mtop", "tiny", "intent_accuracy"),
     ]
-    assert row(frame[frame["model"] == "tiny"], "F", task="slots")["value"] == pytest.approx(0.0375)
+    assert row(frame[frame["model"] == "tiny"], "F", metric="slot_f1")["value"] == pytest.approx(0.0375)
 
 
 def test_rows_do_not_depend_on_the_order_of_the_records() -> None:

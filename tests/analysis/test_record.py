@@ -93,5 +93,5 @@ def test_scores_are_copies_that_cannot_be_changed() -> None:
 
 
 def test_tasks_are_those_that_were_scored() -> None:
-    assert record().tasks == ("intent",)
-    assert record(scores={"slot_f1": R, "intent_accuracy": R}).tasks == ("intent", "slots")
+    assert record().metrics == ("intent_accuracy",)
+    assert record(scores={"slot_f1": R, "intent_accuracy": R}).metrics == ("intent_accuracy", "slot_f1")

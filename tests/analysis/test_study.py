@@ -60,12 +60,17 @@ def made() -> tuple[Comparison, References, dict[str, Predictions]]:
 
 
 def by_hand(
-    run: RunRecord, name: str, task: str, runs: list[RunRecord], predictions: dict[str, Predictions], b: int, seed: int
+    run: RunRecord,
+    name: str,
+    metric: str,
+    runs: list[RunRecord],
+    predictions: dict[str, Predictions],
+    b: int,
+    seed: int,
 ) -> float:
     chosen = {}
     for language, n in SENTENCES.items():
         chosen[language] = np.repeat(np.arange(n), draws(n, seed, language, b + 1, None)[b].astype(int))
-    metric = {"intent": "intent_accuracy", "slots": "slot_f1"}[task]
     R = scored(predictions[run.run_id], run.languages, chosen)[metric]
     if name != "T":
         of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": metrics.final_performance}
@@ -75,16 +80,16 @@ def by_hand(
     return float(metrics.transfer(R, metrics.learnt_scores(alone)))
 
 
-@pytest.mark.parametrize("task", ["intent", "slots"])
-def test_every_measure_of_every_resample(task: str, made: tuple) -> None:
+@pytest.mark.parametrize("metric", ["intent_accuracy", "slot_f1"])
+def test_every_measure_of_every_resample(metric: str, made: tuple) -> None:
     comparison, references, predictions = made
-    resampled = Resampled(comparison, references, predictions, task, seed=5, resamples=4, size=None)
+    resampled = Resampled(comparison, references, predictions, metric, seed=5, resamples=4, size=None)
     # Draws come one after the other, so the first resamples of more are the same as those of fewer.
     for run in comparison.strategies["er"]:
         for name in ("F", "T", "T0", "FP"):
             values = resampled.of_run(run, name)
             assert values is not None
-            expected = by_hand(run, name, task, comparison.runs, predictions, 0, 5)
+            expected = by_hand(run, name, metric, comparison.runs, predictions, 0, 5)
             assert values.shape == (4,)
             # The draws of b + 1 resamples begin with those of fewer only where the generator goes row by row.
             assert values[0] == pytest.approx(expected, abs=1e-12), name
@@ -94,7 +99,7 @@ def test_every_measure_of_every_resample(task: str, made: tuple) -> None:
 
 def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None:
     comparison, references, predictions = made
-    resampled = Resampled(comparison, references, predictions, "intent", resamples=3)
+    resampled = Resampled(comparison, references, predictions, "intent_accuracy", resamples=3)
     assert resampled.of_strategy("lang_spec_ft", "F") is None
     assert resampled.estimate("lang_spec_ft", "T") is None
     final = resampled.of_strategy("lang_spec_ft", "FP")
@@ -105,9 +110,9 @@ def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None
 @pytest.mark.parametrize("kind", ["basic", "centred", "percentile", "bca", "paper"])
 def test_intervals_stand_beside_the_value_of_the_table_and_the_bias(kind: str, made: tuple) -> None:
     comparison, references, predictions = made
-    resampled = Resampled(comparison, references, predictions, "slots", resamples=300, size=None)
+    resampled = Resampled(comparison, references, predictions, "slot_f1", resamples=300, size=None)
     frame = summarise(comparison.runs).query(
-        "strategy == 'er' and order == 'mean' and task == 'slots' and language == ''"
+        "strategy == 'er' and order == 'mean' and metric == 'slot_f1' and language == ''"
     )
     for name in ("F", "T"):
         found, values = resampled.estimate("er", name, kind), resampled.of_strategy("er", name)
@@ -138,7 +143,7 @@ def test_the_bootstrap_averages_within_orders_first(made: tuple) -> None:
     more = predictions | {r.run_id: predictions[r.run_id.removesuffix("-2")] for r in again}
     (larger,) = comparisons([*runs, *again])
     values = [
-        Resampled(c, References(c.runs), more, "intent", resamples=5).of_strategy("er", "FP")
+        Resampled(c, References(c.runs), more, "intent_accuracy", resamples=5).of_strategy("er", "FP")
         for c in (comparison, larger)
     ]
     assert [len(larger.strategies[k]) for k in ("er", "naive")] == [3, 3]
@@ -152,14 +157,14 @@ def test_different_test_sentences_are_refused(made: tuple) -> None:
     cut = {k: Sentences(s.ids[1:], s.gold[1:], s.predicted[1:]) for k, s in other[first].sentences.items()}
     other[first] = Predictions(other[first].labels, cut)
     with pytest.raises(ValueError, match="different sentences of"):
-        Resampled(comparison, references, other, "intent", resamples=2)
+        Resampled(comparison, references, other, "intent_accuracy", resamples=2)
     with pytest.raises(ValueError, match="no predictions of"):
-        Resampled(comparison, references, {}, "intent", resamples=2)
+        Resampled(comparison, references, {}, "intent_accuracy", resamples=2)
 
 
 def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
     comparison, references, _ = made
-    tested = replicates(comparison, references, "intent")
+    tested = replicates(comparison, references, "intent_accuracy")
     data = tested["FP"]
     assert data.strategies == ("naive", "er")
     assert [order for order, _, _ in data.blocks] == ["h2l", "l2h"]
@@ -167,7 +172,7 @@ def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
         expected = [run.scores["intent_accuracy"][-1].mean() for run in comparison.strategies[label]]
         np.testing.assert_allclose(values, expected)
     frame = summarise(comparison.runs).query(
-        "order == 'mean' and measure == 'T' and task == 'intent' and language == ''"
+        "order == 'mean' and measure == 'T' and metric == 'intent_accuracy' and language == ''"
     )
     np.testing.assert_allclose(
         tested["T"].values.mean(axis=1), frame.set_index("strategy").loc[["naive", "er"], "value"]

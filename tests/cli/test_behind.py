@@ -26,11 +26,11 @@ def test_outcomes_and_words_are_those_of_the_run(few: Run) -> None:
     scored = record(few.directory)
     found = read_behind(few.outputs, [scored])
     assert found.reasons == ()
-    outcome = found.outcomes["intent"][few.id]
+    outcome = found.outcomes["intent_accuracy"][few.id]
     matrix = scored.scores["intent_accuracy"]
     assert np.mean(outcome.before == outcome.gold) == matrix[1, 1]
     assert np.mean(outcome.after == outcome.gold) == matrix[2, 1]
-    tags, words = found.outcomes["slots"][few.id], found.words[few.id]
+    tags, words = found.outcomes["slot_f1"][few.id], found.words[few.id]
     test = {e.id: e for e in few.dataset.split("de", "test")}
     assert tags.lengths.tolist() == [len(words.test[i]) for i in tags.ids] == [len(test[i].tokens) for i in tags.ids]
     gold = [tag for i in tags.ids for tag in test[i].tags or ()]
@@ -50,7 +50,7 @@ def test_what_is_gone_is_a_reason(few: Run, tmp_path: Path) -> None:
     mine = record(few.directory)
     found = read_behind(few.outputs, [mine])
     assert few.id not in found.words
-    assert few.id in found.outcomes["slots"]
+    assert few.id in found.outcomes["slot_f1"]
     (reason,) = found.reasons
     assert reason.startswith("words: n/a: needs the data of the runs: ")
     shutil.rmtree(few.directory.path / "predictions")

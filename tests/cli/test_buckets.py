@@ -136,7 +136,7 @@ def test_runs_on_buckets_are_averaged_and_named(xclrun: Callable[..., Told], her
     [final] = [
         r
         for r in told["rows"]
-        if (r["order"], r["measure"], r["task"]) == ("mean", "FP", "intent") and not r.get("language")
+        if (r["order"], r["measure"], r["metric"]) == ("mean", "FP", "intent_accuracy") and not r.get("language")
     ]
     assert (final["strategy"], final["n"]) == ("naive", 2)
     page = next((here / "outputs" / "reports").rglob("index.html")).read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from xclrun.analysis.record import RunRecord
 
 from .conftest import SMALL, Told
 
-COLUMNS = "dataset,model,strategy,order,task,measure,language,value,std,ci_low,ci_high,n,status"
+COLUMNS = "dataset,model,strategy,order,metric,measure,language,value,std,ci_low,ci_high,n,status,task"
 
 
 def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
@@ -36,7 +36,7 @@ def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Pa
         rows = list(csv.DictReader(file))
     assert ",".join(rows[0]) == COLUMNS
     assert {row["order"] for row in rows} == {"h2l", "mean"}
-    assert {row["task"] for row in rows} == {"intent", "slots"}
+    assert {(row["metric"], row["task"]) for row in rows} == {("intent_accuracy", "intent"), ("slot_f1", "slots")}
     assert {row["language"] for row in rows} == {"", "en", "de"}
     assert {"F", "T", "T0", "FP"} <= {row["measure"] for row in rows}
     final = next(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from xclrun.cli import main
+from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.audit import coverage, overlaps, pieces
 from xclrun.data.example import Dataset, Example
 from xclrun.data.readers.mini import LANGUAGES, read
@@ -25,7 +26,7 @@ def dataset() -> Dataset:
         ("de", "dev"): (example("11", "de", "neu"),),
         ("de", "test"): (example("1", "de", "noch eins", "b"), example("12", "de", "ganz neu")),
     }
-    return Dataset("leaky", "intent_slots", ("en", "de"), splits)
+    return Dataset("leaky", INTENT_SLOTS, ("en", "de"), splits)
 
 
 def test_leaks_are_found(dataset: Dataset) -> None:
@@ -55,13 +56,13 @@ def test_pieces_against_the_tokenizer_sentence_by_sentence(tmp_path) -> None:
     splits = {
         ("en", s): tuple(example(str(i), "en", t) for i, t in enumerate(sentences)) for s in ("train", "dev", "test")
     }
-    for row in pieces(Dataset("d", "intent_slots", ("en",), splits), tokenizer, max_length=5):
+    for row in pieces(Dataset("d", INTENT_SLOTS, ("en",), splits), tokenizer, max_length=5):
         assert row.fertility == pytest.approx((2 + 4 + 4 + 1) / 8)
         assert (row.unknown, row.longest, row.truncated) == (1 / 8, 4, 2)
 
 
 def test_the_embedded_corpus_has_no_leak_and_no_unseen_label() -> None:
-    mini = Dataset("mini", "intent_slots", LANGUAGES, read())
+    mini = Dataset("mini", INTENT_SLOTS, LANGUAGES, read())
     assert overlaps(mini) == []
     assert all(row.unseen == 0 and row.labels == 18 for row in coverage(mini))
 

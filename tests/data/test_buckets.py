@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from xclrun.config.schema import BucketCounts, BucketsConfig, BucketSource, DatasetConfig, Sampler
 from xclrun.core.errors import UsageError
+from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.buckets import layout
 from xclrun.data.buckets.check import violations
 from xclrun.data.buckets.draw import bucket_of, pool_of, with_buckets
@@ -38,7 +39,7 @@ def classed(id: str, label: str, text: str | None = None, text_b: str | None = N
 
 def dataset_of(train: list[Example], dev: Sequence[Example] = (), test: Sequence[Example] = ()) -> Dataset:
     splits = {("hi", "train"): tuple(train), ("hi", "dev"): tuple(dev), ("hi", "test"): tuple(test)}
-    return Dataset("made", "intent_slots", ("hi",), splits)
+    return Dataset("made", INTENT_SLOTS, ("hi",), splits)
 
 
 def cfg(sampler: str = "nway", **buckets: Any) -> DatasetConfig:

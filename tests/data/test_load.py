@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from xclrun.config.schema import DatasetConfig, TagsAre
 from xclrun.core.errors import UsageError
+from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.load import load_dataset, subset
 from xclrun.data.readers import read
@@ -38,7 +39,7 @@ def test_a_dataset_keeps_the_order_of_the_config(config: Config, mtop_root: Root
     assert load_dataset(config(languages=["th", "de"])).languages == ("th", "de")
     everything = load_dataset(config())
     assert everything.languages == ("en", "de", "th")  # from high to low resource, as on all of MTOP
-    assert (everything.name, everything.task, everything.labels) == ("mtop", "intent_slots", ("CREATE_CALL",))
+    assert (everything.name, everything.task, everything.labels) == ("mtop", INTENT_SLOTS, ("CREATE_CALL",))
     assert everything.tags == ("O", "B-CONTACT")
 
 

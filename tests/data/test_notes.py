@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xclrun.core.task import SEQUENCE_CLASS
 from xclrun.data.example import Dataset, Example
 from xclrun.data.notes import noted, told
 
@@ -11,7 +12,7 @@ def dataset(name: str, *train: str) -> Dataset:
         return tuple(Example(str(i), "de", tuple(text.split()), "a") for i, text in enumerate(texts))
 
     splits = {("de", "train"): examples(*train), ("de", "dev"): (), ("de", "test"): examples("A b", "a B", "c")}
-    return Dataset(name, "sequence_class", ("de",), splits, {"skipped": {"de/dev": 3}})
+    return Dataset(name, SEQUENCE_CLASS, ("de",), splits, {"skipped": {"de/dev": 3}})
 
 
 def test_of_the_buckets_of_a_dataset_the_worst_is_told() -> None:

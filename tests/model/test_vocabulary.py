@@ -9,6 +9,7 @@ import pytest
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
+from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.example import Dataset, Example
 from xclrun.model.vocabulary import SPECIAL, learn_wordpieces, load_tokenizer
 
@@ -29,7 +30,7 @@ def corpus(**splits: list[str]) -> Dataset:
     """Return a dataset of one language; splits that are not given hold one sentence."""
     return Dataset(
         "made",
-        "intent_slots",
+        INTENT_SLOTS,
         ("xx",),
         {
             ("xx", split): tuple(
@@ -128,8 +129,8 @@ def test_with_second_texts_it_is_another_vocabulary_whichever_is_learnt_first(tm
     """A corpus can be read as pairs and as first texts alone; the fingerprints of its splits are the same."""
     rows = tuple(Example(str(i), "xx", tuple(s.split()), "a", text_b=s[::-1]) for i, s in enumerate(SENTENCES))
     splits = {("xx", split): rows for split in ("train", "dev", "test")}
-    tasks = [Dataset("made", task, ("xx",), splits) for task in ("intent_slots", "sequence_class")]
-    alone = [load_tokenizer(tiny(), data, tmp_path / data.task).get_vocab() for data in tasks]
+    tasks = [Dataset("made", task, ("xx",), splits) for task in (INTENT_SLOTS, SEQUENCE_CLASS)]
+    alone = [load_tokenizer(tiny(), data, tmp_path / data.task.name).get_vocab() for data in tasks]
     assert alone[0] != alone[1]
     for place, order in (("one", tasks), ("other", tasks[::-1])):
         for data in order:

@@ -24,7 +24,7 @@ def run(
     strategy: str = "naive",
     *,
     dataset: str = "pud",
-    task: str = "token_accuracy",
+    metric: str = "token_accuracy",
     source: str | None = "en",
     **fields: Any,
 ) -> RunRecord:
@@ -42,7 +42,7 @@ def run(
     hops, epochs = len(languages), 6 + bucket % 4
     curve = [
         {"hop": hops, "epoch": e, "step": e, "examples": e, "loss": 1 / e,
-         "dev": {language: {task: float(zero + (score - zero) * min(1, e / 4) - 0.004 * (e > 5))}}}
+         "dev": {language: {metric: float(zero + (score - zero) * min(1, e / 4) - 0.004 * (e > 5))}}}
         for e in range(1, epochs + 1)
     ]  # fmt: skip
     given: dict[str, Any] = {
@@ -57,7 +57,7 @@ def run(
             "source": source or "none",
         },
         "data_fingerprint": f"{language}{shots}{bucket}",
-        "scores": {task: np.clip(matrix, 0, 1)},
+        "scores": {metric: np.clip(matrix, 0, 1)},
     }
     return RunRecord(
         dataset=dataset, model="tiny", strategy=strategy, order="-".join(languages), languages=languages, seed=seed,
@@ -105,4 +105,4 @@ def behind(records: Iterable[RunRecord], sentences: int = 30) -> Behind:
         )
         lengths = np.full(len(test), 8)
         outcomes[record.run_id] = Outcome(TAGS, tuple(test), lengths, gold, before, after)
-    return Behind({"tokens": outcomes}, words)
+    return Behind({"token_accuracy": outcomes}, words)

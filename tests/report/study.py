@@ -65,7 +65,7 @@ def run(
     seed: int,
     languages: Sequence[str],
     *,
-    tasks: Sequence[str] = ("intent_accuracy", "slot_f1"),
+    metrics: Sequence[str] = ("intent_accuracy", "slot_f1"),
     settings: dict[str, Any] | None = None,
     **fields: Any,
 ) -> RunRecord:
@@ -87,7 +87,7 @@ def run(
         "curve": curve(rng, languages, hops),
     }
     tops = {"intent_accuracy": 0.94, "slot_f1": 0.78}
-    scores = {metric: matrix(rng, strategy, languages, tops[metric]) for metric in tasks}
+    scores = {metric: matrix(rng, strategy, languages, tops[metric]) for metric in metrics}
     return RunRecord(
         strategy=strategy, order=order, languages=tuple(languages), seed=seed, stream=stream, scores=scores,
         **(given | fields),

@@ -47,7 +47,7 @@ def printed(value: float) -> str:
 
 def test_trade_offs_draw_every_row_of_the_table() -> None:
     summary, _, _ = made()
-    table, figure = summary.main(["slots"]), plots.trade_offs(summary, "slots")
+    table, figure = summary.main(["slot_f1"]), plots.trade_offs(summary, "slot_f1")
     assert figure is not None
     for axes, name in zip(figure.axes, ("FP ↑", "T ↑", "T0 ↑"), strict=True):
         points = {line.get_gid().split(":")[1]: line.get_xydata()[0] for line in axes.lines if line.get_gid()}
@@ -64,7 +64,7 @@ def test_trade_offs_draw_every_row_of_the_table() -> None:
 
 def test_replay_by_memory_draws_the_table() -> None:
     summary, _, _ = made()
-    table, figure = summary.main(["intent"]), plots.memory_curve(summary, "intent")
+    table, figure = summary.main(["intent_accuracy"]), plots.memory_curve(summary, "intent_accuracy")
     assert figure is not None
     for axes, name in zip(figure.axes, ("F ↓", "T ↑", "T0 ↑", "FP ↑"), strict=True):
         line, naive = axes.lines
@@ -77,10 +77,10 @@ def test_replay_by_memory_draws_the_table() -> None:
 
 def test_p_values_are_those_of_the_tables_of_pairs() -> None:
     _, inference, _ = made()
-    figure = inference.p_values("intent")
+    figure = inference.p_values("intent_accuracy")
     assert figure is not None
     for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
-        table = inference.pairs("intent", name)
+        table = inference.pairs("intent_accuracy", name)
         assert table is not None
         texts = {text.get_position(): text.get_text() for text in axes.texts}
         labels = [label.get_text() for label in axes.get_xticklabels()]
@@ -101,10 +101,10 @@ def _whole(text: str) -> str:
 
 def test_critical_differences_draw_the_ranks() -> None:
     _, inference, _ = made()
-    figure = inference.critical_differences("slots")
+    figure = inference.critical_differences("slot_f1")
     assert figure is not None
     for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
-        ranks = inference.tests["slots", name].ranks
+        ranks = inference.tests["slot_f1", name].ranks
         stems = sorted(line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 3)
         np.testing.assert_allclose(stems, sorted(ranks.ranks))
         told = [text.get_text() for text in axes.texts]
@@ -114,7 +114,10 @@ def test_critical_differences_draw_the_ranks() -> None:
 
 def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     summary, _, references = made()
-    by_distance, boxes = plots.distances(summary, "intent"), plots.one_hop(summary, references, "intent")
+    by_distance, boxes = (
+        plots.distances(summary, "intent_accuracy"),
+        plots.one_hop(summary, references, "intent_accuracy"),
+    )
     assert by_distance is not None
     assert boxes is not None
     runs = summary.comparison.strategies["naive"]
@@ -123,7 +126,7 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     # The first order once more changes nothing: each order counts the same.
     again = [dataclasses.replace(r, seed=r.seed + 10, run_id=f"{r.run_id}-2") for r in runs if r.order == runs[0].order]
     (more,) = comparisons([*runs, *again])
-    larger = plots.distances(Summary(summarise(more.runs), more), "intent")
+    larger = plots.distances(Summary(summarise(more.runs), more), "intent_accuracy")
     assert larger is not None
     assert len(again) > 0
     np.testing.assert_allclose(larger.axes[0].lines[0].get_ydata(), expected)
@@ -133,13 +136,13 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     np.testing.assert_allclose(many, [100 * metrics.forgetting(r.scores["intent_accuracy"]) for r in runs])
     np.testing.assert_allclose(one, [100 * metrics.forgetting(r.scores["intent_accuracy"][:3, :2]) for r in runs])
     # Of forgetting the mean over runs is the table's.
-    assert printed(float(np.mean(many))) == column(summary.main(["intent"]), "F ↓")["naive"].split(" ±")[0]
+    assert printed(float(np.mean(many))) == column(summary.main(["intent_accuracy"]), "F ↓")["naive"].split(" ±")[0]
 
 
 def test_a_grid_of_score_matrices_over_many_strategies_shows_every_cell() -> None:
     names = ("naive", "er", "ewc_online", "kd_logit", "kd_rep", "agem", "inc_joint", "lang_spec_trans", "mbpa", "ewc")
     chosen = {name: [run(name, "h2l", seed, LANGUAGES) for seed in (1, 2)] for name in names}
-    figure = heatmaps(chosen, "intent", "ten strategies")
+    figure = heatmaps(chosen, "intent_accuracy", "ten strategies")
     panels = [axes for axes in figure.axes if axes.images and axes.get_visible() and axes.get_title()]
     assert len(panels) == 10
     for axes, (name, runs) in zip(panels, chosen.items(), strict=True):
@@ -186,8 +189,9 @@ def well_formed(tex: str) -> int:
 
 def test_latex_tables_are_well_formed() -> None:
     summary, inference, _ = made()
-    tables = [summary.main(["intent", "slots"]), summary.orders("slots"), summary.languages("intent", "T"),
-              inference.anovas(), inference.pairs("intent", "F")]  # fmt: skip
+    tables = [summary.main(["intent_accuracy", "slot_f1"]), summary.orders("slot_f1"),
+              summary.languages("intent_accuracy", "T"), inference.anovas(),
+              inference.pairs("intent_accuracy", "F")]  # fmt: skip
     for table in tables:
         assert table is not None
         assert well_formed(table.latex()) == len(table.rows) + 1

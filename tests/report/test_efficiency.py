@@ -70,8 +70,8 @@ def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> No
     (comparison,) = comparisons(plain)
     none = Summary(summarise(plain), comparison)
     assert efficiency.efficiency(none) is None
-    assert efficiency.example_curves(none, "intent") is None
-    assert efficiency.selections(none, efficiency.chosen(none, "intent"), "intent") is None
+    assert efficiency.example_curves(none, "intent_accuracy") is None
+    assert efficiency.selections(none, efficiency.chosen(none, "intent_accuracy"), "intent_accuracy") is None
     mixed = [*with_points([plain[0]]), plain[1]]
     (comparison,) = comparisons(mixed)
     table = efficiency.efficiency(Summary(summarise(mixed), comparison))
@@ -81,7 +81,7 @@ def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> No
 
 
 def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
-    figure = efficiency.example_curves(summary(), "slots")
+    figure = efficiency.example_curves(summary(), "slot_f1")
     assert figure is not None
     assert not is_cut_off(figure)
     h2l = figure.axes[0]
@@ -101,10 +101,10 @@ def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
 
 
 def test_the_figure_of_selection_shows_what_its_table_says() -> None:
-    found = efficiency.chosen(summary(), "intent")
+    found = efficiency.chosen(summary(), "intent_accuracy")
     table, figure = (
-        efficiency.checkpoints(summary(), found, "intent"),
-        efficiency.selections(summary(), found, "intent"),
+        efficiency.checkpoints(summary(), found, "intent_accuracy"),
+        efficiency.selections(summary(), found, "intent_accuracy"),
     )
     assert table is not None
     assert figure is not None
@@ -129,7 +129,7 @@ def test_one_seed_has_no_spread() -> None:
     records = with_points([run("naive", "h2l", 1, LANGUAGES)])
     (comparison,) = comparisons(records)
     one = Summary(summarise(records), comparison)
-    table = efficiency.checkpoints(one, efficiency.chosen(one, "intent"), "intent")
+    table = efficiency.checkpoints(one, efficiency.chosen(one, "intent_accuracy"), "intent_accuracy")
     assert table is not None
     assert set(column(table, "spread of selected").values()) == {"–"}
     assert float(column(table, "oracle − selected")["naive", "mean"]) == pytest.approx(

@@ -32,7 +32,7 @@ FIGURES = ("histograms", "jaccard", "improved", "confusions", "gains", "curves",
 
 
 # A run of another experiment, whose figures are quickly drawn.
-OTHER = other("naive", "h2l", 1, ("en", "de"), tasks=("intent_accuracy",), curve=())
+OTHER = other("naive", "h2l", 1, ("en", "de"), metrics=("intent_accuracy",), curve=())
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_words_of_buckets() -> None:
     source = words["de", 1][0].source
     assert overlaps(words)[1]["de"] == len(union & source) / len(source)
     assert 0 < jaccards(words)[1]["de"] < 1
-    counts = improvement((found.outcomes["tokens"][r.run_id], found.words[r.run_id]) for r in records)
+    counts = improvement((found.outcomes["token_accuracy"][r.run_id], found.words[r.run_id]) for r in records)
     assert counts[:, 0].sum() == 3 * 5 * 8
     # The study puts words of the bucket right more often.
     assert counts[0, 2] / counts[0, 1] > counts[2, 2] / counts[2, 1]

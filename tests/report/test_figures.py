@@ -71,13 +71,13 @@ def names_of_rows_overlap(figure: Figure) -> bool:
 
 
 def figures() -> Iterator[tuple[str, Figure]]:
-    yield "one language", heatmap(run("naive", "en", 1, ("en",)), "intent")
-    yield "two languages", heatmap(run("naive", "en-th", 1, ("en", "th")), "slots")
-    yield "six languages", heatmap(run("er", "h2l", 1, LANGUAGES), "intent")
-    yield "joint", heatmap(run("multilingual", "h2l", 1, LANGUAGES), "intent")
-    yield "alone", heatmap(run("lang_spec_ft", "h2l", 1, LANGUAGES), "intent")
+    yield "one language", heatmap(run("naive", "en", 1, ("en",)), "intent_accuracy")
+    yield "two languages", heatmap(run("naive", "en-th", 1, ("en", "th")), "slot_f1")
+    yield "six languages", heatmap(run("er", "h2l", 1, LANGUAGES), "intent_accuracy")
+    yield "joint", heatmap(run("multilingual", "h2l", 1, LANGUAGES), "intent_accuracy")
+    yield "alone", heatmap(run("lang_spec_ft", "h2l", 1, LANGUAGES), "intent_accuracy")
     long = run("lang_spec_ada_f", "-".join(TASKS), 12, TASKS, bucket=39)
-    yield "tasks with long names", heatmap(long, "intent")
+    yield "tasks with long names", heatmap(long, "intent_accuracy")
     for name, records in {
         "one": [run("naive", "en", 1, ("en",))],
         "two": [run("naive", "en-th", 1, ("en", "th"))],
@@ -85,9 +85,9 @@ def figures() -> Iterator[tuple[str, Figure]]:
         "wide": wide_study(),
     }.items():
         comparison = comparisons(records)[0]
-        for k, figure in enumerate(learning_curves(comparison, "intent")):
+        for k, figure in enumerate(learning_curves(comparison, "intent_accuracy")):
             yield f"learning curves {name} {k}", figure
-        for what in ("loss", "intent") if name != "wide" else ("loss",):
+        for what in ("loss", "intent_accuracy") if name != "wide" else ("loss",):
             for k, figure in enumerate(training_curves(comparison, what)):
                 yield f"training curves {name} {what} {k}", figure
 
@@ -105,7 +105,7 @@ def test_nothing_is_cut_off_or_lies_under_the_legend() -> None:
 
 def test_a_heat_map_shows_every_cell_and_outlines_the_language_just_learnt() -> None:
     record = run("naive", "l2h", 3, LANGUAGES[::-1])
-    figure = heatmap(record, "slots")
+    figure = heatmap(record, "slot_f1")
     shown = texts(figure)
     for score in record.scores["slot_f1"].ravel():
         assert f"{100 * score:.1f}" in shown
@@ -117,7 +117,9 @@ def test_a_heat_map_shows_every_cell_and_outlines_the_language_just_learnt() -> 
 
 
 def test_streams_that_are_no_sequence_are_named_so() -> None:
-    alone, joint = (heatmap(run(name, "h2l", 1, LANGUAGES), "intent") for name in ("lang_spec_ft", "multilingual"))
+    alone, joint = (
+        heatmap(run(name, "h2l", 1, LANGUAGES), "intent_accuracy") for name in ("lang_spec_ft", "multilingual")
+    )
     assert "3 fr alone" in texts(alone)
     assert "1 (all)" in texts(joint)
     assert not joint.axes[0].patches
@@ -129,17 +131,17 @@ def test_unmeasured_cells_are_dashes() -> None:
     holed[2] = np.nan
     data = record.to_json()
     data["scores"]["intent_accuracy"] = np.where(np.isnan(holed), None, holed).tolist()
-    assert texts(heatmap(RunRecord.from_json(data), "intent")).count("–") == 2
+    assert texts(heatmap(RunRecord.from_json(data), "intent_accuracy")).count("–") == 2
 
 
 def test_a_task_without_scores_is_refused() -> None:
     with pytest.raises(ValueError, match="has no scores for slots; it has intent"):
-        heatmap(run("naive", "h2l", 1, LANGUAGES, tasks=("intent_accuracy",)), "slots")
+        heatmap(run("naive", "h2l", 1, LANGUAGES, metrics=("intent_accuracy",)), "slot_f1")
 
 
 def test_learning_curves_are_means_over_seeds() -> None:
     records = study(("naive",), ("h2l",), (1, 2, 3))
-    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    (figure,) = learning_curves(comparisons(records)[0], "intent_accuracy")
     mean = 100 * np.mean([record.scores["intent_accuracy"] for record in records], axis=0)
     for j, (before, after) in enumerate(zip(*[iter(figure.axes[0].lines)] * 2, strict=True)):
         np.testing.assert_allclose(before.get_ydata(), mean[: j + 2, j])  # dashed: up to its own hop
@@ -154,29 +156,29 @@ def test_learning_curves_are_means_over_seeds() -> None:
 def test_learning_curves_are_over_the_runs_of_the_tables() -> None:
     """A seed that one strategy lacks enters no curve, as it enters no score matrix and no mean; the title says so."""
     records = [*study(("naive",), ("h2l",), (1, 2)), *study(("er",), ("h2l",), (1,))]
-    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    (figure,) = learning_curves(comparisons(records)[0], "intent_accuracy")
     shared = 100 * records[0].scores["intent_accuracy"]
     np.testing.assert_allclose(figure.axes[0].lines[1].get_ydata(), shared[1:, 0])
     told = "mean over the runs that all strategies have finished"
     assert told in " ".join(" ".join(texts(figure)).split())
-    (whole,) = learning_curves(comparisons(records[:2])[0], "intent")
+    (whole,) = learning_curves(comparisons(records[:2])[0], "intent_accuracy")
     assert told not in " ".join(" ".join(texts(whole)).split())
 
 
 def test_a_language_has_the_same_colour_in_every_order() -> None:
-    (figure,) = learning_curves(comparisons(study(("naive",), ("h2l", "l2h"), (1,)))[0], "intent")
+    (figure,) = learning_curves(comparisons(study(("naive",), ("h2l", "l2h"), (1,)))[0], "intent_accuracy")
     first, second = (axes.lines for axes in figure.axes)
     assert first[0].get_color() == second[5 * 2].get_color()  # en: first in h2l, last in l2h
 
 
 def test_what_was_not_run_is_said_in_its_panel() -> None:
     records = [*study(("naive",), seeds=(1,)), run("er", "l2h", 1, LANGUAGES[::-1])]
-    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    (figure,) = learning_curves(comparisons(records)[0], "intent_accuracy")
     assert texts(figure).count("not run") == 1
 
 
 def test_strategies_without_a_sequence_have_no_learning_curve() -> None:
-    assert learning_curves(comparisons(study(("lang_spec_ft", "multilingual")))[0], "intent") == []
+    assert learning_curves(comparisons(study(("lang_spec_ft", "multilingual")))[0], "intent_accuracy") == []
 
 
 def test_training_curves_lay_hops_one_after_the_other() -> None:
@@ -197,7 +199,7 @@ def test_training_curves_lay_hops_one_after_the_other() -> None:
 
 def test_dev_curves_are_of_the_language_being_learnt() -> None:
     record = run("naive", "en-th", 1, ("en", "th"))
-    (figure,) = training_curves(comparisons([record])[0], "slots")
+    (figure,) = training_curves(comparisons([record])[0], "slot_f1")
     (values,) = (line.get_ydata() for line in figure.axes[0].lines if len(line.get_xdata()) > 2)
     expected = [100 * point["dev"][("en", "th")[point["hop"] - 1]]["slot_f1"] for point in record.curve]
     np.testing.assert_allclose(values[~np.isnan(values)], expected)
@@ -206,7 +208,7 @@ def test_dev_curves_are_of_the_language_being_learnt() -> None:
 @pytest.mark.parametrize("curve", [(), ({"hop": 1, "epoch": 1, "step": 1, "loss": None, "dev": None},)])
 def test_runs_without_a_curve_give_no_figure(curve: tuple[dict[str, object], ...]) -> None:
     comparison = comparisons([run("naive", "h2l", 1, LANGUAGES, curve=curve)])[0]
-    assert training_curves(comparison, "loss") == training_curves(comparison, "intent") == []
+    assert training_curves(comparison, "loss") == training_curves(comparison, "intent_accuracy") == []
 
 
 def test_sixteen_colours_and_many_more_lines_can_be_told_apart() -> None:
@@ -239,20 +241,20 @@ def test_curves_and_heat_maps_share_one_scale_that_follows_the_data() -> None:
     records = study(("naive", "er"), ("h2l",), (1,))
     for record in records:
         record.scores["intent_accuracy"] = 0.6 + 0.2 * record.scores["intent_accuracy"]
-    (figure,) = learning_curves(comparisons(records)[0], "intent")
+    (figure,) = learning_curves(comparisons(records)[0], "intent_accuracy")
     for axes in figure.axes:
         assert axes.get_ylim() == (55, 80)
         for line in axes.lines:
             assert (line.get_ydata() >= 55).all()
             assert (line.get_ydata() <= 80).all()
-    matrices = heatmaps({record.strategy: [record] for record in records}, "intent", "both")
+    matrices = heatmaps({record.strategy: [record] for record in records}, "intent_accuracy", "both")
     assert {image.get_clim() for axes in matrices.axes[:2] for image in axes.images} == {(55, 80)}
     assert figure.get_size_inches()[0] < 8  # two strategies in one order are small
 
 
 def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) -> None:
     record = run("naive", "en-th", 1, ("en", "th"))
-    first, second = (save(heatmap(record, "intent"), tmp_path / folder, "a b/c") for folder in ("1", "2"))
+    first, second = (save(heatmap(record, "intent_accuracy"), tmp_path / folder, "a b/c") for folder in ("1", "2"))
     assert [path.name for path in first] == [f"{slug('a b/c')}.{suffix}" for suffix in ("png", "pdf", "svg")]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[0].read_bytes().startswith(b"\x89PNG")
@@ -263,7 +265,7 @@ def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) ->
 def test_figures_have_no_global_state() -> None:
     code = (
         "import sys; from study import run, LANGUAGES; from xclrun.report.figures import heatmap;"
-        "assert 'matplotlib' not in sys.modules; heatmap(run('naive', 'h2l', 1, LANGUAGES), 'intent');"
+        "assert 'matplotlib' not in sys.modules; heatmap(run('naive', 'h2l', 1, LANGUAGES), 'intent_accuracy');"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     folder = str(Path(__file__).parent)

@@ -23,7 +23,7 @@ def inference(records: list[RunRecord]) -> Inference:
 def test_they_say_who_forgets_least_by_how_much_and_with_which_p() -> None:
     made = inference(study(("naive", "er", "kd_logit", "multilingual"), ALL, (1, 2)))
     intent, slots, caveat = findings(made)
-    table = made.pairs("intent", "F")
+    table = made.pairs("intent_accuracy", "F")
     assert table is not None
     rows = {frozenset(row[:2]): dict(zip(table.header, row, strict=True)) for row in table.rows}
     row = rows[frozenset({"er", "naive"})]
@@ -69,5 +69,5 @@ def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
 
 def test_tests_against_a_reference_alone_are_not_denied() -> None:
     made = inference(study(("naive", "inc_joint"), ALL, (1, 2)))
-    assert made.marks()["inc_joint", "intent", "F"] == "***"
+    assert made.marks()["inc_joint", "intent_accuracy", "F"] == "***"
     assert findings(made) == [UNRANKED]

@@ -46,7 +46,7 @@ def made() -> tuple[Summary, Inference, References]:
 
 def test_the_table_of_pairs_holds_what_scipy_finds() -> None:
     summary, inference, _ = made()
-    table = inference.pairs("intent", "FP")
+    table = inference.pairs("intent_accuracy", "FP")
     assert table is not None
     rows = {row[:2]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     finals = {
@@ -78,7 +78,7 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
     ]  # fmt: skip
     (comparison,) = comparisons(records)
     inference = Inference(comparison, References(records), {})
-    for table in (inference.anovas(), inference.pairs("intent", "FP")):
+    for table in (inference.anovas(), inference.pairs("intent_accuracy", "FP")):
         assert table is not None
         assert any("replicates: 3 seeds of one order: the tests speak of h2l alone" in note for note in table.notes)
         assert table.notes[0] == "[1] needs two replicates or more"  # the paper's, over orders
@@ -91,12 +91,12 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
 
 def test_marks_are_those_of_blocked_tukey() -> None:
     _, inference, _ = made()
-    pairs = {(p.a, p.b): p.p for p in inference.tests["intent", "FP"].blocked[1]}
+    pairs = {(p.a, p.b): p.p for p in inference.tests["intent_accuracy", "FP"].blocked[1]}
     for label in ("er", "ewc_online", "lang_spec_trans"):
         p = pairs["naive", label]
         expected = "***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else ""
-        assert inference.marks()[label, "intent", "FP"] == expected
-    assert inference.marks()["er", "intent", "F"]
+        assert inference.marks()[label, "intent_accuracy", "FP"] == expected
+    assert inference.marks()["er", "intent_accuracy", "F"]
 
 
 def test_marks_compare_with_one_named_baseline() -> None:
@@ -104,7 +104,7 @@ def test_marks_compare_with_one_named_baseline() -> None:
     assert default.baseline == "naive"
     other = Inference(summary.comparison, references, {}, baseline="er")
     # The same pair has the same mark from either side; the baseline has none.
-    assert other.marks()["naive", "intent", "F"] == default.marks()["er", "intent", "F"] != ""
+    assert other.marks()["naive", "intent_accuracy", "F"] == default.marks()["er", "intent_accuracy", "F"] != ""
     assert not any(label == "er" for label, _, _ in other.marks())
     assert other.marks_told.startswith("* ** ***: differs from the baseline, er, by Tukey's HSD with orders as blocks")
     # What was not tested has no marks, and no footnote about any.
@@ -113,7 +113,9 @@ def test_marks_compare_with_one_named_baseline() -> None:
     assert alone.baseline_notes() == [
         "no significance marks: the baseline, lang_spec_ft, is not among the strategies tested"
     ]
-    shown = Summary(summarise(records()), summary.comparison, alone.marks(), told=alone.marks_told).main(["intent"])
+    shown = Summary(summarise(records()), summary.comparison, alone.marks(), told=alone.marks_told).main(
+        ["intent_accuracy"]
+    )
     assert shown.raised == ("bold: best of the column",)
     without = [r for r in records() if r.strategy != "naive"]
     (comparison,) = comparisons(without)
@@ -122,9 +124,9 @@ def test_marks_compare_with_one_named_baseline() -> None:
 
 def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
     summary, inference, _ = made()
-    table = summary.main(["intent"])
+    table = summary.main(["intent_accuracy"])
     assert table.raised == (inference.marks_told, "bold: best of the column")
-    by_order = summary.main(["intent"], "h2l")
+    by_order = summary.main(["intent_accuracy"], "h2l")
     assert by_order.raised == ("bold: best of the column",)  # no test is of one order
     for told in (table.text(), table.markdown()):
         assert "*" not in told
@@ -138,7 +140,7 @@ def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
 
 def test_reference_models_are_ruled_off_and_never_the_best() -> None:
     summary, _, _ = made()
-    table = summary.main(["intent"])
+    table = summary.main(["intent_accuracy"])
     assert [row[0] for row in table.rows[table.ruled[0] :]] == ["lang_spec_ft", "multilingual"]
     finals = {row[0]: row[-1] for row in table.rows}
     assert finals["multilingual"].value > max(finals[k].value for k in ("naive", "er", "ewc_online"))
@@ -149,14 +151,14 @@ def test_reference_models_are_ruled_off_and_never_the_best() -> None:
     at = next(k for k, line in enumerate(lines) if line.startswith("lang_spec_ft"))
     assert set(lines[at - 1]) == {"─"}
     assert table.latex().split("\\midrule")[2].strip().startswith("lang")
-    assert summary.languages("intent", "FP").ruled == table.ruled
+    assert summary.languages("intent_accuracy", "FP").ruled == table.ruled
     assert fairness(summary.comparison, {}).ruled == table.ruled
-    assert summary.orders("intent").ruled == (6, 12, 18)
+    assert summary.orders("intent_accuracy").ruled == (6, 12, 18)
 
 
 def test_the_best_of_a_column_is_bold_and_in_latex_text_is_escaped() -> None:
     summary, _, _ = made()
-    table = summary.main(["intent"])
+    table = summary.main(["intent_accuracy"])
     finals = {row[0]: row[-1] for row in table.rows}
     best = max((cell for label, cell in finals.items() if not summary.is_reference(label)), key=lambda cell: cell.value)
     assert [cell.best for cell in finals.values()].count(True) == 1
@@ -184,7 +186,7 @@ def test_few_replicates_are_told_and_one_is_no_test() -> None:
     single = study(("naive", "er"), ("h2l",), (1,))
     (comparison,) = comparisons(single)
     alone = Inference(comparison, References(single), {})
-    assert (alone.tests, alone.marks(), alone.anovas(), alone.p_values("intent")) == ({}, {}, None, None)
+    assert (alone.tests, alone.marks(), alone.anovas(), alone.p_values("intent_accuracy")) == ({}, {}, None, None)
 
 
 def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none() -> None:
@@ -199,7 +201,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
             return Estimate(0.12, -0.0042 if name == "F" else 0.0042, Interval(*ends, kind, reason))
 
     comparison = made()[0].comparison
-    resampled: Any = {"intent": Resamples()}
+    resampled: Any = {"intent_accuracy": Resamples()}
     table = Inference(comparison, References(records()), resampled, "bca").intervals()
     assert table is not None
     assert table.rows == (
@@ -223,12 +225,14 @@ def test_p_values_as_text() -> None:
 def test_figures_are_whole_and_say_what_they_show() -> None:
     summary, inference, references = made()
     drawn = {
-        "trade": plots.trade_offs(summary, "intent"),
-        "distance": plots.distances(summary, "slots"),
-        "hop": plots.one_hop(summary, references, "intent"),
-        "p": inference.p_values("intent"),
-        "critical": inference.critical_differences("slots"),
-        "matrices": heatmaps({k: v[:2] for k, v in summary.comparison.strategies.items()}, "intent", "two runs"),
+        "trade": plots.trade_offs(summary, "intent_accuracy"),
+        "distance": plots.distances(summary, "slot_f1"),
+        "hop": plots.one_hop(summary, references, "intent_accuracy"),
+        "p": inference.p_values("intent_accuracy"),
+        "critical": inference.critical_differences("slot_f1"),
+        "matrices": heatmaps(
+            {k: v[:2] for k, v in summary.comparison.strategies.items()}, "intent_accuracy", "two runs"
+        ),
     }
     for name, figure in drawn.items():
         assert figure is not None, name
@@ -241,11 +245,11 @@ def test_figures_are_whole_and_say_what_they_show() -> None:
 
 def test_trade_offs_show_the_means_of_the_table() -> None:
     summary, _, _ = made()
-    figure = plots.trade_offs(summary, "intent")
+    figure = plots.trade_offs(summary, "intent_accuracy")
     assert figure is not None
     points = {line.get_gid(): line.get_xydata()[0] for line in figure.axes[0].lines if line.get_gid()}
     (er,) = (xy for gid, xy in points.items() if gid.startswith("tip:er:"))
-    expected = [-100 * summary.value("er", "intent", "F"), 100 * summary.value("er", "intent", "FP")]
+    expected = [-100 * summary.value("er", "intent_accuracy", "F"), 100 * summary.value("er", "intent_accuracy", "FP")]
     np.testing.assert_allclose(er, expected)
 
 
@@ -253,19 +257,19 @@ def test_replay_by_memory_needs_two_sizes() -> None:
     few = [run("er", "h2l", seed, LANGUAGES, settings={"memory": m}) for m in (750, 6000) for seed in (1, 2)]
     few += [run("naive", "h2l", seed, LANGUAGES) for seed in (1, 2)]
     (comparison,) = comparisons(few)
-    figure = plots.memory_curve(Summary(summarise(few), comparison), "intent")
+    figure = plots.memory_curve(Summary(summarise(few), comparison), "intent_accuracy")
     assert figure is not None
     assert figure.axes[3].lines[0].get_xdata().tolist() == [750, 6000]
-    assert plots.memory_curve(made()[0], "intent") is None
+    assert plots.memory_curve(made()[0], "intent_accuracy") is None
     # Two settings with memories of the same sizes are two lines.
     few += [run("er", "h2l", 1, LANGUAGES, settings={"memory": m, "every_k": 9}) for m in (750, 6000)]
     (comparison,) = comparisons(few)
     both = Summary(summarise(few), comparison)
-    figure = plots.memory_curve(both, "intent")
+    figure = plots.memory_curve(both, "intent_accuracy")
     assert figure is not None
     drawn = {line.get_label(): line.get_ydata()[0] for line in figure.axes[3].lines}
     assert set(drawn) == {"er(every_k=9)", "er(every_k=unset)", "naive"}
-    assert drawn["er(every_k=9)"] == 100 * both.value("er(every_k=9, memory=750)", "intent", "FP")
+    assert drawn["er(every_k=9)"] == 100 * both.value("er(every_k=9, memory=750)", "intent_accuracy", "FP")
 
 
 def test_confusions_are_shares_of_the_gold_class() -> None:

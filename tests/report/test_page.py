@@ -39,11 +39,11 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
-ONE = {"tasks": ("intent_accuracy",), "curve": ()}
+ONE = {"metrics": ("intent_accuracy",), "curve": ()}
 
 
 def small(strategies: tuple[str, ...], seeds: tuple[int, ...]) -> list[RunRecord]:
-    """Runs of one task without training curves, whose figures are quickly drawn."""
+    """Runs of one metric without training curves, whose figures are quickly drawn."""
     orders = {"h2l": ("en", "de", "th"), "l2h": ("th", "de", "en")}
     return [
         run(name, order, seed, them, **ONE) for name in strategies for order, them in orders.items() for seed in seeds

@@ -25,70 +25,76 @@ def cells(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
 def test_the_main_table_shows_percent_as_mean_and_std() -> None:
     records = study()
     frame = summarise(records)
-    table = summary(records).main(["intent", "slots"])
+    table = summary(records).main(["intent_accuracy", "slot_f1"])
     assert table.header == (
         "strategy", "runs", "intent F ↓", "intent T ↑", "intent T0 ↑", "intent FP ↑",
         "slots F ↓", "slots T ↑", "slots T0 ↑", "slots FP ↑",
     )  # fmt: skip
-    row = frame.query("strategy == 'er' and order == 'mean' and task == 'slots' and measure == 'T0' and language == ''")
+    row = frame.query(
+        "strategy == 'er' and order == 'mean' and metric == 'slot_f1' and measure == 'T0' and language == ''"
+    )
     shown = cells(table)["er",]["slots T0 ↑"]
     assert shown == f"{100 * row['value'].item():.2f} ± {100 * row['std'].item():.2f}"
     assert cells(table)["naive",]["runs"] == "4"
 
 
 def test_what_is_not_available_has_a_numbered_reason_under_the_table() -> None:
-    table = summary(study(("naive", "lang_spec_ft", "multilingual"), seeds=(1,))).main(["intent"])
+    table = summary(study(("naive", "lang_spec_ft", "multilingual"), seeds=(1,))).main(["intent_accuracy"])
     rows = cells(table)
     assert rows["lang_spec_ft",]["F ↓"] == "n/a [1]"
     assert rows["multilingual",]["T ↑"] == "n/a [2]"
     assert table.notes[:2] == ("[1] trains each language alone", "[2] needs a sequence of hops")
     assert re.fullmatch(r"-?\d\.\d\d ± \d\.\d\d", rows["naive",]["T ↑"])
-    alone = summary(study(("naive",), seeds=(1, 2))).main(["intent"])
+    alone = summary(study(("naive",), seeds=(1, 2))).main(["intent_accuracy"])
     assert cells(alone)["naive",]["T ↑"] == "n/a [1]"
     assert alone.notes == ("[1] needs lang_spec_ft of seeds 1, 2 (de, en, es, fr, hi, th)",)
 
 
 def test_interim_rows_say_how_many_runs_they_have() -> None:
     records = study(("naive", "er"))[:-1]
-    table = summary(records).main(["intent"])
+    table = summary(records).main(["intent_accuracy"])
     assert [cells(table)[name,]["runs"] for name in ("naive", "er")] == ["3 of 4", "3 of 4"]
     interim = "interim: not all strategies have run all orders and seeds; each mean is over "
-    for by in (table, summary(records).languages("intent", "F"), summary(records).orders("intent")):
+    for by in (table, summary(records).languages("intent_accuracy", "F"), summary(records).orders("intent_accuracy")):
         assert f"{interim}those that all have" in by.notes
     # Each over its own: then none is over what all have.
     (comparison,) = comparisons(records)
     own = Summary(summarise(records, unpaired=True), comparison, unpaired=True)
-    for by in (own.main(["intent"]), own.languages("intent", "F"), own.orders("intent")):
+    for by in (own.main(["intent_accuracy"]), own.languages("intent_accuracy", "F"), own.orders("intent_accuracy")):
         assert f"{interim}the runs that its own strategy has" in by.notes
-    for by in (table, summary(records).languages("intent", "FP")):
+    for by in (table, summary(records).languages("intent_accuracy", "FP")):
         assert any(
             note.startswith("orders have unequal numbers of runs: each mean is over the means") for note in by.notes
         )
     whole = summary(study())
-    for by in (whole.main(["intent"]), whole.languages("intent", "FP"), summary(records).main(["intent"], "h2l")):
+    for by in (
+        whole.main(["intent_accuracy"]),
+        whole.languages("intent_accuracy", "FP"),
+        summary(records).main(["intent_accuracy"], "h2l"),
+    ):
         assert not any(note.startswith("orders have unequal") for note in by.notes)
-    assert not any(note.startswith("interim") for note in whole.main(["intent"]).notes)
+    assert not any(note.startswith("interim") for note in whole.main(["intent_accuracy"]).notes)
 
 
 def test_the_table_of_orders_has_a_row_for_each_that_was_run() -> None:
     records = [*study(("naive",), seeds=(1,)), run("er", "l2h", 1, LANGUAGES[::-1])]
-    table = summary(records).orders("intent")
+    table = summary(records).orders("intent_accuracy")
     assert [row[:2] for row in table.rows] == [("h2l", "naive"), ("l2h", "naive"), ("l2h", "er")]
 
 
 def test_one_run_has_no_spread() -> None:
-    table = summary([run("naive", "h2l", 1, LANGUAGES)]).main(["intent"])
+    table = summary([run("naive", "h2l", 1, LANGUAGES)]).main(["intent_accuracy"])
     assert re.fullmatch(r"\d+\.\d\d", cells(table)["naive",]["F ↓"])
 
 
 def test_languages_of_a_measure() -> None:
     records = study(("naive", "multilingual"), ("h2l",), (1,))
     tables = summary(records)
-    final = tables.languages("intent", "FP")
+    final = tables.languages("intent_accuracy", "FP")
     assert final.header == ("strategy", *LANGUAGES)
     value = records[0].scores["intent_accuracy"][6, 5]
     assert cells(final)["naive",]["th"] == f"{100 * value:.2f}"
-    forgotten = tables.languages("intent", "F")
+    forgotten = tables.languages("intent_accuracy", "F")
     assert list(cells(forgotten)) == [("naive",)]  # the other is no sequence
     assert cells(forgotten)["naive",]["th"] == "n/a [1]"
     assert forgotten.notes[0] == "[1] needs a hop after th"
@@ -96,11 +102,11 @@ def test_languages_of_a_measure() -> None:
 
 def test_behind_a_cell_of_one_language_are_the_runs_that_enter_it() -> None:
     records = [*study(("naive", "lang_spec_ft"), ("h2l", "l2h"), (1,)),
-               run("naive", "h2l", 2, LANGUAGES, tasks=("slot_f1",))]  # fmt: skip
+               run("naive", "h2l", 2, LANGUAGES, metrics=("slot_f1",))]  # fmt: skip
     tables = summary(records)
 
     def behind(measure: str, language: str) -> set[str]:
-        table = tables.languages("intent", measure)
+        table = tables.languages("intent_accuracy", measure)
         return set(table.rows[0][table.header.index(language)].runs)  # type: ignore[attr-defined]
 
     # English is the first of h2l and the last of l2h.
@@ -120,9 +126,13 @@ def test_behind_a_cell_of_one_language_are_the_runs_that_enter_it() -> None:
 def test_tables_with_slots_say_how_they_were_scored(settings: dict[str, str], note: str) -> None:
     config = {"strategy": {"name": "naive"}, "evaluate": settings}
     tables = summary([run("naive", "h2l", 1, LANGUAGES, config=config)])
-    for table in (tables.main(["intent", "slots"]), tables.orders("slots"), tables.languages("slots", "F")):
+    for table in (
+        tables.main(["intent_accuracy", "slot_f1"]),
+        tables.orders("slot_f1"),
+        tables.languages("slot_f1", "F"),
+    ):
         assert table.notes[-1] == note
-    assert note not in tables.main(["intent"]).notes
+    assert note not in tables.main(["intent_accuracy"]).notes
 
 
 def test_text_fits_the_width_and_loses_no_number() -> None:
@@ -130,7 +140,12 @@ def test_text_fits_the_width_and_loses_no_number() -> None:
     settings = {"memory": 6000, "every_k": 100, "interleave": "replace"}
     records += [run("er", order, 1, them, settings=settings) for order, them in (("h2l", LANGUAGES), ("x" * 30, "ab"))]
     of = summary(records)
-    tables = [of.main(["slots"]), of.orders("slots"), of.main(["intent", "slots"]), of.languages("intent", "FP")]
+    tables = [
+        of.main(["slot_f1"]),
+        of.orders("slot_f1"),
+        of.main(["intent_accuracy", "slot_f1"]),
+        of.languages("intent_accuracy", "FP"),
+    ]
     for width in (100, 80, 60):
         for table in tables:
             text = table.text(width)
@@ -142,7 +157,7 @@ def test_text_fits_the_width_and_loses_no_number() -> None:
                     assert re.search(rf"(^|  ){re.escape(cell)}(  |$)", text, re.MULTILINE), (cell, width)
     # What a usual study prints stays in one piece at 80 columns.
     plain = summary(study(("naive", "er", "lang_spec_trans")))
-    for table in (plain.main(["slots"]), plain.orders("slots")):
+    for table in (plain.main(["slot_f1"]), plain.orders("slot_f1")):
         assert table.text(80).count("strategy") == 1
 
 

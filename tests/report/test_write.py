@@ -36,12 +36,12 @@ def report(records: list, tmp_path_factory: pytest.TempPathFactory) -> write.Rep
 
 def test_files_written(report: write.Report) -> None:
     files = {str(path.relative_to(report.directory)) for path in report.directory.rglob("*") if path.is_file()}
-    stems = {f"learning_curves_mini_tiny_{task}" for task in ("intent", "slots")}
+    stems = {f"learning_curves_mini_tiny_{metric}" for metric in ("intent", "slots")}
     stems |= {f"training_curves_mini_tiny_{what}" for what in ("loss", "intent", "slots")}
-    orders, tasks = ("h2l", "l2h"), ("intent", "slots")
-    stems |= {f"matrices_mini_tiny_{order}_{task}" for order in orders for task in tasks}
+    orders, metrics = ("h2l", "l2h"), ("intent", "slots")
+    stems |= {f"matrices_mini_tiny_{order}_{metric}" for order in orders for metric in metrics}
     kinds = ("trade_offs", "distances", "one_hop", "p_values", "critical")
-    stems |= {f"{kind}_mini_tiny_{task}" for kind in kinds for task in tasks}
+    stems |= {f"{kind}_mini_tiny_{metric}" for kind in kinds for metric in metrics}
     figures = {f"figures/{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf", "svg")}
     tables = {path for path in files if path.startswith("tables/")}
     assert files - tables == {"index.html", "summary.csv", "summary.md", "runs.csv"} | figures  # and nothing temporary
@@ -59,9 +59,10 @@ def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, recor
     pd.testing.assert_series_equal(read["value"], expected["value"], check_exact=True)
     assert read["status"].tolist() == expected["status"].tolist()
     line = report.summary_csv.read_text().splitlines()[1]
-    assert line.startswith("mini,tiny,naive,mean,intent,F,,0.")
+    assert line.startswith("mini,tiny,naive,mean,intent_accuracy,F,,0.")
+    assert line.endswith(",ok,intent")
     missing = next(line for line in report.summary_csv.read_text().splitlines() if "trains each" in line)
-    assert missing == "mini,tiny,lang_spec_ft,mean,intent,F,,,,,,0,n/a: trains each language alone"
+    assert missing == "mini,tiny,lang_spec_ft,mean,intent_accuracy,F,,,,,,0,n/a: trains each language alone,intent"
 
 
 def test_the_page_for_people(report: write.Report) -> None:
@@ -101,14 +102,14 @@ def test_facts_as_json(report: write.Report) -> None:
     facts = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert facts["runs"] == {"finished": 6}
     assert facts["summary_csv"] == str(report.summary_csv)
-    rows = {(r["strategy"], r["order"], r["task"], r["measure"]): r for r in facts["rows"]}
+    rows = {(r["strategy"], r["order"], r["metric"], r["measure"]): r for r in facts["rows"]}
     frame = summarise(study(("naive", "er", "lang_spec_ft"), languages=("en", "de", "th"), seeds=(1,)))
     expected = frame.query(
-        "strategy == 'er' and order == 'mean' and task == 'intent' and measure == 'F' and language == ''"
+        "strategy == 'er' and order == 'mean' and metric == 'intent_accuracy' and measure == 'F' and language == ''"
     )
-    assert rows["er", "mean", "intent", "F"]["value"] == expected["value"].item()
-    assert rows["lang_spec_ft", "mean", "intent", "T"]["value"] is None
-    assert rows["lang_spec_ft", "mean", "intent", "T"]["status"] == "n/a: trains each language alone"
+    assert rows["er", "mean", "intent_accuracy", "F"]["value"] == expected["value"].item()
+    assert rows["lang_spec_ft", "mean", "intent_accuracy", "T"]["value"] is None
+    assert rows["lang_spec_ft", "mean", "intent_accuracy", "T"]["status"] == "n/a: trains each language alone"
 
 
 @pytest.mark.parametrize("statuses", [(), ("running",), ("failed", "running", "running")])
@@ -137,8 +138,8 @@ def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_unfinished_runs_and_other_versions_are_told(tmp_path: Path) -> None:
-    records = [*small("naive"), run("er", "en-th", 1, ("en", "th"), status="failed", tasks=("intent_accuracy",))]
-    records += [run("naive", "en-th", 2, ("en", "th"), code_version="0.2.0", tasks=("intent_accuracy",))]
+    records = [*small("naive"), run("er", "en-th", 1, ("en", "th"), status="failed", metrics=("intent_accuracy",))]
+    records += [run("naive", "en-th", 2, ("en", "th"), code_version="0.2.0", metrics=("intent_accuracy",))]
     report = write_report(records, tmp_path, "demo")
     assert report.notes == ["not counted: 1 failed", "the runs come from 2 versions of the code: 0.1.0+gabc123, 0.2.0"]
     assert "- not counted: 1 failed" in report.render()
@@ -153,7 +154,7 @@ def test_a_finished_record_wins_over_an_older_one_of_the_same_run(tmp_path: Path
 
 
 def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
-    one = {"tasks": ("intent_accuracy",), "curve": ()}
+    one = {"metrics": ("intent_accuracy",), "curve": ()}
     records = [run("naive", "en-th", seed, ("en", "th"), **one) for seed in (1, 2)]
     lr = {"strategy": {"name": "er"}, "trainer": {"lr": 0.01}}
     records += [run("er", "en-th", 1, ("en", "th"), config=lr, **one)]
@@ -202,7 +203,7 @@ def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
 
 
 def test_the_first_language_of_an_order_needs_no_reference_run(tmp_path: Path) -> None:
-    one = {"tasks": ("intent_accuracy",), "curve": ()}
+    one = {"metrics": ("intent_accuracy",), "curve": ()}
     naive = run("naive", "en-de-th", 1, ("en", "de", "th"), **one)
     enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them, **one) for them in (("de", "th"), ("en", "th")))
     notes = [write_report([naive, other], tmp_path, "demo").sections[0].notes for other in (enough, too_few)]
@@ -243,7 +244,7 @@ def test_importing_the_report_costs_little() -> None:
 
 def small(strategy: str = "naive", **fields: object) -> list:
     """One small run whose report is quickly drawn."""
-    return [run(strategy, "en-th", 1, ("en", "th"), **({"tasks": ("intent_accuracy",), "curve": ()} | fields))]
+    return [run(strategy, "en-th", 1, ("en", "th"), **({"metrics": ("intent_accuracy",), "curve": ()} | fields))]
 
 
 @pytest.mark.parametrize(("text", "span"), [("a", "`a`"), ("a`<b>", "``a`<b>``"), ("``a`", "``` ``a` ```")])

@@ -146,7 +146,7 @@ def test_a_run_s_summary_is_that_of_its_model(task: tuple[str, ...], make_run: M
     tokenizer, kept = maker.encodings.tokenizer, maker.encodings.kept
     shares: dict[str, list[float]] = defaultdict(list)
     for example in run.dataset.split("de", "test"):
-        cut = not run.dataset.kind.words
+        cut = not run.dataset.task.words
         own = tokenizer(
             example.tokens, is_split_into_words=True, truncation=cut, max_length=run.config.model.max_length
         )

@@ -33,7 +33,7 @@ def test_sequence_class(make_run: Callable[..., Run], do: Do, changed_corpus: Ca
     data = changed_corpus({(language, split): add_pairs for language in ("en", "de") for split in ("train", "test")})
     run = do(make_run("dataset.task=sequence_class", "strategy=er", "strategy.selection=herding", ORDER, data=data))
     found, mine = rows(run), record(run.directory)
-    assert mine.tasks == ("class",)
+    assert mine.metrics == ("class_accuracy",)
     for j, language in enumerate(("en", "de")):
         own = found.loc[language]
         gold = {e.id: run.dataset.labels.index(str(e.label)) for e in run.dataset.split(language, "test")}
@@ -48,7 +48,7 @@ def test_sequence_class(make_run: Callable[..., Run], do: Do, changed_corpus: Ca
 def test_token_tags_as_spans(make_run: Callable[..., Run], do: Do) -> None:
     run = do(make_run("dataset.task=token_tags", "strategy=kd_logit", "trainer.epochs=6", ORDER))
     found, mine = rows(run), record(run.directory)
-    assert mine.tasks == ("entities",)
+    assert mine.metrics == ("entity_f1",)
     names = run.dataset.tags
     for j, language in enumerate(("en", "de")):
         own = found.loc[language]
@@ -67,7 +67,7 @@ def test_token_tags_as_words_beyond_the_limit(make_run: Callable[..., Run], do: 
     few = ("model.max_length=8", "model.label_on=last")
     run = do(make_run("dataset.task=token_tags", "dataset.tags_are=words", "strategy=ewc_online", *few, ORDER))
     found, mine = rows(run), record(run.directory)
-    assert mine.tasks == ("tokens",)
+    assert mine.metrics == ("token_accuracy",)
     seen = found["gold_tags"].map(len)
     assert (seen == found["predicted_tags"].map(len)).all()
     assert (seen <= found["tokens"]).all()

@@ -17,17 +17,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, explain, measure
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_reference
 from xclrun.analysis.settings import grouped, natural, strategy_labels
 from xclrun.analysis.significance import TIE
+from xclrun.core.task import METRICS, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "dataset", "model", "strategy", "order", "task", "measure", "language",
-    "value", "std", "ci_low", "ci_high", "n", "status",
+    "dataset", "model", "strategy", "order", "metric", "measure", "language",
+    "value", "std", "ci_low", "ci_high", "n", "status", "task",
 )  # fmt: skip
 MEAN = "mean"
 CONFIDENCE = 0.95
@@ -60,10 +61,10 @@ class Comparison:
         return sorted({run.order for run in self.runs}, key=natural)
 
     @cached_property
-    def tasks(self) -> list[str]:
-        """Names of the tasks that were scored, in the order of tables."""
-        scored = {task for run in self.runs for task in run.tasks}
-        return [task for task in TASKS if task in scored]
+    def metrics(self) -> list[str]:
+        """Names of the metrics that were scored, in the order of tables."""
+        scored = {metric for run in self.runs for metric in run.metrics}
+        return [metric.name for metric in METRICS if metric.name in scored]
 
     @cached_property
     def languages(self) -> list[str]:
@@ -87,7 +88,7 @@ def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
 def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFrame:
     """Average the meta-metrics of finished runs; values are fractions.
 
-    For each dataset, model, strategy label, order (first ``mean``, over orders and seeds), task and measure: one row
+    For each dataset, model, strategy label, order (first ``mean``, over orders and seeds), metric and measure: one row
     with an empty ``language`` for the aggregate, then one per language for F, T, T0 and FP. A run id counts once;
     runs of one seed whose orders are the same languages under two names count once in ``mean``, and so do those of a
     strategy that does not depend on the order (``lang_spec_ft``, ``multilingual``).
@@ -101,7 +102,8 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
         last). ``status``: ``ok``; ``unbalanced: …`` where orders have unequal numbers of runs; ``n/a: …`` with the
         reason; or ``interim: 3 of 6 runs`` (and ``; unbalanced: …``) where only some (order, seed, bucket) combinations
         have been finished by all strategies: the value is then over those alone, so that strategies stay comparable.
-        With ``unpaired`` it is over all that the strategy itself has.
+        With ``unpaired`` it is over all that the strategy itself has. ``task``: the short name of ``metric``, as this
+        column was called; it goes with the next version.
     """
     import pandas as pd
 
@@ -109,13 +111,13 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
     references = References(records)
     rows: list[tuple[Any, ...]] = []
     for comparison in comparisons(records):
-        for task in comparison.tasks:
+        for metric in comparison.metrics:
             measured = {
-                run.run_id: measure(run, TASKS[task], references.scores(run, TASKS[task]))
+                run.run_id: measure(run, metric, references.scores(run, metric))
                 for run in comparison.runs
-                if task in run.tasks
+                if metric in run.metrics
             }
-            rows += _task_rows(comparison, task, measured, unpaired)
+            rows += _metric_rows(comparison, metric, measured, unpaired)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(dict.fromkeys(("value", "std", "ci_low", "ci_high"), float) | {"n": int})
 
@@ -192,8 +194,8 @@ def compared(
     return found
 
 
-def _task_rows(
-    comparison: Comparison, task: str, measured: dict[str, Measured], unpaired: bool
+def _metric_rows(
+    comparison: Comparison, metric: str, measured: dict[str, Measured], unpaired: bool
 ) -> Iterable[tuple[Any, ...]]:
     orders = [MEAN, *comparison.orders]
     chosen = {order: compared(comparison, order, unpaired) for order in orders}
@@ -204,12 +206,12 @@ def _task_rows(
             if not same and label in chosen[order]:
                 shown = [run for run in combinations(runs, order).values() if run.run_id in measured]
                 for name, language in _keys(shown, comparison.languages):
-                    head = (comparison.dataset, comparison.model, label, order, task, name, language)
-                    yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED)
+                    head = (comparison.dataset, comparison.model, label, order, metric, name, language)
+                    yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED, short_name(metric))
             for name, language in _keys(scored, comparison.languages):
-                head = (comparison.dataset, comparison.model, label, order, task, name, language)
+                head = (comparison.dataset, comparison.model, label, order, metric, name, language)
                 values = [measured[r.run_id].get((name, language)) for r in scored]
-                yield head + _average(values, orders_of(scored), whole - len(same))
+                yield (*head, *_average(values, orders_of(scored), whole - len(same)), short_name(metric))
 
 
 def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.settings import (
     Settings,
     config_settings,
@@ -26,6 +26,7 @@ from xclrun.analysis.settings import (
     strategy_labels,
 )
 from xclrun.analysis.significance import Replicates
+from xclrun.core.task import short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +37,12 @@ FULL = "full"
 # K where the whole training split is used, in place of a bucket.
 WHOLE = -1
 
-# One row per run and task. ``shots`` is K or WHOLE; ``bucket`` is −1 where there are none.
-COLUMNS = ("run_id", "dataset", "model", "task", "source", "language", "shots", "strategy", "bucket", "seed",
-           "zero_shot", "score")  # fmt: skip
+# One row per run and metric. ``shots`` is K or WHOLE; ``bucket`` is −1 where there are none. ``task`` is the metric's
+# short name, as that column was called; it goes with the next version.
+COLUMNS = ("run_id", "dataset", "model", "metric", "source", "language", "shots", "strategy", "bucket", "seed",
+           "zero_shot", "score", "task")  # fmt: skip
 # What a row of averages is about.
-KEYS = ["dataset", "model", "task", "source", "language", "shots", "strategy"]
+KEYS = ["dataset", "model", "metric", "source", "language", "shots", "strategy"]
 
 # Beside order, seed and bucket, what may differ between the runs of one strategy: rows have columns for these.
 _OWN = ("shots", "language", "source", "order.name", "order.languages", "dataset.languages")
@@ -108,7 +110,7 @@ def called(label: str) -> str:
 
 
 def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
-    """Return the finished few-shot runs, each run id once, as a table with `COLUMNS`, a row for each task."""
+    """Return the finished few-shot runs, each run id once, as a table with `COLUMNS`, a row for each metric."""
     import pandas as pd
 
     runs = sorted(
@@ -118,12 +120,12 @@ def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
     found = []
     for run in runs:
         shots = run.config.get("shots")
-        for task in run.tasks:
-            column = run.scores[TASKS[task]][:, -1]
+        for metric in run.metrics:
+            column = run.scores[metric][:, -1]
             bucket = -1 if run.bucket is None else run.bucket
-            what = (run.run_id, run.dataset, run.model, task, source(run), target(run))
+            what = (run.run_id, run.dataset, run.model, metric, source(run), target(run))
             how = (WHOLE if shots is None else int(shots), named[run.run_id], bucket, run.seed)
-            found.append((*what, *how, float(column[-2]), float(column[-1])))
+            found.append((*what, *how, float(column[-2]), float(column[-1]), short_name(metric)))
     return pd.DataFrame(found, columns=list(COLUMNS)).astype({"zero_shot": float, "score": float})
 
 
@@ -151,9 +153,9 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
     without = [key for key in KEYS if key != "shots"]
     for key, own in groups(scores, without):
         values = own.groupby("seed")["zero_shot"].first().to_numpy()
-        dataset, model, task, of, language, strategy = key
+        dataset, model, metric, of, language, strategy = key
         mean, std = _mean_std(values)
-        what = (dataset, model, task, of, language, 0, strategy)
+        what = (dataset, model, metric, of, language, 0, strategy)
         found.append((*what, mean, std, mean, 0, len(values), len(values), len(own), tuple(own["run_id"])))
     columns = [*KEYS, "mean", "std", "zero_shot", "buckets", "fewest", "seeds", "n", "runs"]
     return pd.DataFrame(found, columns=columns).sort_values(KEYS, ignore_index=True)
@@ -170,7 +172,7 @@ def common(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:
-    """Return the scores of one task, source and K as tests take them: what all ``strategies`` have of a language.
+    """Return the scores of one metric, source and K as tests take them: what all ``strategies`` have of a language.
 
     Blocks are (language, bucket, seed); replicates: languages, or the buckets of one (docs/metrics.md, "Significance").
     A single bucket of one language is a single replicate, the mean over its seeds: these say nothing of others.

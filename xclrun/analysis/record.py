@@ -18,9 +18,6 @@ from xclrun.core.task import METRICS
 
 SCHEMA = 1
 
-# Names in tables → metrics in records. A run has those of its dataset's task (`xclrun.core.task`).
-TASKS = {metric.short: metric.name for metric in METRICS}
-
 STATUSES = ("finished", "running", "interrupted", "failed")
 
 # Stream → hops that N languages make.
@@ -137,9 +134,9 @@ class RunRecord:
         return shots
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """Names of the tasks that have a score matrix, in the order of tables."""
-        return tuple(task for task, metric in TASKS.items() if metric in self.scores)
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that have a score matrix, in the order of tables."""
+        return tuple(metric.name for metric in METRICS if metric.name in self.scores)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain data for ``json.dumps``: NaN becomes null, ``schema`` is added."""

@@ -23,16 +23,16 @@ from xclrun.analysis.bootstrap import (
 )
 from xclrun.analysis.bootstrap import standard_error_of_mean as paper
 from xclrun.analysis.measures import Measured, measure
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.significance import Replicates
-from xclrun.core.task import BY_SHORT, Scored
+from xclrun.core.task import BY_NAME, Scored
 
 # Measures that are tested and resampled, and whether more of it is better.
 TESTED = {"F": False, "T": True, "T0": True, "FP": True}
 
 
-def replicates(comparison: Comparison, references: References, task: str) -> dict[str, Replicates]:
+def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
     """Return `TESTED` measures of the strategies that learn in sequence, in the blocks that all of them have finished.
 
     A strategy for which a measure is not available is left out of it; a measure of fewer than two strategies is left
@@ -40,12 +40,10 @@ def replicates(comparison: Comparison, references: References, task: str) -> dic
     """
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
-        # Of a strategy that lacks the task in some runs no block is known to be complete.
-        if runs and runs[0].stream == "sequence" and all(task in run.tasks for run in runs):
+        # Of a strategy that lacks the metric in some runs no block is known to be complete.
+        if runs and runs[0].stream == "sequence" and all(metric in run.metrics for run in runs):
             measured[label] = {
-                (" → ".join(run.languages), run.seed, run.bucket): measure(
-                    run, TASKS[task], references.scores(run, TASKS[task])
-                )
+                (" → ".join(run.languages), run.seed, run.bucket): measure(run, metric, references.scores(run, metric))
                 for run in runs
             }
     of = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
@@ -127,7 +125,7 @@ class Resampled:
         comparison: its runs.
         references: gives M.
         predictions: of every run of the comparison, by run id.
-        task: short name of a metric (`xclrun.core.task.METRICS`); F1 over spans is micro.
+        metric: name of a base score (`xclrun.core.task.METRICS`); F1 over spans is micro.
         seed: of the draws.
         resamples, size: B and n (None: as many as the test set has).
 
@@ -140,13 +138,13 @@ class Resampled:
         comparison: Comparison,
         references: References,
         predictions: Mapping[str, Predictions],
-        task: str,
+        metric: str,
         seed: int = 42,
         resamples: int = RESAMPLES,
         size: int | None = SENTENCES,
     ) -> None:
-        self.comparison, self.references, self.task, self.size = comparison, references, task, size
-        self.runs = [run for run in comparison.runs if task in run.tasks]
+        self.comparison, self.references, self.metric, self.size = comparison, references, metric, size
+        self.runs = [run for run in comparison.runs if metric in run.metrics]
         missing = [run.run_id for run in self.runs if run.run_id not in predictions]
         if missing:
             raise ValueError(f"no predictions of {missing[0]}")
@@ -154,7 +152,7 @@ class Resampled:
         self._matrices = self._split(dict(resample_languages(self._counts, seed, resamples, size)))
         self._whole = {k: counts.scores()[np.newaxis] for k, counts in self._counts.items()}
         self._compared = {
-            label: [run for run in runs if task in run.tasks] for label, (runs, _) in compared(comparison).items()
+            label: [run for run in runs if metric in run.metrics] for label, (runs, _) in compared(comparison).items()
         }
         self._of_runs: dict[tuple[str, str], np.ndarray | None] = {}
         self._of_strategies: dict[tuple[str, str], np.ndarray | None] = {}
@@ -164,7 +162,7 @@ class Resampled:
         parts = [predictions[run.run_id].sentences[language] for run in self.runs if language in run.languages]
         if any(part.ids is not parts[0].ids and not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
             raise ValueError(f"runs were tested on different sentences of {language}")
-        if BY_SHORT[self.task].of is Scored.labels:
+        if BY_NAME[self.metric].of is Scored.labels:
             return Counts.of_accuracy(np.concatenate([part.right for part in parts], axis=1))
         spans = [part.spans for part in parts if part.spans is not None]
         if len(spans) < len(parts):
@@ -198,7 +196,7 @@ class Resampled:
         if name != "T":
             of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": metrics.final_performance}
             return of[name](R)
-        cells = self.references.cells(run, TASKS[self.task])
+        cells = self.references.cells(run, self.metric)
         if any(cell is None or cell[0].run_id not in self._matrices for cell in cells[1:]):
             return None
         # The first language needs no reference: T leaves it out.

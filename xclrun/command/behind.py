@@ -25,7 +25,7 @@ def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
     from xclrun.store.records import outcomes
     from xclrun.store.rundir import RunDirectory
 
-    by_task: dict[str, dict[str, Outcome]] = {}
+    by_metric: dict[str, dict[str, Outcome]] = {}
     words: dict[str, Words] = {}
     attention: dict[str, pd.DataFrame] = {}
     reasons: list[str] = []
@@ -39,8 +39,8 @@ def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
             reasons.append(f"predictions: n/a: {wrong} is missing or damaged")
             continue
         try:
-            for task, outcome in outcomes(directory).items():
-                by_task.setdefault(task, {})[record.run_id] = outcome
+            for metric, outcome in outcomes(directory).items():
+                by_metric.setdefault(metric, {})[record.run_id] = outcome
             if directory.attention.is_file():
                 attention[record.run_id] = _attention(directory)
         except (OSError, ValueError, KeyError) as error:
@@ -53,7 +53,7 @@ def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
             words[record.run_id] = read[key]
         except (UsageError, RunError) as error:
             reasons.append(f"words: n/a: needs the data of the runs: {error}")
-    return Behind(by_task, words, attention, tuple(dict.fromkeys(reasons))[:3])
+    return Behind(by_metric, words, attention, tuple(dict.fromkeys(reasons))[:3])
 
 
 def _dataset(directory: RunDirectory) -> Dataset:

@@ -14,8 +14,7 @@ from xclrun.command.common import Parser
 from xclrun.compose.jobs import Composed
 from xclrun.config.schema import Config
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import Task as Kind
-from xclrun.core.task import task_of
+from xclrun.core.task import Task, task_of
 from xclrun.strategy.shared.parameters import Count
 
 # What is counted with and may be given instead of data: key → the least that it can be.
@@ -23,11 +22,11 @@ TASK = {"task.intents": 1, "task.classes": 1, "task.tags": 0, "task.languages": 
 
 
 @dataclass(frozen=True)
-class Task:
+class Sizes:
     """What of a dataset the number of parameters depends on.
 
     Attributes:
-        kind: what is predicted, and so by which heads.
+        task: what is predicted, and so by which heads.
         labels: number of intents or classes; 0 where there are none.
         tags: number of tags; 0 where there are none.
         languages: the languages of the stream.
@@ -36,7 +35,7 @@ class Task:
         kept: word pieces that a trimmed vocabulary keeps, where the data is at hand; None where nothing is trimmed.
     """
 
-    kind: Kind
+    task: Task
     labels: int
     tags: int
     languages: tuple[str, ...]
@@ -46,8 +45,8 @@ class Task:
     @property
     def told(self) -> str:
         """The numbers of labels and tags, for a person."""
-        told = [] if self.kind.label is None else [_many(self.labels, self.kind.label.noun, self.kind.label.nouns)]
-        return ", ".join([*told, _many(self.tags, "tag")] if self.kind.tag is not None else told)
+        told = [] if self.task.label is None else [_many(self.labels, self.task.label.noun, self.task.label.nouns)]
+        return ", ".join([*told, _many(self.tags, "tag")] if self.task.tag is not None else told)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
                 "strategy": c.strategy,
                 **c.count.to_json(),
                 "total_untrimmed": c.untrimmed.total,
-                "kept_pieces": c.task.kept,
+                "kept_pieces": c.sizes.kept,
             }
             for c in counted
         ]
@@ -112,13 +111,13 @@ class Counted:
 
     config: Config
     strategy: str
-    task: Task
+    sizes: Sizes
     count: Count
     untrimmed: Count
 
     def render(self) -> str:
         """Return the count as a table for a person."""
-        task, count = self.task, self.count
+        sizes, count = self.sizes, self.count
         title = f"{self.config.model.name} · {self.strategy} · {_many(count.languages, 'language')}"
         header = ("part", "parameters", "copies", "in all", "trained")
         rows = [
@@ -136,12 +135,12 @@ class Counted:
             "trained at each hop": _by_hop(count.by_hop),
             "trained in some hop": f"{count.learnt:,}",
         }
-        if task.kept is not None:
-            facts["untrimmed"] = f"{self.untrimmed.total:,} ({task.kept:,} word embeddings are kept)"
+        if sizes.kept is not None:
+            facts["untrimmed"] = f"{self.untrimmed.total:,} ({sizes.kept:,} word embeddings are kept)"
         elif self.config.model.trim_vocabulary:
             facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
         told = [f"{name:<20} {value}" for name, value in facts.items()]
-        return "\n".join([f"{title} · {task.told}", *lines, *told])
+        return "\n".join([f"{title} · {sizes.told}", *lines, *told])
 
 
 def _by_hop(trained: Sequence[int]) -> str:
@@ -178,7 +177,7 @@ def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
     found: dict[str, Counted] = {}
     for job in compose_command(overrides):
         counted = _count(job, task)
-        same = [counted.strategy, job.resolved["model"], job.resolved["strategy"], asdict(counted.task)]
+        same = [counted.strategy, job.resolved["model"], job.resolved["strategy"], asdict(counted.sizes)]
         found.setdefault(json.dumps(same, default=str), counted)
     return list(found.values())
 
@@ -194,23 +193,23 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     from xclrun.strategy.shared.parameters import count, sizes
 
     check(job.config)
-    strategy, task = make(job.config.strategy), _task(job.config, given)
-    stream = stream_of(job.config, strategy, task.languages)
+    strategy, of_data = make(job.config.strategy), _sizes(job.config, given)
+    stream = stream_of(job.config, strategy, of_data.languages)
 
     def counted(vocabulary: int | None) -> Count:
-        model = skeleton(job.config.model, task.labels, task.tags, vocabulary, task.kind)
+        model = skeleton(job.config.model, of_data.labels, of_data.tags, vocabulary, of_data.task)
         with torch.device("meta"):
             strategy.prepare(model, stream, _Nowhere())
         return count(sizes(model), strategy, stream)
 
-    untrimmed = counted(task.vocabulary)
-    trimmed = untrimmed if task.kept is None else counted(task.kept)
+    untrimmed = counted(of_data.vocabulary)
+    trimmed = untrimmed if of_data.kept is None else counted(of_data.kept)
     own, beneath = job.resolved["strategy"], job.resolved["strategy"].get("expansion") or {}
     settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "expansion", "pretrained")}
     shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
     name = strategy_name(job.resolved)
     label = f"{name}({shown})" if shown else name
-    return Counted(job.config, label, task, trimmed, untrimmed)
+    return Counted(job.config, label, of_data, trimmed, untrimmed)
 
 
 def _short(value: Any) -> str:
@@ -224,7 +223,7 @@ class _Nowhere:
         raise AssertionError("a model that is only counted has no weights")
 
 
-def _task(config: Config, given: Mapping[str, int]) -> Task:
+def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
     """Return what the count depends on: as given, else from the data."""
     listed = config.order.languages
     if config.protocol is not None:
@@ -234,23 +233,23 @@ def _task(config: Config, given: Mapping[str, int]) -> Task:
         if listed is not None and len(listed) != number:
             raise UsageError(f"task.languages={number}: the order has {_many(len(listed), 'language')}")
         listed = listed or [f"language {i}" for i in range(1, number + 1)]
-    kind = task_of(config.dataset.task, config.dataset.tags_are.value)
+    task = task_of(config.dataset.task, config.dataset.tags_are.value)
     # What the task has → the key that gives its number.
     keys = {}
-    if kind.label is not None:
-        keys["labels"] = f"task.{kind.label.nouns}"
-    if kind.tag is not None:
+    if task.label is not None:
+        keys["labels"] = f"task.{task.label.nouns}"
+    if task.tag is not None:
         keys["tags"] = "task.tags"
     if other := next((key for key in given if key not in (*keys.values(), "task.languages")), None):
-        raise UsageError(f"{other}: dataset.task={kind.name} takes {' and '.join(keys.values())}")
+        raise UsageError(f"{other}: dataset.task={task.name} takes {' and '.join(keys.values())}")
     if listed is not None and set(keys.values()) <= given.keys():
-        return Task(
-            kind, **{"labels": 0, "tags": 0, **{n: given[key] for n, key in keys.items()}}, languages=tuple(listed)
+        return Sizes(
+            task, **{"labels": 0, "tags": 0, **{n: given[key] for n, key in keys.items()}}, languages=tuple(listed)
         )
     return _from_data(config, {n: given[key] for n, key in keys.items() if key in given}, listed, keys.values())
 
 
-def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None, keys: Iterable[str]) -> Task:
+def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None, keys: Iterable[str]) -> Sizes:
     """Return what the count depends on: ``given`` where it says so, else from the data; ``keys`` give the numbers."""
     from xclrun.data.encode import encode, outputs
     from xclrun.data.load import load_dataset
@@ -263,7 +262,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
         numbers = " ".join(f"{key}=N" for key in (*keys, "task.languages"))
         raise UsageError(f"{error}; params also takes {numbers}") from error
     labels = given.get("labels", len(dataset.labels))
-    tags = given.get("tags", outputs(dataset.tags, config.model.label_on) if dataset.kind.tag is not None else 0)
+    tags = given.get("tags", outputs(dataset.tags, config.model.label_on) if dataset.task.tag is not None else 0)
     vocabulary = kept = None
     model = config.model
     if from_scratch(model) or model.trim_vocabulary:
@@ -273,7 +272,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
             tokenizer = load_tokenizer(model, dataset, cache if cache.is_dir() else Path(folder))
         vocabulary = len(tokenizer) if from_scratch(model) else None
         if model.trim_vocabulary:
-            whole, origin = dataset.kind.words, dataset.origin.splits.values()
+            whole, origin = dataset.task.words, dataset.origin.splits.values()
             splits = (encode(e, tokenizer, (), (), model.max_length, model.label_on, whole) for e in origin)
             kept = len(used_pieces(splits, tokenizer))
-    return Task(dataset.kind, labels, tags, tuple(listed or dataset.languages), vocabulary, kept)
+    return Sizes(dataset.task, labels, tags, tuple(listed or dataset.languages), vocabulary, kept)

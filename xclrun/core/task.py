@@ -72,6 +72,11 @@ BY_SHORT = {metric.short: metric for metric in METRICS}
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
+def short_name(metric: str) -> str:
+    """Return what tables, file names and MLflow call a metric: ``intent_accuracy`` → ``intent``."""
+    return BY_NAME[metric].short
+
+
 @dataclass(frozen=True)
 class Task:
     """What is predicted, and by which heads.

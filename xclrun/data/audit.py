@@ -83,7 +83,7 @@ class Pieces:
 def coverage(dataset: Dataset) -> list[Coverage]:
     """Return sizes and label coverage of every language and split."""
     labels, tags = set(dataset.labels), set(dataset.tags)
-    outside = {OUTSIDE} if dataset.kind.tag_spans else set()
+    outside = {OUTSIDE} if dataset.task.tag_spans else set()
     found = []
     for language in dataset.languages:
         own_labels, own_tags = _names(dataset.split(language, "train"), outside)
@@ -140,7 +140,7 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int
             length = {word: max(1, len(row)) for word, row in zip(words, split_up, strict=True)}
             unknown = {w for w, row in zip(words, split_up, strict=True) if not row or tokenizer.unk_token_id in row}
             total = words.total()
-            whole = dataset.kind.words
+            whole = dataset.task.words
             encoded = encode(examples, tokenizer, dataset.labels, dataset.tags, max_length, whole_words=whole)
             found.append(
                 Pieces(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from xclrun.core.task import Task, task_of
+from xclrun.core.task import Task
 
 SPLITS = ("train", "dev", "test")
 OUTSIDE = "O"
@@ -72,32 +72,25 @@ class Dataset:
 
     Attributes:
         name: name in conf (``mini``, ``mtop``, …).
-        task: name of the task (docs/glossary.md); `kind` is what that means.
+        task: what is predicted (docs/glossary.md).
         languages: keys, in the order of the config.
         splits: (language, split) → examples.
         notes: counts that a manifest must tell, for example ``{"skipped": {"de/train": 2}}``.
-        tags_are: ``spans`` or ``words``.
         whole: the dataset that its buckets were drawn from; None without buckets. Label sets, and all else that must be
             equal in all buckets (vocabularies, what names an untrained encoder), come from it: see `origin`.
     """
 
     name: str
-    task: str
+    task: Task
     languages: tuple[str, ...]
     splits: Mapping[tuple[str, str], tuple[Example, ...]]
     notes: dict[str, dict[str, int]] = field(default_factory=dict)
-    tags_are: str = "spans"
     whole: Dataset | None = None
 
     @property
     def origin(self) -> Dataset:
         """The dataset itself, or the one that its buckets were drawn from."""
         return self if self.whole is None else self.whole
-
-    @cached_property
-    def kind(self) -> Task:
-        """What the task's name means."""
-        return task_of(self.task, self.tags_are)
 
     def split(self, language: str, split: str) -> tuple[Example, ...]:
         """Return the examples of one language and split."""
@@ -117,7 +110,7 @@ class Dataset:
         if self.whole is not None:
             return self.whole.tags
         seen = {t for language in self.languages for e in self.splits[language, "train"] for t in e.tags or ()}
-        if not self.kind.tag_spans:
+        if not self.task.tag_spans:
             return tuple(sorted(seen))
         return (OUTSIDE, *sorted(seen - {OUTSIDE})) if seen else ()
 

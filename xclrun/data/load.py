@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
+from xclrun.core.task import task_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import Dataset, Example
 from xclrun.data.readers import read
@@ -64,7 +65,7 @@ def load_dataset(
         key: subset(examples, sizes[key[1]], (cfg.subset_seed, *key), skip if key[1] == "train" else 0)
         for key, examples in splits.items()
     }
-    return Dataset(cfg.name, cfg.task, whole.languages, drawn, whole.notes, whole.tags_are)
+    return Dataset(cfg.name, whole.task, whole.languages, drawn, whole.notes)
 
 
 def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
@@ -77,7 +78,7 @@ def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[
         if split != "train" or language not in few:
             splits[language, split] = subset(examples, size, (cfg.subset_seed, language, split))
     _check_tags(cfg.name, splits)
-    return Dataset(cfg.name, cfg.task, whole.languages, splits, whole.notes, whole.tags_are, whole)
+    return Dataset(cfg.name, whole.task, whole.languages, splits, whole.notes, whole)
 
 
 _last: tuple[str, Dataset] | None = None
@@ -95,7 +96,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         splits, notes = read(cfg)
         _check_tags(cfg.name, splits)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
-        _last = key, Dataset(cfg.name, cfg.task, languages, splits, notes, cfg.tags_are.value)
+        _last = key, Dataset(cfg.name, task_of(cfg.task, cfg.tags_are.value), languages, splits, notes)
     return _last[1]
 
 

@@ -71,7 +71,7 @@ def in_train(dataset: Dataset, language: str) -> int:
 def _where(dataset: Dataset, count: Callable[[Sequence[str]], int]) -> dict[str, int]:
     """Return ``language/split`` → the sum of a count over tags, where they are spans and it is not 0."""
     found = {}
-    for (language, split), examples in dataset.splits.items() if dataset.kind.tag_spans else ():
+    for (language, split), examples in dataset.splits.items() if dataset.task.tag_spans else ():
         key = (count.__name__, dataset.fingerprints[language, split])
         if n := _once(key, lambda examples=examples: sum(count(e.tags or ()) for e in examples)):  # type: ignore[misc]
             found[f"{language}/{split}"] = n

@@ -139,7 +139,7 @@ class Console(Listener):
         if self.held:
             line(f"{self._number(run)} {run.label}: started")
         self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
-        metrics = run.dataset.kind.metrics(tagged=bool(run.dataset.tags))
+        metrics = run.dataset.task.metrics(tagged=bool(run.dataset.tags))
         names = [learnt(hop) for hop in run.stream.hops]
         self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
         self.head = self.rows.head()  # told with the first row, when everything has been loaded
@@ -231,19 +231,18 @@ class Console(Listener):
 
     def run_ended(self, run: Run, seconds: float) -> None:
         from xclrun.analysis.measures import measure
-        from xclrun.analysis.record import TASKS
         from xclrun.analysis.reference import References
+        from xclrun.core.task import short_name
         from xclrun.store.records import read_records, record
 
         mine = record(run.directory)
         references = References(read_records(run.outputs)) if run.id == self.runs[-1] else References([])
         told = []
-        for task in mine.tasks:
-            metric = TASKS[task]
+        for metric in mine.metrics:
             measured = measure(mine, metric, references.scores(mine, metric))
             values = [(name, measured[name, ""]) for name in ("F", "T", "T0", "FP")]
             known = [f"{name} {100 * value:.2f}" for name, value in values if isinstance(value, float)]
-            told.append(f"{task}: {'  '.join(known)}")
+            told.append(f"{short_name(metric)}: {'  '.join(known)}")
         took = f"({duration(seconds)})"
         rest = None if self.left is None or run.id == self.runs[-1] else self.left.seconds()
         took += "" if not rest else f" · left: sweep {about(rest)}"

@@ -95,7 +95,7 @@ def load_tokenizer(
 
     if from_scratch(model):
         # Whatever the pieces depend on: with the second texts of pairs they are others.
-        key = digest([source_identity(model, dataset), model.vocab_size, dataset.kind.pairs])
+        key = digest([source_identity(model, dataset), model.vocab_size, dataset.task.pairs])
         kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", tell)
         path = kept.find()
         if path is None:
@@ -105,7 +105,7 @@ def load_tokenizer(
                 text
                 for language in sorted(origin.languages)
                 for e in origin.split(language, "train")
-                for text in _texts(e, dataset.kind.pairs)
+                for text in _texts(e, dataset.task.pairs)
             )
             pieces = learn_wordpieces(sentences, model.vocab_size)
             path = kept.write("".join(f"{piece}\n" for piece in pieces).encode())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, combinations, compared
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.settings import natural
 from xclrun.report.style import GREY, METRIC_NAMES, axis_of, colour, marker, short, tip
 
@@ -29,7 +29,7 @@ Page = Callable[[], "Figure"]
 Cells = dict[tuple[str, str], list[RunRecord]]
 
 
-def learning_curves(comparison: Comparison, task: str) -> list[Page]:
+def learning_curves(comparison: Comparison, metric: str) -> list[Page]:
     """Draw the score on each language after each hop, mean over seeds and buckets; what draws each page.
 
     The runs are those of score matrices and tables: those that all strategies have finished
@@ -41,15 +41,15 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
     languages = comparison.languages
     chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
     common = {run.run_id for runs in chosen for run in runs}
-    every = _cells(comparison, lambda run: run.stream == "sequence" and task in run.tasks)
-    cells = _cells(comparison, lambda run: run.stream == "sequence" and task in run.tasks and run.run_id in common)
+    every = _cells(comparison, lambda run: run.stream == "sequence" and metric in run.metrics)
+    cells = _cells(comparison, lambda run: run.stream == "sequence" and metric in run.metrics and run.run_id in common)
     ends = axis_of(
-        [100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0) for runs in cells.values()], low=0, high=102
+        [100 * np.mean([run.scores[metric] for run in runs], axis=0) for runs in cells.values()], low=0, high=102
     )
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         order = runs[0].languages
-        score = 100 * np.mean([run.scores[TASKS[task]] for run in runs], axis=0)
+        score = 100 * np.mean([run.scores[metric] for run in runs], axis=0)
         for j, language in enumerate(order):
             k, own = languages.index(language), j + 1
             before, at, end = (f"{score[i, j]:.1f}" for i in (own - 1, own, -1))
@@ -65,7 +65,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
-    title = f"{_where(comparison)}: {METRIC_NAMES[task]} on each language after each hop (dashed: not yet learnt)"
+    title = f"{_where(comparison)}: {METRIC_NAMES[metric]} on each language after each hop (dashed: not yet learnt)"
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
     return [
@@ -76,7 +76,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
             panel,
             handles,
             xlabel="hop: the language just learnt (0: before fine-tuning)",
-            ylabel=METRIC_NAMES[task],
+            ylabel=METRIC_NAMES[metric],
             sharex="col",  # an order has the same hops under every strategy
         )
         for page in _pages(cells)
@@ -84,7 +84,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Page]:
 
 
 def training_curves(comparison: Comparison, what: str) -> list[Page]:
-    """Draw the training loss (``what="loss"``) or a task's dev score after each epoch, over main steps, a line per
+    """Draw the training loss (``what="loss"``) or a metric's dev score after each epoch, over main steps, a line per
     run; what draws each page.
 
     The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
@@ -222,7 +222,7 @@ def _value(run: RunRecord, point: dict[str, Any], what: str) -> float:
         loss = point.get("loss")
         return float("nan") if loss is None else float(loss)
     learnt = run.languages if run.stream == "joint" else (run.languages[point["hop"] - 1],)
-    scores = [(point.get("dev") or {}).get(language, {}).get(TASKS[what]) for language in learnt]
+    scores = [(point.get("dev") or {}).get(language, {}).get(what) for language in learnt]
     return float("nan") if any(score is None for score in scores) else 100 * float(np.mean(scores))
 
 

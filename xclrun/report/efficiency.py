@@ -14,8 +14,9 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared
 from xclrun.analysis.points import Selected, learning_curve, selection
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.settings import natural
+from xclrun.core.task import short_name
 from xclrun.report.plots import figure_of, legend, plain, titled, where
 from xclrun.report.style import GREY, METRIC_NAMES, SIDES, colour, marker, tip
 from xclrun.report.tables import BOLD, Cell, Notes, Summary, Table, mark_best, percent
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def chosen(summary: Summary, task: str) -> dict[str, Selected]:
+def chosen(summary: Summary, metric: str) -> dict[str, Selected]:
     """Return strategy → what the choice of checkpoints did to the runs that enter its mean; only those with points."""
     found = {}
     for label, (runs, _) in compared(summary.comparison).items():
-        of = selection(runs, TASKS[task], summary.comparison.languages)
+        of = selection(runs, metric, summary.comparison.languages)
         if of is not None:
             found[label] = of
     return found
@@ -36,16 +37,16 @@ def chosen(summary: Summary, task: str) -> dict[str, Selected]:
 
 def efficiency(summary: Summary) -> Table | None:
     """Return AULTC of each strategy; None where no run was evaluated inside hops."""
-    tasks, notes = summary.comparison.tasks, Notes()
+    metrics, notes = summary.comparison.metrics, Notes()
     if not any(run.points for run in summary.comparison.runs):
         return None
     labels = list(summary.comparison.strategies)
-    columns = [[_area(summary, label, task, notes) for label in labels] for task in tasks]
+    columns = [[_area(summary, label, metric, notes) for label in labels] for metric in metrics]
     for column in columns:
         mark_best(cell for label, cell in zip(labels, column, strict=True) if not summary.is_reference(label))
     rows = [(label, *(column[k] for column in columns)) for k, label in enumerate(labels)]
-    several = len(tasks) > 1
-    header = ("strategy", *(f"{task} AULTC ↑" if several else "AULTC ↑" for task in tasks))
+    several = len(metrics) > 1
+    header = ("strategy", *(f"{short_name(metric)} AULTC ↑" if several else "AULTC ↑" for metric in metrics))
     told = (
         "AULTC: area under the mean test score over all languages by the sentences of the stream's own data seen, from "
         "hop 0 to the end, over their number (LL); percent, mean ± standard deviation over runs",
@@ -55,15 +56,15 @@ def efficiency(summary: Summary) -> Table | None:
                  ruled=summary.ruled(labels))  # fmt: skip
 
 
-def _area(summary: Summary, label: str, task: str, notes: Notes) -> Cell:
-    value, spread = summary.value(label, task, "AULTC"), summary.std(label, task, "AULTC")
+def _area(summary: Summary, label: str, metric: str, notes: Notes) -> Cell:
+    value, spread = summary.value(label, metric, "AULTC"), summary.std(label, metric, "AULTC")
     if math.isnan(value):
-        return Cell(f"n/a {notes.mark(summary.status(label, task, 'AULTC'))}")
+        return Cell(f"n/a {notes.mark(summary.status(label, metric, 'AULTC'))}")
     text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
-    return Cell(text, value, summary.behind(label, task=task))
+    return Cell(text, value, summary.behind(label, metric=metric))
 
 
-def checkpoints(summary: Summary, found: Mapping[str, Selected], task: str) -> Table | None:
+def checkpoints(summary: Summary, found: Mapping[str, Selected], metric: str) -> Table | None:
     """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
     rows, entering = [], compared(summary.comparison)
     for label, of in found.items():
@@ -75,7 +76,7 @@ def checkpoints(summary: Summary, found: Mapping[str, Selected], task: str) -> T
             runs = tuple(
                 run.run_id
                 for run in entering[label][0]
-                if run.points and task in run.tasks and language in (*run.languages, "mean")
+                if run.points and metric in run.metrics and language in (*run.languages, "mean")
             )
             cells = [_cell(value, runs) for value in (picked, best, best - picked, *others)]
             rows.append((label, language, *cells))
@@ -90,10 +91,10 @@ def checkpoints(summary: Summary, found: Mapping[str, Selected], task: str) -> T
         "agreement: share (%) of pairs of points whose test scores differ by at least 0.5 points in which dev changes "
         "in the same direction (ties: half); 50 is chance",
     )
-    return Table(f"{task.capitalize()}, checkpoint selection", header, tuple(rows), notes, left=2)
+    return Table(f"{short_name(metric).capitalize()}, checkpoint selection", header, tuple(rows), notes, left=2)
 
 
-def example_curves(summary: Summary, task: str) -> Figure | None:
+def example_curves(summary: Summary, metric: str) -> Figure | None:
     """Draw the mean score over all languages by sentences seen, a panel per order and a line per strategy.
 
     Mean over seeds and buckets; dotted: the ends of hops. None where there are no points.
@@ -105,7 +106,7 @@ def example_curves(summary: Summary, task: str) -> Figure | None:
             lines = [
                 (run, line)
                 for run in runs
-                if task in run.tasks and (line := learning_curve(run, TASKS[task])) is not None
+                if metric in run.metrics and (line := learning_curve(run, metric)) is not None
             ]
             same = [line for _, line in lines if np.array_equal(line[0], lines[0][1][0])]
             if same:
@@ -133,15 +134,15 @@ def example_curves(summary: Summary, task: str) -> Figure | None:
         axes.set_title(order, fontsize=9)
         axes.set_xlabel("sentences of the stream seen", fontsize=8)
         plain(axes)
-    grid[0, 0].set_ylabel(f"mean {METRIC_NAMES[task]}", fontsize=8)
+    grid[0, 0].set_ylabel(f"mean {METRIC_NAMES[metric]}", fontsize=8)
     legend(figure, labels, summary.comparison.strategies)
     titled(
-        figure, f"{where(summary)}: {METRIC_NAMES[task]} over all languages by sentences seen (dotted: ends of hops)"
+        figure, f"{where(summary)}: {METRIC_NAMES[metric]} over all languages by sentences seen (dotted: ends of hops)"
     )
     return figure
 
 
-def selections(summary: Summary, found: Mapping[str, Selected], task: str) -> Figure | None:
+def selections(summary: Summary, found: Mapping[str, Selected], metric: str) -> Figure | None:
     """Draw selected against oracle scores, and the directional agreement of the two dev scores, by strategy."""
     if not found:
         return None
@@ -168,10 +169,10 @@ def selections(summary: Summary, found: Mapping[str, Selected], task: str) -> Fi
         plain(axes)
         axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.3))
     agreement.axhline(50, color=GREY, linestyle=":", linewidth=0.8)
-    scores.set_ylabel(f"mean {METRIC_NAMES[task]}", fontsize=8)
+    scores.set_ylabel(f"mean {METRIC_NAMES[metric]}", fontsize=8)
     agreement.set_ylabel("directional agreement (%)", fontsize=8)
     bars = "bars: spread over seeds; " if any(not np.isnan(of.selected_spread).all() for of in found.values()) else ""
-    titled(figure, f"{where(summary)}: checkpoint selection, {METRIC_NAMES[task]}; {bars}dotted: chance")
+    titled(figure, f"{where(summary)}: checkpoint selection, {METRIC_NAMES[metric]}; {bars}dotted: chance")
     return figure
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
+from xclrun.core.task import short_name
 from xclrun.report.style import METRIC_NAMES, axis_of, short, tickless, tip
 
 if TYPE_CHECKING:
@@ -17,22 +18,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def heatmap(record: RunRecord, task: str) -> Figure:
+def heatmap(record: RunRecord, metric: str) -> Figure:
     """Draw R in percent: a row for each hop, a column for each language; the cells of the language just learnt are
     outlined.
 
     Args:
         record: the run; its matrix may have unmeasured cells, shown as –.
-        task: short name of a metric (``intent``, ``slots``, …).
+        metric: name of a base score.
 
     Raises:
-        ValueError: the run has no scores for the task.
+        ValueError: the run has no scores for the metric.
     """
     from matplotlib.figure import Figure
 
-    metric = TASKS.get(task, task)
     if metric not in record.scores:
-        raise ValueError(f"run {record.run_id} has no scores for {task}; it has {', '.join(record.tasks)}")
+        raise ValueError(f"run {record.run_id} has no scores for {metric}; it has {', '.join(record.metrics)}")
     scores = 100 * record.scores[metric]
     rows, columns = scores.shape
     figure = Figure(figsize=(max(4.2, 2.3 + 0.62 * columns), 1.75 + 0.42 * rows), layout="constrained")
@@ -47,21 +47,21 @@ def heatmap(record: RunRecord, task: str) -> Figure:
     axes.set(xlabel="evaluated on", ylabel="after hop")
     tickless(axes)
     axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, label=METRIC_NAMES[task], fraction=0.06, pad=0.02)
+    figure.colorbar(image, ax=axes, label=METRIC_NAMES[metric], fraction=0.06, pad=0.02)
     shots = "" if record.shots is None else f", K = {record.shots}"
     bucket = "" if record.bucket is None else f", bucket {record.bucket}"
-    title = f"Score matrix: {record.strategy}, {record.order}, seed {record.seed}{shots}{bucket} ({task})"
+    title = f"Score matrix: {record.strategy}, {record.order}, seed {record.seed}{shots}{bucket} ({short_name(metric)})"
     figure.suptitle(textwrap.fill(title, max(34, 9 * columns)), fontsize=10)
     figure.supxlabel(f"{record.dataset} · {record.model} · run {record.run_id}", fontsize=6, color="#555555")
     return figure
 
 
-def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: str) -> Figure:
+def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: str) -> Figure:
     """Draw the mean R over the runs of each strategy in one order, a panel for each.
 
     Args:
         strategies: label → its runs, which have the same languages in the same order.
-        task: short name of a metric (``intent``, ``slots``, …).
+        metric: name of a base score.
         title: what runs these are.
     """
     from matplotlib.figure import Figure
@@ -75,9 +75,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
     for axes in grid.flat[len(strategies) :]:
         axes.set_visible(False)
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
-    matrices = {
-        label: 100 * np.mean([r.scores[TASKS[task]] for r in runs], axis=0) for label, runs in strategies.items()
-    }
+    matrices = {label: 100 * np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
     ends = axis_of(matrices.values())  # one scale for all panels
     for k, (axes, (label, runs)) in enumerate(zip(grid.flat, strategies.items(), strict=False)):
         scores = matrices[label]
@@ -98,10 +96,12 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], task: str, title: st
         name = textwrap.shorten(label, int(9 * width), placeholder="…")
         axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
     shown = grid.ravel()[: len(strategies)].tolist()
-    figure.colorbar(image, ax=shown, label=METRIC_NAMES[task], fraction=0.05, pad=0.01)
+    figure.colorbar(image, ax=shown, label=METRIC_NAMES[metric], fraction=0.05, pad=0.01)
     figure.supxlabel("evaluated on", fontsize=8)
     figure.supylabel("after hop", fontsize=8)
-    figure.suptitle(textwrap.fill(f"{title} ({task})", int(13 * figure.get_size_inches()[0])), fontsize=10)
+    figure.suptitle(
+        textwrap.fill(f"{title} ({short_name(metric)})", int(13 * figure.get_size_inches()[0])), fontsize=10
+    )
     return figure
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from xclrun.analysis.reference import is_reference
 from xclrun.analysis.significance import ALPHA, Pair, power_warnings
-from xclrun.core.task import BY_SHORT
+from xclrun.core.task import BY_NAME
 from xclrun.report.inference import Inference, Tests, p_text
 from xclrun.report.tables import percent
 
@@ -33,16 +33,16 @@ UNRANKED = (
 
 
 def findings(inference: Inference) -> list[str]:
-    """Return paragraphs, one for each task, and what they do not say; one alone where nothing was tested.
+    """Return paragraphs, one for each metric, and what they do not say; one alone where nothing was tested.
 
     The differences and p-values are those of Tukey's HSD with replicates as blocks, the test that the marks come from.
     Reference models are not ranked.
     """
     told = []
-    for task in inference.comparison.tasks:
-        said = [text for name in SAID for text in _of_measure(inference, task, name)]
+    for metric in inference.comparison.metrics:
+        said = [text for name in SAID for text in _of_measure(inference, metric, name)]
         if said:
-            told.append(f"{BY_SHORT[task].title[0].upper()}{BY_SHORT[task].title[1:]}: {' '.join(said)}")
+            told.append(f"{BY_NAME[metric].title[0].upper()}{BY_NAME[metric].title[1:]}: {' '.join(said)}")
     if not told:
         return [UNRANKED if inference.tests else UNTESTED]
     first = next(iter(inference.tests.values()))
@@ -51,9 +51,9 @@ def findings(inference: Inference) -> list[str]:
     return [*told, f"Caveat: {first.told}; {warning}. All pairs and tests: under “Intervals and tests”."]
 
 
-def _of_measure(inference: Inference, task: str, name: str) -> Iterator[str]:
+def _of_measure(inference: Inference, metric: str, name: str) -> Iterator[str]:
     """Yield what one measure says: the best strategy, and how it differs from the baseline, else from the next."""
-    tests = inference.tests.get((task, name))
+    tests = inference.tests.get((metric, name))
     if tests is None:
         return
     means = dict(zip(tests.averaged.strategies, np.mean(tests.averaged.values, axis=1), strict=True))

@@ -31,6 +31,7 @@ from xclrun.analysis.significance import (
     wilcoxon,
 )
 from xclrun.analysis.study import TESTED, Resampled, replicates
+from xclrun.core.task import short_name
 from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, tickless
 from xclrun.report.tables import Cell, Notes, Table, percent, ruled
 
@@ -64,7 +65,7 @@ REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "bu
 
 @dataclass(frozen=True)
 class Tests:
-    """All tests of one measure of one task.
+    """All tests of one measure of one metric.
 
     Attributes:
         data: all runs; tests are over its replicates, the mixed model over all of it.
@@ -134,11 +135,11 @@ class Verdicts:
     """Tests of several measures of the same strategies: tables of them, and the marks that follow.
 
     Args:
-        tests: (task, measure) → its tests, or what `SUBJECTS` names.
+        tests: (metric, measure) → its tests, or what `SUBJECTS` names.
         baseline: label of the strategy that marks compare with.
     """
 
-    SUBJECTS = ("task", "measure")
+    SUBJECTS = ("metric", "measure")
     PAIRS_TOLD = PAIRS_TOLD
 
     def __init__(self, tests: Mapping[tuple[str, str], Tests], baseline: str) -> None:
@@ -161,23 +162,23 @@ class Verdicts:
         """Say where there are no marks since the baseline was not tested."""
         if not self.tests:
             return []
-        without = [f"{task} {name}" for (task, name), t in self.tests.items() if self.baseline not in t.data.strategies]
+        without = [" ".join(_shown(key)) for key, t in self.tests.items() if self.baseline not in t.data.strategies]
         if not without:
             return []
         where = "" if len(without) == len(self.tests) else f" of {', '.join(without)}"
         return [f"no significance marks{where}: the baseline, {self.baseline}, is not among the strategies tested"]
 
     def marks(self) -> dict[tuple[str, str, str], str]:
-        """Return (strategy, task, measure) → mark of its difference from the baseline, by Tukey over replicates.
+        """Return (strategy, metric, measure) → mark of its difference from the baseline, by Tukey over replicates.
 
         Marks come from this test since it keeps to its level (docs/statistics.md).
         """
         found = {}
-        for (task, name), tests in self.tests.items():
+        for (metric, name), tests in self.tests.items():
             for pair in tests.blocked[1]:
                 if self.baseline in (pair.a, pair.b):
                     other = pair.b if pair.a == self.baseline else pair.a
-                    found[other, task, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
+                    found[other, metric, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
         return found
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
@@ -187,7 +188,7 @@ class Verdicts:
             for what, fitted in self._analyses(tests).items():
                 df = f"{fitted.df[0]}, {fitted.df[1]}"
                 p = _p_cell(fitted.p, fitted.reason, reasons)
-                rows.append((*key, what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
+                rows.append((*_shown(key), what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
         if not rows:
             return None
         told = self._told(lambda tests: [f"{tests.told}; {len(tests.data.strategies)} strategies", *tests.warnings])
@@ -196,7 +197,7 @@ class Verdicts:
         return Table(title, header, tuple(rows), notes, left=3)
 
     def all_pairs(self, title: str = "All pairs of strategies") -> Table | None:
-        """Return the pairs of all measures of all tasks in one table."""
+        """Return the pairs of all measures of all metrics in one table."""
         reasons = Notes()
         found = {key: self._rows(key, reasons) for key in self.tests}
         if not found:
@@ -206,7 +207,7 @@ class Verdicts:
         for key, (columns, own) in found.items():
             for row in own:
                 p_values = dict(zip(columns, row[5:], strict=True))
-                rows.append((*key, *row[:5], *(p_values.get(column, Cell("–")) for column in names)))
+                rows.append((*_shown(key), *row[:5], *(p_values.get(column, Cell("–")) for column in names)))
         told = self._told(lambda tests: [f"{tests.told}; the replicates are the blocks"])
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
         return Table(title, header, tuple(rows), (*reasons.lines(), *told, *self.PAIRS_TOLD), left=4)
@@ -240,7 +241,7 @@ class Verdicts:
         said = {key: say(tests) for key, tests in self.tests.items()}
         if all(lines == next(iter(said.values())) for lines in said.values()):
             return next(iter(said.values()))
-        return [f"{' '.join(key)}: {line}" for key, lines in said.items() for line in lines]
+        return [f"{' '.join(_shown(key))}: {line}" for key, lines in said.items() for line in lines]
 
 
 class Inference(Verdicts):
@@ -249,7 +250,7 @@ class Inference(Verdicts):
     Args:
         comparison: its strategies.
         references: gives M.
-        resampled: task → its bootstrap; a task that is missing has none.
+        resampled: metric → its bootstrap; a metric that is missing has none.
         kind: of the bootstrap's intervals.
         baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
     """
@@ -266,10 +267,10 @@ class Inference(Verdicts):
     ) -> None:
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         tests: dict[tuple[str, str], Tests] = {}
-        for task in comparison.tasks:
-            for name, data in replicates(comparison, references, task).items():
+        for metric in comparison.metrics:
+            for name, data in replicates(comparison, references, metric).items():
                 if len(data.blocks) > 1:
-                    tests[task, name] = Tests(data, TESTED[name])
+                    tests[metric, name] = Tests(data, TESTED[name])
         super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline)
 
     def _default_baseline(self, tests: Mapping[tuple[str, str], Tests]) -> str:
@@ -278,14 +279,14 @@ class Inference(Verdicts):
         ranked = sorted(of, key=lambda label: (of[label].strategy != BASELINE, is_reference(of[label])))
         return ranked[0] if ranked else ""
 
-    def pairs(self, task: str, name: str) -> Table | None:
+    def pairs(self, metric: str, name: str) -> Table | None:
         """Return all pairs of strategies by every test."""
-        tests = self.tests.get((task, name))
+        tests = self.tests.get((metric, name))
         if tests is None:
             return None
-        names, rows = self._rows((task, name), reasons := Notes())
+        names, rows = self._rows((metric, name), reasons := Notes())
         notes = (*reasons.lines(), f"{tests.told}; the replicates are the blocks", *self.PAIRS_TOLD)
-        title = f"{task.capitalize()} {name}: pairs of strategies"
+        title = f"{short_name(metric).capitalize()} {name}: pairs of strategies"
         return Table(title, ("a", "b", "Δ", "interval", "d_z", *names), tuple(rows), notes, left=2)
 
     def _analyses(self, tests: Tests) -> dict[str, Anova]:
@@ -308,8 +309,8 @@ class Inference(Verdicts):
         cells = [Cell(p_text(p), p) for p in bootstrap]
         return [*names, "paired bootstrap"], [(*row, cell) for row, cell in zip(rows, cells, strict=True)]
 
-    def _bootstrap_p(self, task: str, name: str, data: Replicates) -> list[float] | None:
-        resampled = self.resampled.get(task)
+    def _bootstrap_p(self, metric: str, name: str, data: Replicates) -> list[float] | None:
+        resampled = self.resampled.get(metric)
         if resampled is None:
             return None
         values = {label: resampled.of_strategy(label, name) for label in data.strategies}
@@ -324,7 +325,7 @@ class Inference(Verdicts):
         """Return the bootstrap intervals of every strategy's means over the test sentences."""
         if not self.resampled:
             return None
-        tasks, reasons = list(self.resampled), Notes()
+        metrics, reasons = list(self.resampled), Notes()
         rows = []
         for label in self.comparison.strategies:
             cells = []
@@ -340,8 +341,11 @@ class Inference(Verdicts):
                     cells.append(Cell(f"{percent(found.value)} (bias {_signed(found.bias)}) {told}", found.value))
             if any(cell != "–" for cell in cells):
                 rows.append((label, *cells))
-        several = len(tasks) > 1
-        header = ("strategy", *(f"{task} {name}" if several else name for task in tasks for name in TESTED))
+        several = len(metrics) > 1
+        header = (
+            "strategy",
+            *(" ".join(_shown((metric, name))) if several else name for metric in metrics for name in TESTED),
+        )
         sizes = next(iter(self.resampled.values())).size
         n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
         notes = (
@@ -353,12 +357,12 @@ class Inference(Verdicts):
         shown = ruled(self.comparison, [row[0] for row in rows])
         return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=shown)
 
-    def _replicates(self, task: str) -> str:
-        return next(tests.replicates for (of, _), tests in self.tests.items() if of == task)
+    def _replicates(self, metric: str) -> str:
+        return next(tests.replicates for (of, _), tests in self.tests.items() if of == metric)
 
-    def p_values(self, task: str) -> Figure | None:
+    def p_values(self, metric: str) -> Figure | None:
         """Draw the p-values of all pairs, a panel per measure: below the diagonal the paper's, above it blocked."""
-        shown = {name: tests for (of, name), tests in self.tests.items() if of == task}
+        shown = {name: tests for (of, name), tests in self.tests.items() if of == metric}
         if not shown:
             return None
         from matplotlib.figure import Figure
@@ -376,15 +380,15 @@ class Inference(Verdicts):
             axes.set_visible(False)
         _p_key(figure)
         text = (
-            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; Tukey's HSD, p-values. "
-            f"Below the diagonal: one-way, over orders (CCL); above: {self._replicates(task)} as blocks"
+            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[metric]}; Tukey's HSD, p-values. "
+            f"Below the diagonal: one-way, over orders (CCL); above: {self._replicates(metric)} as blocks"
         )
         figure.suptitle(textwrap.fill(text, int(13 * figure.get_size_inches()[0])), fontsize=10)
         return figure
 
-    def critical_differences(self, task: str) -> Figure | None:
+    def critical_differences(self, metric: str) -> Figure | None:
         """Draw mean ranks over blocks, a line per measure; bars join what is not told apart (Nemenyi)."""
-        shown = {name: tests for (of, name), tests in self.tests.items() if of == task}
+        shown = {name: tests for (of, name), tests in self.tests.items() if of == metric}
         if not shown:
             return None
         from matplotlib.figure import Figure
@@ -394,11 +398,15 @@ class Inference(Verdicts):
         for axes, (name, tests) in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown.items(), strict=True):
             _ranks(axes, tests.ranks, f"{name}  (Friedman p {p_text(tests.ranks.p, sign=True)})")
         text = (
-            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[task]}; mean ranks over "
-            f"{self._replicates(task)}, 1 is best; CD: critical difference at 0.05"
+            f"{self.comparison.dataset}, {self.comparison.model}: {METRIC_NAMES[metric]}; mean ranks over "
+            f"{self._replicates(metric)}, 1 is best; CD: critical difference at 0.05"
         )
         figure.suptitle(textwrap.fill(text, 100), fontsize=10)
         return figure
+
+
+def _shown(key: tuple[str, str]) -> tuple[str, str]:
+    return short_name(key[0]), key[1]
 
 
 def p_text(p: float, sign: bool = False) -> str:

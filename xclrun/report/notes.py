@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, missing_combinations
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References, reference_command, reference_name
 from xclrun.analysis.settings import differing_settings, grouped, numbered_labels
 from xclrun.core.identity import adapters_of
@@ -63,7 +63,7 @@ def _differing(comparison: Comparison) -> Iterator[str]:
 
 def _reference_notes(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
     """Say which commands make the reference runs that T lacks; the first language of an order needs none."""
-    references, metric = References(comparison.runs), TASKS[comparison.tasks[0]]
+    references, metric = References(comparison.runs), comparison.metrics[0]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
     notes = []

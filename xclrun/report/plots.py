@@ -12,7 +12,6 @@ import numpy as np
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared, mean_over_orders
-from xclrun.analysis.record import TASKS
 from xclrun.analysis.reference import References
 from xclrun.analysis.settings import config_settings, content_settings
 from xclrun.core.task import INTENT_ACCURACY, Metric
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def trade_offs(summary: Summary, task: str) -> Figure | None:
+def trade_offs(summary: Summary, metric: str) -> Figure | None:
     """Draw FP, T and T0 against negative forgetting, a point for each strategy (mean ± std over runs; CCL Figs. 5, 6).
 
     Up and to the right is better. None where fewer than two strategies have both.
     """
     comparison = summary.comparison
-    labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, task, "F"))]
+    labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "F"))]
     if len(labels) < 2:
         return None
-    shown = [name for name in ("FP", "T", "T0") if any(not math.isnan(summary.value(k, task, name)) for k in labels)]
+    shown = [name for name in ("FP", "T", "T0") if any(not math.isnan(summary.value(k, metric, name)) for k in labels)]
     figure = figure_of(3.3 * len(shown) + 1.9, 3.5)
     grid = figure.subplots(1, len(shown), squeeze=False)[0]
     for axes, name in zip(grid, shown, strict=True):
         for label, k in places(labels, comparison.strategies).items():
-            x, y = -100 * summary.value(label, task, "F"), 100 * summary.value(label, task, name)
+            x, y = -100 * summary.value(label, metric, "F"), 100 * summary.value(label, metric, name)
             if math.isnan(y):
                 continue
-            spreads = [100 * summary.std(label, task, measure) for measure in ("F", name)]
+            spreads = [100 * summary.std(label, metric, measure) for measure in ("F", name)]
             bars = [None if math.isnan(spread) else spread for spread in spreads]
             axes.errorbar(x, y, xerr=bars[0], yerr=bars[1], fmt="none", ecolor=colour(k), elinewidth=0.7, alpha=0.5)
             (point,) = axes.plot(x, y, marker(k), color=colour(k), markersize=7)
@@ -51,18 +50,18 @@ def trade_offs(summary: Summary, task: str) -> Figure | None:
         axes.set_title({"FP": "final performance", "T": "transfer", "T0": "zero-shot transfer"}[name], fontsize=9)
         plain(axes)
     legend(figure, labels, comparison.strategies)
-    titled(figure, f"{where(summary)}: {METRIC_NAMES[task]}, against negative forgetting (right and up is better)")
+    titled(figure, f"{where(summary)}: {METRIC_NAMES[metric]}, against negative forgetting (right and up is better)")
     return figure
 
 
-def distances(summary: Summary, task: str) -> Figure | None:
+def distances(summary: Summary, metric: str) -> Figure | None:
     """Draw zero-shot gain over hop 0 by distance in hops, a line for each strategy (mean over runs; CCL Fig. 8)."""
     lines = {}
     for label, (runs, _) in compared(summary.comparison).items():
-        having = [run for run in runs if task in run.tasks and run.stream == "sequence"]
+        having = [run for run in runs if metric in run.metrics and run.stream == "sequence"]
         if having and len({len(run.languages) for run in having}) == 1 and len(having[0].languages) > 1:
             lines[label] = 100 * mean_over_orders(
-                having, [metrics.generalisation_by_distance(run.scores[TASKS[task]]) for run in having]
+                having, [metrics.generalisation_by_distance(run.scores[metric]) for run in having]
             )
     if not lines:
         return None
@@ -80,23 +79,23 @@ def distances(summary: Summary, task: str) -> Figure | None:
     axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
     plain(axes)
     legend(figure, list(lines), summary.comparison.strategies)
-    titled(figure, f"{where(summary)}: zero-shot {METRIC_NAMES[task]} by distance")
+    titled(figure, f"{where(summary)}: zero-shot {METRIC_NAMES[metric]} by distance")
     return figure
 
 
-def one_hop(summary: Summary, references: References, task: str) -> Figure | None:
+def one_hop(summary: Summary, references: References, metric: str) -> Figure | None:
     """Draw F and T of two-hop prefixes (one-hop) beside those of whole streams (multi-hop), as box plots over runs.
 
     CCL §4.1. A box is the middle half, its line the median, whiskers reach all runs, which are the dots.
     """
     samples: dict[str, dict[str, tuple[list[float], list[float]]]] = {"F": {}, "T": {}}
     for label, (runs, _) in compared(summary.comparison).items():
-        having = [r for r in runs if task in r.tasks and r.stream == "sequence" and len(r.languages) > 2]
+        having = [r for r in runs if metric in r.metrics and r.stream == "sequence" and len(r.languages) > 2]
         if not having:
             continue
         pairs: dict[str, list[tuple[float, float]]] = {"F": [], "T": []}
         for run in having:
-            R, M = run.scores[TASKS[task]], references.scores(run, TASKS[task])
+            R, M = run.scores[metric], references.scores(run, metric)
             prefix = metrics.one_hop(R)
             pairs["F"].append((float(metrics.forgetting(prefix)), float(metrics.forgetting(R))))
             pairs["T"].append((float(metrics.transfer(prefix, M[:2])), float(metrics.transfer(R, M))))
@@ -137,11 +136,11 @@ def one_hop(summary: Summary, references: References, task: str) -> Figure | Non
         for c, name in zip(SIDES, ("one-hop: first two hops", "multi-hop: whole stream"), strict=True)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    titled(figure, f"{where(summary)}: {METRIC_NAMES[task]}, one-hop and multi-hop")
+    titled(figure, f"{where(summary)}: {METRIC_NAMES[metric]}, one-hop and multi-hop")
     return figure
 
 
-def memory_curve(summary: Summary, task: str) -> Figure | None:
+def memory_curve(summary: Summary, metric: str) -> Figure | None:
     """Draw F, T, T0 and FP of replay by the size of its memory (CCL Table 17); naive, without memory, as a line.
 
     Settings that differ in more than the memory have a line each.
@@ -161,19 +160,19 @@ def memory_curve(summary: Summary, task: str) -> Figure | None:
         for sizes in lines.values():
             x = sorted(sizes)
             k = list(summary.comparison.strategies).index(sizes[x[0]])
-            y = [100 * summary.value(sizes[size], task, name) for size in x]
+            y = [100 * summary.value(sizes[size], metric, name) for size in x]
             of = "er" if len(lines) == 1 else re.sub(r"memory=\d+, |(, )?memory=\d+", "", sizes[x[0]]).replace("()", "")
             (line,) = axes.plot(x, y, f"{marker(k)}-", color=colour(k), label=textwrap.fill(of, 26), markersize=4)
             tip(line, ", ".join(f"{sizes[size]}: {value:.2f}" for size, value in zip(x, y, strict=True)))
         for k, label in enumerate(naive):
             look = ("--", ":", "-.")[k % 3]
-            axes.axhline(100 * summary.value(label, task, name), color=GREY, linestyle=look, label=label)
+            axes.axhline(100 * summary.value(label, metric, name), color=GREY, linestyle=look, label=label)
         axes.set_xlabel("memory (sentences)", fontsize=8)
         axes.set_title(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=9)
         plain(axes)
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
-    titled(figure, f"{where(summary)}: {METRIC_NAMES[task]} of replay by size of memory")
+    titled(figure, f"{where(summary)}: {METRIC_NAMES[metric]} of replay by size of memory")
     return figure
 
 

@@ -13,7 +13,7 @@ from xclrun.analysis.aggregate import MEAN, Comparison, compared
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.reference import References
 from xclrun.analysis.study import Predictions, Resampled
-from xclrun.core.task import BY_SHORT, Scored
+from xclrun.core.task import BY_NAME, Scored, short_name
 from xclrun.report import efficiency, plots
 from xclrun.report.costs import fairness
 from xclrun.report.curves import learning_curves, training_curves
@@ -108,14 +108,17 @@ class Section:
     @property
     def terminal(self) -> list[Table]:
         """What a terminal shows."""
-        tasks = self.comparison.tasks
-        mean = [self.summary.main([task], title=f"{task.capitalize()}, mean over orders and seeds") for task in tasks]
-        return mean + [self.summary.orders(task) for task in tasks]
+        metrics = self.comparison.metrics
+        mean = [
+            self.summary.main([metric], title=f"{short_name(metric).capitalize()}, mean over orders and seeds")
+            for metric in metrics
+        ]
+        return mean + [self.summary.orders(metric) for metric in metrics]
 
     @property
     def lead(self) -> list[Table]:
         """What stands first in Markdown, before the tables of the parts."""
-        return [self.summary.main(self.comparison.tasks)]
+        return [self.summary.main(self.comparison.metrics)]
 
     @property
     def definitions(self) -> dict[str, str]:
@@ -193,18 +196,20 @@ def parts_of_runs(comparison: Comparison) -> list[Part]:
 def _resampled(
     comparison: Comparison, references: References, predictions: Mapping[str, Predictions], options: Options
 ) -> tuple[dict[str, Resampled], list[str]]:
-    """Return task → its bootstrap, and why a task has none."""
+    """Return metric → its bootstrap, and why a metric has none."""
     found, told = {}, []
-    for task in comparison.tasks:
+    for metric in comparison.metrics:
         ways = {run.config.get("evaluate", {}).get("slot_f1", "span_micro") for run in comparison.runs}
-        if BY_SHORT[task].of is Scored.spans and ways != {"span_micro"}:
-            told.append(f"{task}: no bootstrap, since macro F1 over tags is no ratio of sums over sentences")
+        if BY_NAME[metric].of is Scored.spans and ways != {"span_micro"}:
+            told.append(
+                f"{short_name(metric)}: no bootstrap, since macro F1 over tags is no ratio of sums over sentences"
+            )
             continue
         try:
             size = None if options.full else SENTENCES
-            found[task] = Resampled(comparison, references, predictions, task, size=size)
+            found[metric] = Resampled(comparison, references, predictions, metric, size=size)
         except ValueError as error:
-            told.append(f"{task}: no bootstrap: {error}")
+            told.append(f"{short_name(metric)}: no bootstrap: {error}")
     return found, told
 
 
@@ -217,20 +222,23 @@ def _published(summary: Summary, table: str | None) -> list[Part]:
 
 
 def _means(summary: Summary) -> Part:
-    tasks = summary.comparison.tasks
-    tables = [summary.main([task], title=f"{task.capitalize()}, mean over orders and seeds") for task in tasks]
+    metrics = summary.comparison.metrics
+    tables = [
+        summary.main([metric], title=f"{short_name(metric).capitalize()}, mean over orders and seeds")
+        for metric in metrics
+    ]
     return Part("Means over orders and seeds", tables)
 
 
 def _trade_offs(summary: Summary, references: References) -> Part:
     part = Part("What is traded for what", text="Right and up is better. Bars: standard deviation over runs.")
-    for task in summary.comparison.tasks:
-        name = f"{_where(summary.comparison)}_{task}"
+    for metric in summary.comparison.metrics:
+        name = f"{_where(summary.comparison)}_{short_name(metric)}"
         part.figures += [
-            (f"trade_offs_{name}", partial(plots.trade_offs, summary, task)),
-            (f"distances_{name}", partial(plots.distances, summary, task)),
-            (f"one_hop_{name}", partial(plots.one_hop, summary, references, task)),
-            (f"memory_{name}", partial(plots.memory_curve, summary, task)),
+            (f"trade_offs_{name}", partial(plots.trade_offs, summary, metric)),
+            (f"distances_{name}", partial(plots.distances, summary, metric)),
+            (f"one_hop_{name}", partial(plots.one_hop, summary, references, metric)),
+            (f"memory_{name}", partial(plots.memory_curve, summary, metric)),
         ]
     return part
 
@@ -246,12 +254,12 @@ def _significance(inference: Inference) -> Part:
         table for table in (inference.intervals(), inference.anovas(), inference.all_pairs()) if table is not None
     ]
     comparison = inference.comparison
-    for task in comparison.tasks:
-        name = f"{_where(comparison)}_{task}"
-        if any(of == task for of, _ in inference.tests):
+    for metric in comparison.metrics:
+        name = f"{_where(comparison)}_{short_name(metric)}"
+        if any(of == metric for of, _ in inference.tests):
             part.figures += [
-                (f"p_values_{name}", partial(inference.p_values, task)),
-                (f"critical_{name}", partial(inference.critical_differences, task)),
+                (f"p_values_{name}", partial(inference.p_values, metric)),
+                (f"critical_{name}", partial(inference.critical_differences, metric)),
             ]
     return part
 
@@ -262,13 +270,13 @@ def _by_order(summary: Summary) -> Part:
     for order in comparison.orders:
         languages = {run.languages for run in comparison.runs if run.order == order}
         arrows = " or ".join(sorted(" → ".join(them) for them in languages))
-        part.tables.append(summary.main(comparison.tasks, order, f"Order {order}: {arrows}"))
+        part.tables.append(summary.main(comparison.metrics, order, f"Order {order}: {arrows}"))
     return part
 
 
 def _by_language(summary: Summary) -> Part:
     comparison = summary.comparison
-    tables = [summary.languages(task, measure) for task in comparison.tasks for measure in ("FP", "F", "T", "T0")]
+    tables = [summary.languages(metric, measure) for metric in comparison.metrics for measure in ("FP", "F", "T", "T0")]
     return Part("By language", [table for table in tables if table.rows], folded=True)
 
 
@@ -277,26 +285,28 @@ def _matrices(comparison: Comparison) -> Part:
     if len(comparison.orders) > MATRICES:
         text += f" Matrices of the first {MATRICES} of {len(comparison.orders)} orders."
     part = Part("Score matrices and learning curves", text=text, folded=True)
-    for task in comparison.tasks:
-        part.figures += _pages(f"learning_curves_{_where(comparison)}_{task}", learning_curves(comparison, task))
+    for metric in comparison.metrics:
+        name = f"learning_curves_{_where(comparison)}_{short_name(metric)}"
+        part.figures += _pages(name, learning_curves(comparison, metric))
     for order in comparison.orders[:MATRICES]:
         chosen = {label: runs for label, (runs, _) in compared(comparison, order).items() if runs}
-        for task in comparison.tasks:
-            having = {k: [r for r in runs if task in r.tasks] for k, runs in chosen.items()}
+        for metric in comparison.metrics:
+            having = {k: [r for r in runs if metric in r.metrics] for k, runs in chosen.items()}
             having = {k: runs for k, runs in having.items() if runs and len({r.languages for r in runs}) == 1}
             if having:
                 title = f"{comparison.dataset}, {comparison.model}: {order}, mean over seeds"
                 part.figures.append((
-                    f"matrices_{_where(comparison)}_{order}_{task}",
-                    partial(heatmaps, having, task, title),
+                    f"matrices_{_where(comparison)}_{order}_{short_name(metric)}",
+                    partial(heatmaps, having, metric, title),
                 ))  # fmt: skip
     return part
 
 
 def _training(comparison: Comparison) -> Part:
     part = Part("Training", folded=True)
-    for what in ("loss", *comparison.tasks):
-        part.figures += _pages(f"training_curves_{_where(comparison)}_{what}", training_curves(comparison, what))
+    for what in ("loss", *comparison.metrics):
+        name = what if what == "loss" else short_name(what)
+        part.figures += _pages(f"training_curves_{_where(comparison)}_{name}", training_curves(comparison, what))
     return part
 
 
@@ -307,20 +317,21 @@ def _inside_hops(summary: Summary) -> Part:
     if table is None:
         return part
     part.tables.append(table)
-    for task in summary.comparison.tasks:
-        name, found = f"{_where(summary.comparison)}_{task}", efficiency.chosen(summary, task)
+    for metric in summary.comparison.metrics:
+        name = f"{_where(summary.comparison)}_{short_name(metric)}"
+        found = efficiency.chosen(summary, metric)
         part.figures += [
-            (f"example_curves_{name}", partial(efficiency.example_curves, summary, task)),
-            (f"selection_{name}", partial(efficiency.selections, summary, found, task)),
+            (f"example_curves_{name}", partial(efficiency.example_curves, summary, metric)),
+            (f"selection_{name}", partial(efficiency.selections, summary, found, metric)),
         ]
-        table = efficiency.checkpoints(summary, found, task)
+        table = efficiency.checkpoints(summary, found, metric)
         part.tables += [table] if table is not None else []
     return part
 
 
 def _confusion(summary: Summary, predictions: Mapping[str, Predictions]) -> Part:
     """Confusions of the strategies that end with one model for all languages."""
-    scored = next((m for m in map(BY_SHORT.get, summary.comparison.tasks) if m and m.of is Scored.labels), None)
+    scored = next((m for m in map(BY_NAME.get, summary.comparison.metrics) if m and m.of is Scored.labels), None)
     if scored is None:
         return Part("Confusions")
     text = (

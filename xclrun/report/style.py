@@ -35,7 +35,7 @@ TIP = "tip:"
 # The attribute of an SVG that holds its title, and the class of the group that draws it.
 TITLE = "data-title"
 
-METRIC_NAMES = {metric.short: f"{metric.title} (%)" for metric in METRICS}
+METRIC_NAMES = {metric.name: f"{metric.title} (%)" for metric in METRICS}
 
 
 def colour(k: int) -> str:

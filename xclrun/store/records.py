@@ -215,7 +215,7 @@ def read_predictions(outputs: Path, run_ids: Iterable[str], tell: Callable[[str]
 
 
 def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
-    """Read what a finished few-shot run said of its target's test split before and after adapting, by task.
+    """Read what a finished few-shot run said of its target's test split before and after adapting, by metric.
 
     Raises:
         OSError, ValueError, KeyError: a file cannot be read, or the two hops were tested on different sentences.
@@ -250,7 +250,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
         lengths = pc.list_value_length(before[gold]).to_numpy() if tags else np.ones(len(ids), dtype=int)
         given = (before[gold], before[predicted], after[predicted])
         values = [(pc.list_flatten(column) if tags else column).to_numpy() for column in given]
-        found[metric.short] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
+        found[metric.name] = Outcome(tuple(manifest["tags" if tags else "labels"]), ids, lengths, *values)
     return found
 
 

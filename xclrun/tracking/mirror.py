@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.measures import measure
-from xclrun.analysis.record import TASKS, RunRecord
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
 from xclrun.core.secret import connect, put_away, redact
+from xclrun.core.task import METRICS, short_name
 from xclrun.store.files import sha256
 from xclrun.store.kept import note
 from xclrun.store.records import read_records, record, run_directories, sweeps
@@ -154,11 +155,11 @@ class Mirror:
             if key not in tags:
                 self.client.set_experiment_tag(self.experiment, key, value)
 
-    def _save_view(self, tasks: Sequence[str]) -> None:
-        """Keep a view of the runs with the headline measures of these tasks, and of those before, as columns."""
+    def _save_view(self, metrics: Sequence[str]) -> None:
+        """Keep a view of the runs with the headline measures of these metrics, and of those before, as columns."""
         tags = self.client.get_experiment(self.experiment).tags
         before = tags.get(VIEW_TAG, "")
-        known = [task for task in TASKS if task in tasks or f"`{task}.FP`" in before]
+        known = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
         view = _view(known)
         if view != before:
             self.client.set_experiment_tag(self.experiment, VIEW_TAG, view)
@@ -253,11 +254,13 @@ class Mirror:
         # whose values MLflow keeps: the last one counts.
         time += FORMAT
         batch = [Metric(name, 100 * value, time, 0) for name, value in metrics.items()]
-        for task in mine.tasks:
-            for hop, row in enumerate(mine.scores[TASKS[task]]):
+        for metric in mine.metrics:
+            for hop, row in enumerate(mine.scores[metric]):
                 for language, value in zip(mine.languages, row, strict=True):
                     if value == value:
-                        batch.append(Metric(_allowed(f"{task}.score.{language}"), 100 * float(value), time, hop))
+                        batch.append(
+                            Metric(_allowed(f"{short_name(metric)}.score.{language}"), 100 * float(value), time, hop)
+                        )
         step = 0
         for i, epoch in enumerate(mine.curve):
             batch.append(Metric("train.loss", epoch["loss"], time, step + epoch["step"]))
@@ -280,21 +283,21 @@ class Mirror:
             self.client.log_artifact(run, str(path), "predictions")
         if directory.attention.is_file():
             self.client.log_artifact(run, str(directory.attention))
-        tables = [{"path": f"{task}_scores.json", "type": "table"} for task in mine.tasks]
+        tables = [{"path": f"{short_name(metric)}_scores.json", "type": "table"} for metric in mine.metrics]
         self.client.set_tag(run, "mlflow.loggedArtifacts", json.dumps(tables))
-        for task in mine.tasks:
-            matrix = mine.scores[TASKS[task]]
+        for metric in mine.metrics:
+            matrix = mine.scores[metric]
             rows: dict[str, list[Any]] = {"hop": list(range(len(matrix)))}
             rows |= {language: matrix[:, j].tolist() for j, language in enumerate(mine.languages)}
             # Not log_table: it appends to what is there, and sending twice must change nothing.
             self.client.log_dict(
                 run,
                 {"columns": list(rows), "data": list(map(list, zip(*rows.values(), strict=True)))},
-                f"{task}_scores.json",
+                f"{short_name(metric)}_scores.json",
             )
-            figure = heatmap(mine, task)
+            figure = heatmap(mine, metric)
             settle(figure)
-            self.client.log_figure(run, figure, f"{task}_scores.png")
+            self.client.log_figure(run, figure, f"{short_name(metric)}_scores.png")
 
     def send_all(
         self,
@@ -311,9 +314,9 @@ class Mirror:
         records = {mine.run_id: mine for mine in (read_records(self.outputs, tell) if references is None else ())}
         self._own = records if all_read else self._own
         references = references or References(list(records.values()))
-        if tasks := {task for mine in records.values() for task in mine.tasks}:
+        if metrics := {metric for mine in records.values() for metric in mine.metrics}:
             with self._talking():
-                self._save_view(sorted(tasks))
+                self._save_view(sorted(metrics))
         parents: dict[str, str] = {}
         for sweep in sweeps(self.outputs, tell):
             if len(sweep["runs"]) > 1 and (only is None or set(only) & set(sweep["runs"])):
@@ -433,11 +436,11 @@ def _tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
 def _metrics(mine: RunRecord, references: References) -> dict[str, float]:
     """Return the meta-metrics of a run that are known, as fractions: ``intent.F``, ``slots.FP``, …"""
     found = {}
-    for task in mine.tasks:
+    for metric in mine.metrics:
         if mine.status == "finished":
-            for (name, language), value in measure(mine, TASKS[task], references.scores(mine, TASKS[task])).items():
+            for (name, language), value in measure(mine, metric, references.scores(mine, metric)).items():
                 if isinstance(value, float) and not language:
-                    found[f"{task}.{name}"] = value
+                    found[f"{short_name(metric)}.{name}"] = value
     return found
 
 
@@ -446,10 +449,10 @@ def _version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
     return f"{FORMAT}:{sha256(directory.manifest)[:16]}" + (f"+{len(metrics)}" if directory.finished else "")
 
 
-def _view(tasks: Sequence[str]) -> str:
+def _view(metrics: Sequence[str]) -> str:
     """Return a saved view as MLflow 3.17 keeps it: runs alone, with what tells them apart and their headlines."""
     told = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
-    measured = [f"metrics.`{task}.{name}`" for task in tasks for name in HEADLINES]
+    measured = [f"metrics.`{short_name(metric)}.{name}`" for metric in metrics for name in HEADLINES]
     state = {
         "searchFilter": f"tags.`{TAG}.kind` = 'run'",
         # By name: sorted by time, runs are hidden under their sweep until it is opened.

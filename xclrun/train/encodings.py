@@ -78,7 +78,7 @@ def encodings(run: Run, tell: Callable[[str], None] = note) -> Encodings:
     """
     global _common
     dataset, config = run.dataset, run.config.model
-    sets = digest([dataset.kind.identified, dataset.labels, dataset.tags])
+    sets = digest([dataset.task.identified, dataset.labels, dataset.tags])
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
     if _common is None or _common.key != key:
         tokenizer, whole = load_tokenizer(config, dataset, run.cache, tell), dataset.origin
@@ -95,13 +95,13 @@ def encodings(run: Run, tell: Callable[[str], None] = note) -> Encodings:
             _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
         splits[name] = _common.splits[content]
     found = Encodings(_common.tokenizer, splits, _common.kept)
-    _kept_cut(run, tell).write(json.dumps(found.cut(dataset.kind), sort_keys=True).encode())
+    _kept_cut(run, tell).write(json.dumps(found.cut(dataset.task), sort_keys=True).encode())
     return found
 
 
 def _encode(run: Run, examples: Sequence[Example], tokenizer: Any) -> Encoded:
     dataset, config = run.dataset, run.config.model
-    words = dataset.kind.words
+    words = dataset.task.words
     return encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value, words)
 
 

@@ -50,7 +50,7 @@ class Evaluator:
 
     @property
     def task(self) -> Task:
-        return self.dataset.kind
+        return self.dataset.task
 
     def predict(self, model: Model, encoded: Encoded, language: str, split: str) -> dict[str, list[Any]]:
         """Return the prediction columns of one split in file order; the model is in eval mode meanwhile."""

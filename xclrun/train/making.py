@@ -129,13 +129,13 @@ class Maker:
         """What the length limit cuts (see `Encodings.cut`)."""
         if "encodings" not in self.__dict__ and (kept := kept_cut(self.run, self.listener.noted)) is not None:
             return kept
-        return self.encodings.cut(self.run.dataset.kind)
+        return self.encodings.cut(self.run.dataset.task)
 
     def _untrained(self) -> Model:
         dataset, config = self.run.dataset, self.run.config
         tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
         sizes_of_heads = len(dataset.labels), outputs(dataset.tags, config.model.label_on)
-        model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.kind)
+        model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.task)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             self.strategy.prepare(model, self.run.stream, Recalled(self.store, self.run.stages))
@@ -478,7 +478,7 @@ class Maker:
         config, dataset, summaries = self.run.config, self.run.dataset, {}
         for language in self._served(hop):
             examples, encoded = dataset.split(language, "test"), self.encodings.splits[language, "test"]
-            whole = dataset.kind.words
+            whole = dataset.task.words
             numbers = word_numbers(examples, self.encodings.tokenizer, config.model.max_length, whole)
             shares = attention.of_pieces(self.model, encoded, self.device, config.trainer.precision.value)
             summaries[language] = attention.by_word(shares, numbers, examples)

@@ -11,7 +11,7 @@ import numpy as np
 
 from xclrun.analysis.fewshot import Spreads
 from xclrun.analysis.lexical import PRESENCE
-from xclrun.core.task import BY_SHORT
+from xclrun.core.task import BY_NAME
 from xclrun.report.fewshot.tables import shots_name
 from xclrun.report.plots import figure_of, plain
 from xclrun.report.style import GREY, METRIC_NAMES, colour, marker, tickless, tip
@@ -28,7 +28,7 @@ LABELS = 20
 Cell = tuple[str, int]
 
 
-def histograms(spreads: Mapping[Cell, Spreads], task: str, title: str) -> Figure:
+def histograms(spreads: Mapping[Cell, Spreads], metric: str, title: str) -> Figure:
     """Draw the distribution of scores over buckets and over seeds, a panel for each (language, K) (FS Fig. 1)."""
     figure, grid = _grid(len(spreads), 2.9, 2.2)
     for axes, ((language, k), one) in zip(grid, spreads.items(), strict=False):
@@ -51,7 +51,7 @@ def histograms(spreads: Mapping[Cell, Spreads], task: str, title: str) -> Figure
         axes.locator_params(axis="x", nbins=5)
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         plain(axes)
-    figure.supxlabel(METRIC_NAMES[task], fontsize=8)
+    figure.supxlabel(METRIC_NAMES[metric], fontsize=8)
     figure.supylabel("share of scores (%)", fontsize=8)
     _title(figure, f"{title}: scores over buckets (one seed) and over seeds (one bucket)")
     return figure
@@ -143,7 +143,7 @@ def confusions(pairs: Mapping[Cell, tuple[np.ndarray, np.ndarray]], names: Seque
     return figure
 
 
-def curves(lines: Mapping[str, Mapping[int, np.ndarray]], task: str, title: str) -> Figure:
+def curves(lines: Mapping[str, Mapping[int, np.ndarray]], metric: str, title: str) -> Figure:
     """Draw the best dev score so far over epochs of target adapting: a panel per language, a line per K (FS Fig. 6).
 
     Args:
@@ -163,12 +163,12 @@ def curves(lines: Mapping[str, Mapping[int, np.ndarray]], task: str, title: str)
         plain(axes)
     _key(figure, [(shots_name(k), {"color": colour(j + 1), "marker": marker(j)}) for j, k in enumerate(shots)])
     figure.supxlabel("epochs of target adapting", fontsize=8)
-    figure.supylabel(f"best dev {METRIC_NAMES[task]} so far", fontsize=8)
+    figure.supylabel(f"best dev {METRIC_NAMES[metric]} so far", fontsize=8)
     _title(figure, f"{title}: learning curves of target adapting, mean and range over buckets and seeds")
     return figure
 
 
-def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], task: str, title: str) -> Figure:
+def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str, title: str) -> Figure:
     """Draw gains (mean over K) against each factor of Table 3, a point per language.
 
     Args:
@@ -189,7 +189,7 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], task: str, 
         axes.set_ylabel("few-shot gain (points)", fontsize=8)
         axes.margins(0.12)
         plain(axes)
-    _title(figure, f"{title}: gain in {BY_SHORT[task].title}, mean over K, against what languages share with English")
+    _title(figure, f"{title}: gain in {BY_NAME[metric].title}, mean over K, against what languages share with English")
     return figure
 
 

@@ -91,8 +91,8 @@ def make_few_shot_section(
     terminal: list[Table] = []
     for (source,), of_source in groups(scores, ["source"]):
         topics = [
-            Topic(dataset, model, str(task), str(source), own, runs, behind, lacks, options)
-            for (task,), own in groups(of_source, ["task"])
+            Topic(dataset, model, str(metric), str(source), own, runs, behind, lacks, options)
+            for (metric,), own in groups(of_source, ["metric"])
         ]
         for topic in topics:
             made = topic.parts()

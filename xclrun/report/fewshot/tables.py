@@ -15,6 +15,7 @@ from xclrun.analysis.fewshot import WHOLE, common, groups, over_buckets
 from xclrun.analysis.fewshot import rows as rows_of
 from xclrun.analysis.gains import ALL, FACTORS, Association, ByLanguage, associations, with_mean
 from xclrun.analysis.variance import balanced, nested_variance
+from xclrun.core.task import short_name
 from xclrun.report.inference import Verdicts, p_text
 from xclrun.report.published import fsxlt
 from xclrun.report.tables import Cell, Table, percent
@@ -53,13 +54,13 @@ def method_name(label: str) -> str:
 
 
 def by_language(own: pd.DataFrame, strategy: str) -> Table:
-    """Return one strategy's scores: languages down, K across, the published numbers of the task beside (FS 2, 11–13).
+    """Return one strategy's scores: languages down, K across, the published numbers beside (FS 2, 11–13).
 
     Args:
-        own: averages (`xclrun.analysis.fewshot.over_buckets`) of one dataset, model, task and source.
+        own: averages (`xclrun.analysis.fewshot.over_buckets`) of one dataset, model, metric and source.
     """
     rows = own[own["strategy"] == strategy]
-    dataset, model, task, source = (rows[k].iloc[0] for k in ("dataset", "model", "task", "source"))
+    dataset, model, metric, source = (rows[k].iloc[0] for k in ("dataset", "model", "metric", "source"))
     reported = fsxlt.scores(task_name(dataset)) if source == fsxlt.SOURCE else {}
     method = method_name(strategy)
     shots = sorted(rows["shots"].unique(), key=lambda k: (k == WHOLE, k))
@@ -85,7 +86,9 @@ def by_language(own: pd.DataFrame, strategy: str) -> Table:
         if (dataset, model) != (task_name(dataset), "mbert"):
             notes.append("not the paper's data and encoder: ranks may be compared, values may not")
         notes += _ranks(pairs)
-    return Table(f"{task} by language, {strategy}{source_name(source)}", tuple(header), tuple(body), tuple(notes))
+    return Table(
+        f"{short_name(metric)} by language, {strategy}{source_name(source)}", tuple(header), tuple(body), tuple(notes)
+    )
 
 
 def by_strategy(
@@ -101,7 +104,7 @@ def by_strategy(
     a last row of each K has means over languages, and the marks; else the row of the language that was tested has them.
 
     Args:
-        scores: rows of `few_shot_scores` of one dataset, model, task and source.
+        scores: rows of `few_shot_scores` of one dataset, model, metric and source.
         strategies: labels, in this order.
         tests: of them.
         unpaired: means are over all that a strategy has.
@@ -112,7 +115,7 @@ def by_strategy(
     """
     if len(strategies) < 2:
         return None
-    dataset, task, source = (str(scores[k].iloc[0]) for k in ("dataset", "task", "source"))
+    dataset, metric, source = (str(scores[k].iloc[0]) for k in ("dataset", "metric", "source"))
     reported = fsxlt.scores(task_name(dataset)) if source == fsxlt.SOURCE else {}
     shared = common(scores)
     shown = scores if unpaired else shared
@@ -127,19 +130,19 @@ def by_strategy(
         row: list[str] = []
         for strategy, ours in zip(strategies, found, strict=True):
             ours.best = percent(ours.value) == best
-            ours.mark = marks.get((strategy, task, shots_name(k)), "") if marked else ""
+            ours.mark = marks.get((strategy, metric, shots_name(k)), "") if marked else ""
             theirs = reported.get((language, k, method_name(strategy)))
             published = "–" if theirs is None else _plain(theirs.mean, theirs.std)
             row += [ours, *([published] if beside[strategy] else [])]
         body.append((language, shots_name(k), *row))
 
     for language, k in sorted({(str(c), int(k)) for c, k in zip(scores["language"], scores["shots"], strict=True)}):
-        alone = given.get((task, shots_name(k)))
+        alone = given.get((metric, shots_name(k)))
         marked = alone is not None and alone.data.kind != "languages" and alone.data.languages[0] == language
         line(language, k, [_score(cells.get((language, k, s))) for s in strategies], marked)
     first = len(body)
     for k in sorted(set(scores["shots"])):
-        across = given.get((task, shots_name(k)))
+        across = given.get((metric, shots_name(k)))
         if across is not None and across.data.kind == "languages":
             tested = shared[(shared["shots"] == k) & shared["language"].isin(across.data.languages)]
             behind = {label: tuple(them["run_id"]) for (label,), them in groups(tested, ["strategy"])}
@@ -159,7 +162,7 @@ def by_strategy(
     raised = [tests.marks_told] if tests is not None and any(c.mark for c in made) else []
     raised += ["bold: best of the row"] if any(c.best for c in made) else []
     ruled = (first,) if 0 < first < len(body) else ()
-    title = f"{task}: what is tuned{source_name(source)}"
+    title = f"{short_name(metric)}: what is tuned{source_name(source)}"
     return Table(title, tuple(header), tuple(body), tuple(notes), left=2, raised=tuple(raised), ruled=ruled)
 
 
@@ -237,7 +240,7 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
     """Return variance components of each K: language, bucket in language, seed. None where no K has two buckets.
 
     Args:
-        scores: rows of `few_shot_scores` of one dataset, model, task, source and strategy.
+        scores: rows of `few_shot_scores` of one dataset, model, metric, source and strategy.
     """
     rows: list[tuple[str, ...]] = []
     notes = [

@@ -1,4 +1,4 @@
-"""The parts of a few-shot section that are about one task and source: what is said of its scores and its words.
+"""The parts of a few-shot section that are about one metric and source: what is said of its scores and its words.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). Where several strategies have run, words,
 confusions and gains are of the first: ``full`` where there is one.
@@ -16,8 +16,8 @@ import numpy as np
 from xclrun.analysis.fewshot import FULL, Outcome, Words, best_so_far, groups, over_buckets, seeds_against_buckets
 from xclrun.analysis.gains import ALL, FACTORS, ByLanguage, with_mean
 from xclrun.analysis.lexical import jaccard_matrix
-from xclrun.analysis.record import TASKS, RunRecord
-from xclrun.core.task import BY_SHORT, Scored
+from xclrun.analysis.record import RunRecord
+from xclrun.core.task import BY_NAME, Scored, short_name
 from xclrun.report.fewshot import figures, tables, words
 from xclrun.report.fewshot.tuned import Tuned
 from xclrun.report.published import fsxlt
@@ -38,7 +38,7 @@ class Behind:
     """What lies behind few-shot scores, by run id; what is missing is told on the page with its reason.
 
     Attributes:
-        outcomes: task → labels of the target's test split.
+        outcomes: metric → labels of the target's test split.
         words: of source, bucket and test split.
         attention: summaries of [CLS] (see `xclrun.analysis.attention`).
         reasons: why something could not be read, each once.
@@ -52,7 +52,7 @@ class Behind:
 
 @dataclass(frozen=True)
 class Topic:
-    """One task and source of the few-shot runs of one dataset and model.
+    """One metric and source of the few-shot runs of one dataset and model.
 
     Attributes:
         scores: their rows of `few_shot_scores`.
@@ -62,7 +62,7 @@ class Topic:
 
     dataset: str
     model: str
-    task: str
+    metric: str
     source: str
     scores: pd.DataFrame
     runs: Mapping[str, RunRecord]
@@ -84,6 +84,10 @@ class Topic:
     def tuned(self) -> Tuned:
         """Tests of the strategies."""
         return Tuned(self.scores, self.strategies, self.options.baseline)
+
+    @property
+    def short(self) -> str:
+        return short_name(self.metric)
 
     @property
     def first(self) -> str:
@@ -110,7 +114,7 @@ class Topic:
 
     def parts(self) -> list[Part]:
         """Return the parts in the order in which they are read."""
-        improved = [self.improved()] if BY_SHORT[self.task].of is not Scored.labels else []
+        improved = [self.improved()] if BY_NAME[self.metric].of is not Scored.labels else []
         first = [self.over_buckets(), self.tests(), self.spread()]
         return [*first, self.gains(), *improved, self.confusions(), self.curves()]
 
@@ -130,7 +134,7 @@ class Topic:
             "single language its buckets are. What a block does to all strategies is no error."
         )
         part = self._part(TESTS, text)
-        part.tables = self.tuned.tables(f"{self.task}{tables.source_name(self.source)}")
+        part.tables = self.tuned.tables(f"{self.short}{tables.source_name(self.source)}")
         return part
 
     def spread(self) -> Part:
@@ -140,9 +144,9 @@ class Topic:
         spreads = {cell: one for cell, one in found.items() if one is not None}
         if spreads:
             shown = dict(list(spreads.items())[: figures.PANELS])
-            self._draw(part, "histograms", partial(figures.histograms, shown, self.task, self._title(self.first)))
+            self._draw(part, "histograms", partial(figures.histograms, shown, self.metric, self._title(self.first)))
         for strategy in self.strategies:
-            title = f"{self.task}: where the variance comes from, {strategy}{tables.source_name(self.source)}"
+            title = f"{self.short}: where the variance comes from, {strategy}{tables.source_name(self.source)}"
             made = tables.variance_table(title, self.scores[self.scores["strategy"] == strategy])
             part.tables += [made] if made is not None else []
         return part
@@ -153,7 +157,7 @@ class Topic:
         gained = tables.gains(self.means, self.first)
         if self.source != fsxlt.SOURCE or not gained[ALL]:
             return part
-        part.tables.append(tables.association_table(f"{self.task}: gains, {self.first}", gained, self.overlap))
+        part.tables.append(tables.association_table(f"{self.short}: gains, {self.first}", gained, self.overlap))
         shares: dict[str, ByLanguage] = {}
         if self.overlap:
             mean = with_mean(self.overlap)[ALL]
@@ -165,11 +169,11 @@ class Topic:
         }
         points = {name: them for name, them in points.items() if len(them) > 1}
         if points:
-            self._draw(part, "gains", partial(figures.scatter, points, self.task, self._title(self.first)))
+            self._draw(part, "gains", partial(figures.scatter, points, self.metric, self._title(self.first)))
         return part
 
     def lexical(self) -> Part:
-        """Overlap with the source and between buckets (FS Fig. 3, Table 14): the same for every task of a dataset."""
+        """Overlap with the source and between buckets (FS Fig. 3, Table 14): the same for every metric of a dataset."""
         text = "Which words buckets share with the source, and with each other (FS Fig. 3, Table 14)."
         part = Part(f"Lexical overlap{tables.source_name(self.source)}", text=text, folded=True)
         if not self.words:
@@ -190,7 +194,7 @@ class Topic:
         """Improved word-label predictions by presence in the bucket (FS Fig. 4)."""
         text = "Where adapting puts labels right: by whether the bucket holds the test word (FS Fig. 4)."
         part = self._part("improved predictions", text, folded=True)
-        given, known = self.behind.outcomes.get(self.task, {}), self.behind.words
+        given, known = self.behind.outcomes.get(self.metric, {}), self.behind.words
         counts = {}
         for cell, own in self.cells(self.first).items():
             them = [(given[i], known[i]) for i in own["run_id"] if i in given and i in known]
@@ -199,7 +203,7 @@ class Topic:
         if not counts:
             self.lacks(part.title, "predictions and the words of the buckets")
             return part
-        title = f"{self.task}: improved predictions, {self.first}{tables.source_name(self.source)}"
+        title = f"{self.short}: improved predictions, {self.first}{tables.source_name(self.source)}"
         part.tables.append(words.improvement_table(title, counts))
         shown = dict(list(counts.items())[: 2 * figures.PANELS])
         self._draw(part, "improved", partial(figures.improvements, shown, self._title(self.first)))
@@ -209,7 +213,7 @@ class Topic:
         """What labels are taken for, zero-shot and at the smallest K (FS Fig. 5)."""
         text = "What each gold label (rows) was taken for (columns), before and after adapting (FS Fig. 5)."
         part = self._part("confusions", text, folded=True)
-        given = self.behind.outcomes.get(self.task, {})
+        given = self.behind.outcomes.get(self.metric, {})
         found = {cell: [given[i] for i in own["run_id"] if i in given] for cell, own in self.cells(self.first).items()}
         found = {cell: them for cell, them in found.items() if them}
         least = min((k for _, k in found), default=0)
@@ -241,24 +245,24 @@ class Topic:
             epochs = max((p["epoch"] for p in points), default=0)
             for (language, k), own in self.cells(strategy).items() if epochs > 1 else ():
                 runs = [self.runs[i] for i in own["run_id"]]
-                found = [best_so_far(run.curve, run.hops, language, TASKS[self.task], epochs) for run in runs]
+                found = [best_so_far(run.curve, run.hops, language, self.metric, epochs) for run in runs]
                 whole = [values for values in found if np.isfinite(values).all()]
                 if whole and len(lines) < figures.PANELS:
                     lines.setdefault(language, {})[k] = np.stack(whole)
             if lines:
                 kind = "curves" if strategy == self.first else f"curves_{strategy}"
-                self._draw(part, kind, partial(figures.curves, lines, self.task, self._title(strategy)))
+                self._draw(part, kind, partial(figures.curves, lines, self.metric, self._title(strategy)))
         if not part.figures:
             self.lacks(part.title, "dev scores of more than one epoch")
         return part
 
     def _part(self, what: str, text: str = "", folded: bool = False) -> Part:
-        name = BY_SHORT[self.task].title + tables.source_name(self.source)
+        name = BY_NAME[self.metric].title + tables.source_name(self.source)
         return Part(f"{name}: {what}", text=text, folded=folded)
 
     def _draw(self, part: Part, kind: str, draw: Callable[[], Figure]) -> None:
         tail = "" if self.source == fsxlt.SOURCE else f"_{self.source}"
-        part.figures.append((f"few_shot_{kind}_{self.dataset}_{self.model}_{self.task}{tail}", draw))
+        part.figures.append((f"few_shot_{kind}_{self.dataset}_{self.model}_{self.short}{tail}", draw))
 
     def _title(self, strategy: str) -> str:
         return f"{self.dataset}, {self.model}, {strategy}{tables.source_name(self.source)}"

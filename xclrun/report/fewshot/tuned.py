@@ -20,7 +20,7 @@ ONE_SOURCE = "all languages adapt the same source models, one for each seed: the
 
 
 class Tuned(Verdicts):
-    """Tests of the strategies of one dataset, model, task and source, at each K at which two have run.
+    """Tests of the strategies of one dataset, model, metric and source, at each K at which two have run.
 
     Args:
         scores: their rows of `xclrun.analysis.fewshot.few_shot_scores`.
@@ -28,16 +28,16 @@ class Tuned(Verdicts):
         baseline: label that marks compare with; None: the first that is tested (``full`` stands first).
     """
 
-    SUBJECTS = ("task", "K")
+    SUBJECTS = ("metric", "K")
 
     def __init__(self, scores: pd.DataFrame, strategies: Sequence[str], baseline: str | None = None) -> None:
         self.without: list[str] = []
         tests: dict[tuple[str, str], Tests] = {}
-        for (task, k), own in groups(scores, ["task", "shots"]):
+        for (metric, k), own in groups(scores, ["metric", "shots"]):
             shown = [label for label in strategies if label in set(own["strategy"])]
             data = replicates(own, shown) if len(shown) > 1 else None
             if data is not None:
-                tests[task, shots_name(k)] = Tests(data, higher_is_better=True, few_shot=True)
+                tests[metric, shots_name(k)] = Tests(data, higher_is_better=True, few_shot=True)
             elif len(shown) > 1:
                 self.without.append(
                     f"{shots_name(k)}: not tested: no bucket and seed that all of {', '.join(shown)} have"

@@ -1,7 +1,7 @@
 """Published numbers, as data, beside ours: the tables of the CCL paper.
 
 ``ccl_tables.csv`` holds facts from "Cross-lingual Continual Learning" (M'hamdi, Ren & May 2023): table, model, order,
-task, measure, language, value, unit. Table 6 has no results, and so no rows.
+metric, measure, language, value, unit. Table 6 has no results, and so no rows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from importlib import resources
 from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
+from xclrun.core.task import short_name
 from xclrun.report.tables import Cell, Summary, Table, percent
 
 # The paper calls the first two orders by what they are.
@@ -29,7 +30,7 @@ class Published:
     table: str
     model: str
     order: str
-    task: str
+    metric: str
     measure: str
     language: str
     value: float
@@ -43,7 +44,7 @@ def ccl_tables() -> dict[str, tuple[Published, ...]]:
     found: dict[str, list[Published]] = {}
     for row in csv.DictReader(text.splitlines()):
         value = float(row["value"]) / (100 if row["unit"] == "percent" else 1)
-        keys = {key: row[key] for key in ("table", "model", "order", "task", "measure", "language", "unit")}
+        keys = {key: row[key] for key in ("table", "model", "order", "metric", "measure", "language", "unit")}
         found.setdefault(row["table"], []).append(Published(value=value, **keys))
     return {table: tuple(rows) for table, rows in found.items()}
 
@@ -69,13 +70,13 @@ def published_names(run: RunRecord) -> tuple[str, ...]:
 
 
 def beside_ours(summary: Summary, table: str) -> list[Table]:
-    """Return a published table with ours beside it, one for each task, and the rank correlation over strategies."""
+    """Return a published table with ours beside it, one for each metric, and the rank correlation over strategies."""
     rows = ccl_tables()[table]
     labels = _labels(summary, {row.model for row in rows})
     parts: dict[tuple[str, bool], list[Published]] = {}
     for row in rows:
-        parts.setdefault((row.task, bool(row.language)), []).append(row)
-    return [_beside(summary, table, task, them, labels) for (task, _), them in parts.items()]
+        parts.setdefault((row.metric, bool(row.language)), []).append(row)
+    return [_beside(summary, table, metric, them, labels) for (metric, _), them in parts.items()]
 
 
 def _labels(summary: Summary, models: Iterable[str]) -> dict[str, str]:
@@ -93,8 +94,8 @@ def _labels(summary: Summary, models: Iterable[str]) -> dict[str, str]:
     return taken
 
 
-def _beside(summary: Summary, table: str, task: str, rows: Sequence[Published], labels: dict[str, str]) -> Table:
-    """Return one task of a table: two columns, published and ours, for each measure (or language)."""
+def _beside(summary: Summary, table: str, metric: str, rows: Sequence[Published], labels: dict[str, str]) -> Table:
+    """Return one metric of a table: two columns, published and ours, for each measure (or language)."""
     columns = list(dict.fromkeys((row.measure, row.language) for row in rows))
     lines = list(dict.fromkeys((row.order, row.model) for row in rows))
     values = {(row.order, row.model, row.measure, row.language): row for row in rows}
@@ -129,7 +130,7 @@ def _beside(summary: Summary, table: str, task: str, rows: Sequence[Published], 
             if found.n >= 3 and not math.isnan(found.spearman)
             else f"{which}: no rank correlation, {found.n} rows have both numbers (or one side does not vary)"
         )
-    title = f"CCL Table {table}{f', {task}' if task else ''}: published beside ours"
+    title = f"CCL Table {table}{f', {short_name(metric)}' if metric else ''}: published beside ours"
     return Table(title, tuple(header), tuple(body), tuple(notes), left=2 if several else 1)
 
 
@@ -141,9 +142,9 @@ def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[st
         costs = [run.costs[name] / unit for run in runs if name in run.costs]
         return (sum(costs) / len(costs) if costs else math.nan), tuple(run.run_id for run in runs)
     for order in dict.fromkeys((MEAN if row.order == "mean" else row.order, SAME_ORDER.get(row.order, row.order))):
-        value = summary.value(label, row.task, row.measure, order, row.language)
+        value = summary.value(label, row.metric, row.measure, order, row.language)
         if not math.isnan(value):
-            return value, summary.behind(label, order, row.task, row.measure, row.language)
+            return value, summary.behind(label, order, row.metric, row.measure, row.language)
     return math.nan, ()
 
 
