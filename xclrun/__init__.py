@@ -10,4 +10,30 @@ figures over them.
 All words: docs/glossary.md. Which room of the code does what: docs/architecture.md.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from xclrun.study import Study
+
+__all__ = ["load"]
+
 __version__ = "0.1.0"
+
+
+def load(outputs: str | Path | None = None) -> Study:
+    """Return all runs under an outputs folder, for notebooks: see `xclrun.study.Study` and docs/python.md.
+
+    Args:
+        outputs: the folder; None: ``XCLRUN_OUTPUTS``, else ``outputs`` in the current folder.
+
+    Raises:
+        UsageError: there is no such folder, or no run in it. Runs that cannot be read are left out, with a warning.
+    """
+    # Here, so that ``import xclrun`` costs nothing.
+    from xclrun.study import Study
+
+    return Study.read(outputs)

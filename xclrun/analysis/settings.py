@@ -77,11 +77,13 @@ def parse_filters(given: Iterable[str]) -> dict[str, set[str]]:
     return found
 
 
-def filtered(records: Sequence[RunRecord], filters: Mapping[str, set[str]]) -> list[RunRecord]:
+def filtered(
+    records: Sequence[RunRecord], filters: Mapping[str, set[str]], option: str = "--filter "
+) -> list[RunRecord]:
     """Return the runs that have one of the values of every filter (see `parse_filters`).
 
     Keys are those of the config; ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. Numbers are
-    compared as numbers.
+    compared as numbers. ``option`` is how errors begin.
 
     Raises:
         UsageError: no run has the key, or none of its values.
@@ -91,12 +93,12 @@ def filtered(records: Sequence[RunRecord], filters: Mapping[str, set[str]]) -> l
         facts = {r.run_id: _facts(r) for r in kept}
         known = sorted({name for of in facts.values() for name in of})
         if facts and key not in known:
-            raise UsageError(f"--filter {key}={','.join(sorted(values))}: unknown key; {did_you_mean(key, known)}")
+            raise UsageError(f"{option}{key}={','.join(sorted(values))}: unknown key; {did_you_mean(key, known)}")
         there = sorted({of[key] for of in facts.values() if key in of})
         wanted = {_number(value) for value in values}
         kept = [r for r in kept if key in facts[r.run_id] and _number(facts[r.run_id][key]) in wanted]
         if facts and not kept:
-            raise UsageError(f"--filter {key}={','.join(sorted(values))}: no run has it; there is {', '.join(there)}")
+            raise UsageError(f"{option}{key}={','.join(sorted(values))}: no run has it; there is {', '.join(there)}")
     return kept
 
 

@@ -1,0 +1,195 @@
+"""The Python API: the numbers of a report, and what was predicted, as DataFrames."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import xclrun
+from tests.conftest import SMALL, composed
+from xclrun.core.errors import RunError, UsageError
+from xclrun.study import Study
+
+
+@pytest.fixture(scope="module")
+def outputs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of naive, its references, and one run of er, on the corpus."""
+    from xclrun.run import plan_run
+    from xclrun.train.execute import execute
+    from xclrun.train.listen import Listener
+    from xclrun.train.stop import StopFlag
+
+    folder = tmp_path_factory.mktemp("study") / "outputs"
+    for given in (("naive", 1), ("naive", 2), ("lang_spec_ft", 1), ("lang_spec_ft", 2), ("er", 1)):
+        own = (f"dataset.root={corpus}", f"paths.outputs={folder}", "order=[en,de,es]", "trainer.epochs=1")
+        job = composed((*SMALL, *own, f"strategy={given[0]}", f"seed={given[1]}"))
+        execute(plan_run(job.config, job.resolved), Listener(), StopFlag())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(outputs: Path) -> Study:
+    return xclrun.load(outputs)
+
+
+def test_importing_xclrun_imports_nothing_heavy(run_python: Callable[..., str]) -> None:
+    code = "import sys, xclrun; print([m for m in ('numpy', 'pandas', 'torch', 'xclrun.study') if m in sys.modules])"
+    assert run_python(code) == "[]"
+
+
+def test_a_study_is_read_without_torch(run_python: Callable[..., str], outputs: Path) -> None:
+    code = f"import sys, xclrun; s = xclrun.load({str(outputs)!r}); s.measures(); s.predictions(s.records[0].run_id)"
+    assert run_python(f"{code}; print('torch' in sys.modules)") == "False"
+
+
+def test_measures_are_those_of_the_report(
+    study: Study, outputs: Path, xclrun: Callable[..., tuple[int, str]], undrawn: None
+) -> None:
+    code, said = xclrun("report", "--all", "--from-runs", "--outputs", str(outputs), "--name", "api")
+    assert code == 0, said
+    written = pd.read_csv(outputs / "reports" / "api" / "summary.csv", keep_default_na=False, na_values=[""])
+    found = study.measures()
+    assert list(found.columns) == list(written.columns)
+    written["language"] = written["language"].fillna("")
+    pd.testing.assert_frame_equal(found, written, check_exact=True)
+
+
+def test_rows_are_chosen_by_the_columns_and_runs_by_keys_of_the_config(study: Study) -> None:
+    found = study.measures(measure=["F", "FP"], order="mean", language="")
+    assert set(found["measure"]) == {"F", "FP"}
+    assert set(found["order"]) == {"mean"}
+    # One run of er is all that both strategies have: over seed 2 alone naive stands with its references.
+    alone = study.measures(**{"seed": 2, "trainer.epochs": 1, "measure": "T", "order": "mean", "language": ""})
+    assert set(alone["strategy"]) == {"naive", "lang_spec_ft"}
+    assert alone.loc[alone["strategy"] == "naive", "status"].tolist() == ["ok"] * 2
+    assert study.runs(strategy="er")["seed"].tolist() == [1]
+    assert len(study.runs(**{"trainer.epochs": 1})) == 5
+
+
+def test_runs_say_what_they_were_and_took(study: Study) -> None:
+    runs = study.runs()
+    assert runs.index.name == "run"
+    assert sorted(runs["strategy"]) == ["er", "lang_spec_ft", "lang_spec_ft", "naive", "naive"]
+    assert set(runs["status"]) == {"finished"}
+    assert (runs["examples"] > 0).all()
+    assert runs["memory"].gt(0).tolist() == (runs["strategy"] == "er").tolist()
+
+
+def test_matrices_and_scores_are_the_same_numbers(study: Study) -> None:
+    run = study.runs(strategy="er").index[0]
+    matrix = study.matrix(run, "slots")
+    assert matrix.equals(study.matrix(run, "slot_f1"))
+    assert matrix.index.tolist() == [0, 1, 2, 3]
+    assert matrix.columns.tolist() == ["en", "de", "es"]
+    rows = study.scores(run=run, metric="slot_f1")
+    assert rows["learnt"].tolist() == [""] * 3 + ["en"] * 3 + ["de"] * 3 + ["es"] * 3
+    assert rows.pivot(index="hop", columns="language", values="score")[["en", "de", "es"]].equals(matrix)
+
+
+def test_scores_follow_from_predictions_as_words(study: Study) -> None:
+    run = study.runs(strategy="naive", seed=1).index[0]
+    matrix = study.matrix(run, "intent")
+    rows = study.predictions(run)
+    assert set(rows["split"]) == {"test"}
+    right = (rows["gold"] == rows["predicted"]).groupby([rows["hop"], rows["language"]]).mean().unstack()
+    np.testing.assert_allclose(right[["en", "de", "es"]], matrix, atol=1e-12)
+    assert set(rows["predicted"]) <= {"alarm", "weather", "call"}
+    gold = rows["gold_tags"].explode()
+    assert {"O", "B-time", "B-name"} <= set(gold)
+    assert all(len(a) == len(b) for a, b in zip(rows["gold_tags"], rows["predicted_tags"], strict=True))
+
+
+def test_predictions_of_a_hop_and_language_have_their_texts_on_request(study: Study) -> None:
+    run = study.runs(strategy="er").index[0]
+    rows = study.predictions(run, hop=2, language="de", text=True)
+    assert rows["hop"].unique().tolist() == [2]
+    assert len(rows) == 8
+    weather = rows.loc[rows["gold"] == "weather", "text"]
+    assert len(weather)
+    assert weather.str.startswith("regnet es in").all()
+    assert "text_b" not in rows
+    assert "text" not in study.predictions(run, hop=2, language="de")
+
+
+def test_a_label_that_training_never_had_is_none(
+    changed_corpus: Callable[..., Path], make_run: Callable[..., object], do: Callable[..., object], tmp_path: Path
+) -> None:
+    def edit(rows: list[dict[str, object]]) -> None:
+        rows[0] |= {"label": "new", "tags": ["B-new", *rows[0]["tags"][1:]]}  # type: ignore[index]
+
+    do(make_run("order=[en]", "trainer.epochs=1", data=changed_corpus({("en", "test"): edit})))
+    study = xclrun.load(tmp_path / "outputs")
+    first = study.predictions(study.records[0].run_id, hop=1).set_index("example_id").loc["en-test-0"]
+    assert pd.isna(first["gold"])
+    assert first["gold_tags"][0] is None
+    assert None not in (first["predicted"], *first["gold_tags"][1:], *first["predicted_tags"])
+
+
+def test_a_study_says_what_it_holds(study: Study, outputs: Path) -> None:
+    assert repr(study).splitlines() == [
+        f"Study of {outputs}: 5 runs, 5 finished",
+        "  dataset:  jsonl",
+        "  model:    tiny",
+        "  strategy: er, lang_spec_ft, naive",
+        "  order:    en-de-es",
+        "  seed:     1, 2",
+    ]
+
+
+def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outputs: Path) -> None:
+    for ask, said in (
+        (lambda: xclrun.load(outputs / "no"), "there is no such folder"),
+        (lambda: study.matrix("x"), "no run is called 'x'"),
+        (lambda: study.matrix("jsonl-naive"), "is not one: jsonl-naive"),
+        (lambda: study.matrix("jsonl-er", "slot"), "did you mean 'slot_f1'"),
+        (lambda: study.runs(strategy="ere"), "strategy 'ere' is not there; did you mean 'er'"),
+        (lambda: study.where(stratgy="er"), "stratgy=er: unknown key; did you mean 'strategy'"),
+        (lambda: study.predictions("jsonl-er", hop=4), "hop '4' is not there"),
+        (lambda: study.predictions("jsonl-er", split="dev"), "split 'dev' is not there"),
+        (lambda: study.sweep("demo"), "no sweep was started here"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ask()
+
+
+def test_a_prediction_file_that_was_changed_is_refused(study: Study, outputs: Path, tmp_path: Path) -> None:
+    import shutil
+
+    run = study.runs(strategy="er").index[0]
+    shutil.copytree(outputs / "runs" / run, tmp_path / "runs" / run)
+    other = xclrun.load(tmp_path)
+    path = tmp_path / "runs" / run / "predictions" / "hop-1.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=r"hop-1\.parquet has changed"):
+        other.predictions(run)
+
+
+def test_the_notebook_and_the_page_run(outputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each code cell of docs/notebook.ipynb and each block of docs/python.md, one after another."""
+    docs = Path(__file__).parents[1] / "docs"
+    cells = json.loads((docs / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    blocks = re.findall(r"^```python\n(.*?)^```", (docs / "python.md").read_text(encoding="utf-8"), re.DOTALL | re.M)
+    assert len(code) > 4
+    assert len(blocks) == 3
+    (tmp_path / "outputs").mkdir()
+    (tmp_path / "outputs" / "demo").symlink_to(outputs)
+    monkeypatch.chdir(tmp_path)
+    for parts in (code, blocks):
+        names: dict[str, object] = {}
+        for part in parts:
+            part = part.replace('"trainer.epochs": 3', '"trainer.epochs": 1')
+            exec(compile(part, "docs", "exec"), names)
+        assert isinstance(names["study"], Study)
+    wrong = names["wrong"]
+    assert isinstance(wrong, pd.DataFrame)
+    assert set(wrong["hop"]) == {3}
+    assert wrong["text"].str.len().gt(0).all()
