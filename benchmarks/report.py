@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from omegaconf import OmegaConf
 
-from xclrun.analysis.spans import f1
+from xclrun.analysis.base_scores import Counts
 from xclrun.command.plan import plan_runs
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -86,7 +86,8 @@ class Study:
             for name, column in (("predicted", predicted), ("tp", tp), ("fp", fp), ("fn", fn)):
                 values[name].append(column)
             accuracy = float((predicted == gold).mean())
-            scores[language] = {"intent_accuracy": accuracy, "slot_f1": f1(int(tp.sum()), int(fp.sum()), int(fn.sum()))}
+            micro = Counts.of_f1(*(c[:, np.newaxis] for c in (tp, fp, fn))).scores()
+            scores[language] = {"intent_accuracy": accuracy, "slot_f1": float(micro[0])}
         table = self.base
         for name, columns in values.items():
             at = table.schema.get_field_index(name)

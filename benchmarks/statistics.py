@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from xclrun.analysis import metrics
+from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
     SENTENCES,
-    Counts,
     basic,
     bca,
     bias,
@@ -26,7 +26,6 @@ from xclrun.analysis.bootstrap import (
     draws,
     paired_p_value,
     percentile,
-    resample,
     standard_error_of_mean,
 )
 from xclrun.analysis.significance import (
@@ -121,7 +120,7 @@ def coverage(
         counts = [Counts.of_accuracy(right(world.cells(k), sentences, rng)) for k in range(LANGUAGES)]
         scores = [of.scores() for of in counts]
         values = world.measures(scores)
-        resampled = world.measures([resample(of, draw) for of, draw in zip(counts, drawn, strict=True)])
+        resampled = world.measures([of.resampled(draw) for of, draw in zip(counts, drawn, strict=True)])
         left = [world.measures([*scores[:k], counts[k].jackknife(), *scores[k + 1 :]]) for k in range(LANGUAGES)]
         for name, tally in found.items():
             value, of = float(values[name]), resampled[name]
@@ -205,7 +204,7 @@ def rejected(data: Replicates) -> dict[str, bool]:
 
 def bootstrap_rejected(data: Replicates, sentences: int, drawn: np.ndarray, rng: np.random.Generator) -> bool:
     """Whether the paired bootstrap over ``sentences`` test sentences, by ``drawn``, finds any difference at 5 %."""
-    own = resample(Counts.of_accuracy(right(data.values.ravel(), sentences, rng)), drawn)
+    own = Counts.of_accuracy(right(data.values.ravel(), sentences, rng)).resampled(drawn)
     means = own.reshape(len(own), *data.values.shape).mean(axis=2).T
     return bool((holm([paired_p_value(a - b) for a, b in itertools.combinations(means, 2)]) < ALPHA).any())
 

@@ -178,10 +178,12 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
     assert "finished before, skipped" in xclrun(*JOB, f"paths.outputs={outputs}", "-m")[1]
     # A flipped bit, which a glance at sizes does not show, is found where the rows are read, and by verify.
     path = run / "predictions" / "hop-1.parquet"
+    records = read_records(outputs)
     DAMAGES["flipped"](path)
     told_of: list[str] = []
-    assert read_predictions(outputs, [run.name], told_of.append) == {}
-    assert f"{path} has changed since the run finished" in told_of[0]
+    assert read_predictions(outputs, records, told_of.append) == {}
+    assert read_records(outputs, told_of.append) == []
+    assert [f"{path} has changed since the run finished" in told for told in told_of] == [True, True]
     assert f"remove {run / 'DONE'} and give" in xclrun("store", "verify", "--outputs", str(outputs))[1]
 
 

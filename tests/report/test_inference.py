@@ -14,7 +14,7 @@ from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.bootstrap import Interval
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.analysis.study import Estimate
+from xclrun.analysis.resampling import Estimate
 from xclrun.report import plots, sections
 from xclrun.report.costs import fairness, trials
 from xclrun.report.figures import heatmaps

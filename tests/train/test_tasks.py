@@ -12,7 +12,7 @@ import seqeval.metrics
 
 from xclrun.core.errors import UsageError
 from xclrun.run import Run
-from xclrun.store.records import predictions, record
+from xclrun.store.records import read_predictions, record
 
 Do = Callable[..., Run]
 ORDER = "order=[en,de]"
@@ -41,7 +41,7 @@ def test_sequence_class(make_run: Callable[..., Run], do: Do, changed_corpus: Ca
         assert mine.scores["class_accuracy"][2, j] == pytest.approx((own["predicted"] == own["gold"]).mean())
     assert found["gold_tags"].isna().all()
     assert (found["log2_gold"] < 0).all()
-    assert predictions(run.directory).confusion(2).sum() == len(found)
+    assert read_predictions(run.outputs, [mine], pytest.fail)[run.id].confusion(2).sum() == len(found)
     assert run.directory.read_manifest()["data"]["truncated"]
 
 
@@ -59,7 +59,7 @@ def test_token_tags_as_spans(make_run: Callable[..., Run], do: Do) -> None:
     assert 0 < mine.scores["entity_f1"][2].mean() < 1
     assert found[["gold", "predicted", "log2_gold"]].isna().all(axis=None)
     assert (found["log2_gold_tags"] < 0).all()
-    assert predictions(run.directory).confusion(2).size == 0
+    assert read_predictions(run.outputs, [mine], pytest.fail)[run.id].confusion(2).size == 0
 
 
 def test_token_tags_as_words_beyond_the_limit(make_run: Callable[..., Run], do: Do) -> None:

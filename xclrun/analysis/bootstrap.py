@@ -1,19 +1,20 @@
 """Bootstrap of scores and meta-metrics by sums over per-sentence counts. CCL App. C.3; docs/metrics.md, "Bootstrap".
 
-A base score is a ratio of two sums over test sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP +
-FN). A resample draws each sentence some number of times; so all scores of a language in all resamples are two matrix
-products, (B, sentences) · (sentences, cells), and nothing is scored again. The draws of a language serve all its
-cells, orders and strategies, which makes every comparison a paired one. Sums are of small integers: exact in float32.
+A resample draws each sentence some number of times, and a base score is a ratio of two sums over sentences
+(`xclrun.analysis.base_scores`); so all scores of a language in all resamples are two matrix products, (B, sentences) ·
+(sentences, cells), and nothing is scored again. The draws of a language serve all its cells, orders and strategies,
+which makes every comparison a paired one. Sums are of small integers: exact in float32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from xclrun.analysis.base_scores import Counts
 from xclrun.core.identity import derive
 
 # The paper's: 600 resamples of 600 sentences.
@@ -22,41 +23,6 @@ SENTENCES = 600
 
 # Cells that are resampled at once: bounds the memory, changes no number.
 CHUNK = 1024
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Numerators and denominators of one language's cells, sentence by sentence.
-
-    Attributes:
-        hits: shape (sentences, cells), for example 1 where the class is right, or 2 TP.
-        totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
-    """
-
-    hits: np.ndarray
-    totals: np.ndarray | None = None
-
-    @classmethod
-    def of_accuracy(cls, right: ArrayLike) -> Counts:
-        """Counts of accuracy from ``right`` (0 or 1), shape (sentences, cells)."""
-        return cls(np.asarray(right, dtype=np.float32))
-
-    @classmethod
-    def of_f1(cls, tp: ArrayLike, fp: ArrayLike, fn: ArrayLike) -> Counts:
-        """Counts of micro F1 from span counts, each of shape (sentences, cells)."""
-        hits = 2 * np.asarray(tp, dtype=np.float32)
-        return cls(hits, hits + np.asarray(fp, dtype=np.float32) + np.asarray(fn, dtype=np.float32))
-
-    def scores(self) -> np.ndarray:
-        """Scores on the whole test set, shape (cells,)."""
-        return resample(self, np.ones((1, len(self.hits)), dtype=np.float32))[0]
-
-    def jackknife(self) -> np.ndarray:
-        """Scores with one sentence left out, shape (sentences, cells)."""
-        left = self.hits.sum(axis=0, dtype=float) - self.hits
-        if self.totals is None:
-            return left / (len(self.hits) - 1)
-        return _ratio(left, self.totals.sum(axis=0, dtype=float) - self.totals)
 
 
 def draws(
@@ -78,14 +44,6 @@ def draws(
     return counts.reshape(resamples, sentences).astype(np.float32)
 
 
-def resample(counts: Counts, drawn: np.ndarray) -> np.ndarray:
-    """Score every resample: shape (resamples, cells), float64, in [0, 1]; 0 where there is nothing to find."""
-    hits = drawn @ counts.hits
-    if counts.totals is None:
-        return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
-    return _ratio(hits, drawn @ counts.totals)
-
-
 def resample_languages(
     counts: Mapping[str, Counts], seed: int, resamples: int = RESAMPLES, size: int | None = SENTENCES
 ) -> Iterator[tuple[str, np.ndarray]]:
@@ -97,7 +55,7 @@ def resample_languages(
         for start in range(0, cells, CHUNK):
             part = slice(start, start + CHUNK)
             totals = None if theirs.totals is None else theirs.totals[:, part]
-            found[:, part] = resample(Counts(theirs.hits[:, part], totals), drawn)
+            found[:, part] = Counts(theirs.hits[:, part], totals).resampled(drawn)
         yield language, found
 
 
@@ -217,25 +175,3 @@ def paired_p_value(differences: ArrayLike) -> float:
     found = np.asarray(differences, dtype=float)
     above = (found > 0).sum() + (found == 0).sum() / 2
     return float(min(1.0, 2 * (min(above, len(found) - above) + 1) / (len(found) + 1)))
-
-
-def column_jackknife(
-    scores: ArrayLike, left_out: ArrayLike, column: int, statistic: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
-    """Statistic of a score matrix with one sentence of one language left out: shape (sentences,).
-
-    Args:
-        scores: R, shape (N + 1, N).
-        left_out: that language's column of R with each sentence left out, shape (sentences, N + 1).
-        column: which column that is.
-        statistic: from a stack (..., N + 1, N) to (...).
-    """
-    columns = np.asarray(left_out, dtype=float)
-    stack = np.broadcast_to(np.asarray(scores, dtype=float), (len(columns), *np.shape(scores))).copy()
-    stack[:, :, column] = columns
-    return np.asarray(statistic(stack))
-
-
-def _ratio(hits: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    above, below = hits.astype(float), totals.astype(float)
-    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)

@@ -1,18 +1,13 @@
-"""Slot and entity F1 from tag sequences: labelled spans counted as seqeval's default mode does (conlleval), without
-seqeval.
+"""Labelled spans in tag sequences, counted as seqeval's default mode does (conlleval), without seqeval.
 
-A sentence gives three counts (TP, FP, FN); micro F1 over a test set is the F1 of their sums, so resamples are sums.
-docs/metrics.md, "Base scores".
+A sentence gives three counts (TP, FP, FN): `xclrun.analysis.base_scores` makes F1 of them. docs/metrics.md,
+"Base scores".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 Span = tuple[str, int, int]
 
@@ -61,39 +56,6 @@ def word_counts(gold: Sequence[str], predicted: Sequence[str]) -> tuple[int, int
     """
     hits = sum(one == other for one, other in zip(gold, predicted, strict=True))
     return hits, len(gold) - hits, len(gold) - hits
-
-
-def f1(tp: ArrayLike, fp: ArrayLike, fn: ArrayLike) -> Any:
-    """F1 = 2 TP / (2 TP + FP + FN), element by element; 0 where there is nothing to find and nothing found."""
-    hits = 2.0 * np.asarray(tp, dtype=float)
-    total = hits + np.asarray(fp, dtype=float) + np.asarray(fn, dtype=float)
-    score = np.divide(hits, total, out=np.zeros_like(total), where=total != 0)
-    return score if score.ndim else float(score)
-
-
-def tag_macro_f1(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float:
-    """Macro F1 over single tag strings (``O``, ``B-x`` and ``I-x`` are three classes), as the public CCL code scores
-    slots.
-
-    The mean runs over the tags that occur in ``gold`` or in ``predicted`` (sentences of tags); 0 where there are
-    none.
-
-    Raises:
-        ValueError: a sentence has not the same number of gold and predicted tags, or there are more sentences in one.
-    """
-    pairs = [pair for g, p in zip(gold, predicted, strict=True) for pair in zip(g, p, strict=True)]
-    ids = {tag: i for i, tag in enumerate(sorted({tag for pair in pairs for tag in pair}))}
-    flat = np.array([(ids[g], ids[p]) for g, p in pairs], dtype=np.int64).reshape(-1, 2)
-    return macro_f1(flat[:, 0], flat[:, 1], len(ids))
-
-
-def macro_f1(gold: np.ndarray, predicted: np.ndarray, classes: int) -> float:
-    """Macro F1 of class ids in 0…``classes`` − 1, over the classes that occur in either; 0 where there are none."""
-    hits = np.bincount(gold[gold == predicted], minlength=classes)
-    wanted, found = np.bincount(gold, minlength=classes), np.bincount(predicted, minlength=classes)
-    occurs = wanted + found > 0
-    scores = f1(hits, found - hits, wanted - hits)[occurs]
-    return float(scores.mean()) if scores.size else 0.0
 
 
 @lru_cache(maxsize=65536)

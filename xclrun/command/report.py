@@ -20,8 +20,8 @@ from xclrun.core.names import check_name, slug
 from xclrun.core.secret import redact
 
 if TYPE_CHECKING:
+    from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.record import RunRecord
-    from xclrun.analysis.study import Predictions
     from xclrun.tracking.mirror import Mirror
 
 # Ways to make an interval of resampled values: see `xclrun.analysis.bootstrap`.
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = outputs / "reports" / name
     behind = read_behind(outputs, records)
     # Of few-shot runs see `read_behind`.
-    finished = [r.run_id for r in records if r.status == "finished" and not is_few_shot(r)]
+    finished = [r for r in records if r.status == "finished" and not is_few_shot(r)]
 
     def predictions() -> dict[str, Predictions]:
         return read_predictions(outputs, finished, unreadable)

@@ -14,6 +14,7 @@ import numpy as np
 from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, paired_p_value
 from xclrun.analysis.reference import References, is_reference
+from xclrun.analysis.resampling import TESTED, Resampled, replicates
 from xclrun.analysis.significance import (
     Anova,
     CriticalDifference,
@@ -30,7 +31,6 @@ from xclrun.analysis.significance import (
     tukey,
     wilcoxon,
 )
-from xclrun.analysis.study import TESTED, Resampled, replicates
 from xclrun.core.task import short_name
 from xclrun.report.style import GREY, METRIC_NAMES, WIDEST, tickless
 from xclrun.report.tables import Cell, Notes, Table, percent, ruled

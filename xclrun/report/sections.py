@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from xclrun.analysis.aggregate import MEAN, Comparison, compared
+from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.reference import References
-from xclrun.analysis.study import Predictions, Resampled
+from xclrun.analysis.resampling import Resampled
 from xclrun.core.task import BY_NAME, Scored, short_name
 from xclrun.report import efficiency, plots
 from xclrun.report.costs import fairness

@@ -37,7 +37,7 @@ from xclrun.store.files import atomic_write
 if TYPE_CHECKING:
     import pandas as pd
 
-    from xclrun.analysis.study import Predictions
+    from xclrun.analysis.base_scores import Predictions
 
 PRECISION = "`summary.csv` has fractions in full precision, 95 % intervals, and further measures; `index.html` has all."
 

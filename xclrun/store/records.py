@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,10 @@ from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
+    from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.fewshot import Outcome
     from xclrun.analysis.record import RunRecord
-    from xclrun.analysis.study import Predictions
+    from xclrun.store.counts import Counted, CountsOfRuns
 
 
 # What reading a damaged file may raise.
@@ -33,42 +31,54 @@ def run_directories(outputs: Path) -> list[RunDirectory]:
     return [RunDirectory(path) for path in sorted(found)]
 
 
-def record(directory: RunDirectory) -> RunRecord:
-    """Return the record of a run; what it has not measured yet is NaN.
+def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1: str | None = None) -> RunRecord:
+    """Return the record of a run: its scores are computed from its prediction files; what is not measured yet is NaN.
+
+    Args:
+        counts: keeps what prediction files count.
+        slot_f1: how F1 of spans is computed, ``span_micro`` or ``tag_macro``; None: as the run's config says.
 
     Raises:
         ValueError: the files of record cannot be read, or are not what was written.
     """
+    from xclrun.store.counts import CountsOfRuns
+
     if (wrong := directory.damaged()) is not None:
         raise ValueError(f"{wrong} is missing or damaged; the run's command, given again, makes it again")
     try:
-        return _record(directory)
+        return _record(directory, counts or CountsOfRuns(directory.path.parents[1]), slot_f1)
     except UNREADABLE as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{directory.path} cannot be read ({why})") from error
 
 
-def _record(directory: RunDirectory) -> RunRecord:
+def _record(directory: RunDirectory, counts: CountsOfRuns, slot_f1: str | None) -> RunRecord:
     import numpy as np
 
     from xclrun.analysis.record import RunRecord
 
     manifest = directory.read_manifest()
     config = _config(directory)
+    if slot_f1 is not None:
+        config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
     hops = 1 if stream == "joint" else len(languages)
-    scores = {m.name: np.full((hops + 1, len(languages)), np.nan) for m in metrics_of(config, manifest)}
-    for stage in manifest["stages"]:
-        for language, values in stage["scores"].items():
-            for metric, value in values.items():
-                scores[metric][stage["hop"], languages.index(language)] = value
+    counted, metrics = _counted(directory, counts, config, manifest), metrics_of(config, manifest)
+    scores = {}
+    for metric in metrics:
+        scores[metric.name] = np.full((hops + 1, len(languages)), np.nan)
+        if measured := [stage["hop"] for stage in manifest["stages"]]:
+            scores[metric.name][measured] = counted.predictions.matrix(metric, languages)
     curve = [
-        {"hop": stage["hop"], **{k: epoch[k] for k in ("epoch", "step", "examples", "loss", "dev")}}
+        {"hop": stage["hop"], **{k: epoch[k] for k in ("epoch", "step", "examples", "loss")}}
+        | {"dev": _as_scored(epoch["dev"], stage, config, metrics)}
         for stage in manifest["stages"]
         for epoch in stage["training"]["epochs"]
     ]
     points = [
-        {"hop": stage["hop"], **point} for stage in manifest["stages"] for point in stage["training"].get("points", ())
+        {"hop": stage["hop"], **point, **counted.points[stage["hop"]][point["step"]]}
+        for stage in manifest["stages"]
+        for point in stage["training"].get("points", ())
     ]
     ended = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
     status = "finished" if directory.finished else ended
@@ -104,6 +114,27 @@ def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric
     return tuple(task.metrics(tagged=bool(manifest["tags"])))
 
 
+def _as_scored(
+    dev: dict[str, dict[str, float]], stage: dict[str, Any], config: dict[str, Any], metrics: Sequence[Metric]
+) -> dict[str, dict[str, float]]:
+    """Return the dev scores of an epoch without F1 of spans where training computed it in another way.
+
+    No predictions are kept of the dev split. What an earlier version wrote does not name the way: it is the config's.
+    """
+    if stage.get("slot_f1", config["evaluate"]["slot_f1"]) == config["evaluate"]["slot_f1"]:
+        return dev
+    other = {metric.name for metric in metrics if metric.of is Scored.spans}
+    return {language: {k: v for k, v in scores.items() if k not in other} for language, scores in dev.items()}
+
+
+def _counted(
+    directory: RunDirectory, counts: CountsOfRuns, config: dict[str, Any], manifest: dict[str, Any]
+) -> Counted:
+    metrics = metrics_of(config, manifest)
+    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.of is Scored.spans for metric in metrics)
+    return counts.of(directory, manifest, metrics, manifest["tags"] if macro else None)
+
+
 def _config(directory: RunDirectory) -> dict[str, Any]:
     try:
         config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
@@ -126,91 +157,38 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def read_records(outputs: Path, tell: Callable[[str], None] = note) -> list[RunRecord]:
-    """Return the records of all runs under ``outputs`` whose files can be read; ``tell`` hears of the others."""
-    records = []
+def read_records(outputs: Path, tell: Callable[[str], None] = note, slot_f1: str | None = None) -> list[RunRecord]:
+    """Return the records of all runs under ``outputs`` whose files can be read; ``tell`` hears of the others.
+
+    ``slot_f1``: as in `record`.
+    """
+    from xclrun.store.counts import CountsOfRuns
+
+    records, counts = [], CountsOfRuns(outputs, tell)
     for directory in run_directories(outputs):
         try:
-            records.append(record(directory))
+            records.append(record(directory, counts, slot_f1))
         except ValueError as error:
             tell(f"{error}; left out")
+    counts.keep()
     return records
 
 
-class _Sorted:
-    """The rows of the test split by language, sorted by id: worked out once for all files with the same sentences."""
-
-    def __init__(self) -> None:
-        self.key: list[pa.ChunkedArray] | None = None
-        self.rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-
-    def __call__(self, table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays."""
-        import numpy as np
-
-        key = [table[name].cast("string") for name in ("split", "language", "example_id")]
-        if self.key is None or not all(a.equals(b) for a, b in zip(key, self.key, strict=True)):
-            split, of, ids = (column.to_numpy().astype(str) for column in key)
-            self.key, self.rows = key, {}
-            for language in np.unique(of[split == "test"]):
-                own = np.flatnonzero((of == language) & (split == "test"))
-                own = own[np.argsort(ids[own])]
-                self.rows[str(language)] = ids[own], own
-        return self.rows
-
-
-def predictions(directory: RunDirectory, sort: _Sorted | None = None) -> Predictions:
-    """Read what a finished run did on every test sentence; sentences of a language are sorted by id.
-
-    Args:
-        sort: keeps what runs on the same sentences have in common.
-
-    Raises:
-        OSError, ValueError, KeyError: a file cannot be read, or hops were tested on different sentences.
-    """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    from xclrun.analysis.study import Predictions, Sentences
-
-    manifest, sort = directory.read_manifest(), sort or _Sorted()
-    columns = ["split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn"]
-    found: dict[str, list[tuple[np.ndarray, ...]]] = {}
-    for stage in manifest["stages"]:
-        try:
-            # Small files, of which there are thousands: what reads a whole data set takes several times as long.
-            file = pa.BufferReader(directory.content(directory.predictions(stage["hop"])))
-            rows = pq.ParquetFile(file).read(columns=columns, use_threads=False)
-        except pa.ArrowException as error:
-            raise ValueError(f"{directory.predictions(stage['hop'])}: {error}") from error
-        named = ("gold", "predicted", "tp", "fp", "fn") if not rows["tp"].null_count else ("gold", "predicted")
-        # Without labels none is right: they are as labels that training never had.
-        values = [pc.fill_null(rows[name], -1).to_numpy() for name in named]
-        for language, (ids, own) in sort(rows).items():
-            found.setdefault(language, []).append((ids, *(column[own] for column in values)))
-    sentences = {}
-    for language, cells in found.items():
-        same = all(c[0] is cells[0][0] or np.array_equal(c[0], cells[0][0]) for c in cells)
-        if len(cells) < len(manifest["stages"]) or not same:
-            raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
-        predicted, *spans = (np.stack(column, axis=1) for column in list(zip(*cells, strict=True))[2:])
-        tp_fp_fn = (spans[0], spans[1], spans[2]) if spans else None
-        sentences[language] = Sentences(cells[0][0], cells[0][1], predicted, tp_fp_fn)
-    return Predictions(tuple(manifest["labels"]), sentences)
-
-
-def read_predictions(outputs: Path, run_ids: Iterable[str], tell: Callable[[str], None]) -> dict[str, Predictions]:
+def read_predictions(
+    outputs: Path, records: Iterable[RunRecord], tell: Callable[[str], None]
+) -> dict[str, Predictions]:
     """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
-    found, sort = {}, _Sorted()
-    for run_id in run_ids:
-        directory = RunDirectory(outputs / "runs" / run_id)
+    from xclrun.store.counts import CountsOfRuns
+
+    found, counts = {}, CountsOfRuns(outputs, tell)
+    for mine in records:
+        directory = RunDirectory(outputs / "runs" / mine.run_id)
         if directory.finished:
             try:
-                found[run_id] = predictions(directory, sort)
+                found[mine.run_id] = _counted(directory, counts, mine.config, directory.read_manifest()).predictions
             except (OSError, ValueError, KeyError) as error:
-                tell(f"predictions of {run_id} cannot be read ({error})")
+                tell(f"predictions of {mine.run_id} cannot be read ({error})")
+    counts.keep()
     return found
 
 

@@ -86,7 +86,7 @@ class RunDirectory:
             return None
         small = {self.config, self.manifest}
         try:
-            noted = self._noted()
+            noted = self.noted()
             if not {"config.yaml", "manifest.json", "scores.parquet"} <= noted.keys():
                 return self.done
             for name, facts in noted.items():
@@ -99,7 +99,7 @@ class RunDirectory:
             return self.done
         return None
 
-    def _noted(self) -> dict[str, dict[str, Any]]:
+    def noted(self) -> dict[str, dict[str, Any]]:
         """Return what DONE says: name → ``bytes`` and ``sha256``."""
         noted: dict[str, dict[str, Any]] = read_json(self.done)
         return noted
@@ -111,7 +111,7 @@ class RunDirectory:
             OSError, KeyError: it is not there, or no file of record.
             ValueError: it is not what was written.
         """
-        content, noted = path.read_bytes(), self._noted()[str(path.relative_to(self.path))]
+        content, noted = path.read_bytes(), self.noted()[str(path.relative_to(self.path))]
         if hashlib.sha256(content).hexdigest() != noted["sha256"]:
             raise ValueError(f"{path} has changed since the run finished; remove {self.done}, and run it again")
         return content

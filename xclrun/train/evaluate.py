@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from xclrun.analysis.spans import f1, span_counts, tag_macro_f1, word_counts
+from xclrun.analysis import base_scores
+from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
 from xclrun.core.task import Scored, Task
 from xclrun.data.encode import Encoded, length_sorted_batches
@@ -134,22 +135,8 @@ class Evaluator:
 
     def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
         """Return the base scores of one split's columns, by the names of the task's metrics; in [0, 1]."""
-        result = {}
-        for metric in self.task.metrics(tagged=bool(self.dataset.tags)):
-            if metric.of is Scored.labels:
-                gold, predicted = np.array(columns["gold"]), np.array(columns["predicted"])
-                result[metric.name] = float((gold == predicted).mean())
-            elif metric.of is Scored.spans and self.slot_f1 is SlotF1.tag_macro:
-                named = (self._tag_names(columns[c]) for c in ("gold_tags", "predicted_tags"))
-                result[metric.name] = tag_macro_f1(*named)
-            else:
-                result[metric.name] = f1(sum(columns["tp"]), sum(columns["fp"]), sum(columns["fn"]))
-        return result
-
-    def _tag_names(self, sequences: list[list[int]]) -> list[list[str]]:
-        # An unseen gold tag has no name here; it only has to differ from all that can be predicted.
-        names = (*self.dataset.tags, "?")
-        return [[names[i] for i in sequence] for sequence in sequences]
+        tags = self.dataset.tags if self.slot_f1 is SlotF1.tag_macro else None
+        return base_scores.of_split(columns, self.task.metrics(tagged=bool(self.dataset.tags)), tags)
 
 
 def selection_score(scores: dict[str, dict[str, float]]) -> float:

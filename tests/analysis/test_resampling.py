@@ -9,11 +9,11 @@ import pytest
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import Comparison, comparisons, summarise
+from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.bootstrap import draws
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.analysis.spans import f1
-from xclrun.analysis.study import Predictions, Resampled, Sentences, replicates
+from xclrun.analysis.resampling import Resampled, replicates
 
 from .build import record
 
@@ -40,7 +40,8 @@ def scored(
     for language in languages:
         them, own = predictions.sentences[language], chosen[language]
         columns["intent_accuracy"].append(them.right[own].mean(axis=0))
-        columns["slot_f1"].append(f1(*(counts[own].sum(axis=0) for counts in them.spans)))
+        tp, fp, fn = (counts[own].sum(axis=0) for counts in them.spans)
+        columns["slot_f1"].append(2 * tp / (2 * tp + fp + fn))
     return {metric: np.stack(parts, axis=-1) for metric, parts in columns.items()}
 
 

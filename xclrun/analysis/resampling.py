@@ -9,10 +9,10 @@ import numpy as np
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
+from xclrun.analysis.base_scores import Counts, Predictions
 from xclrun.analysis.bootstrap import (
     RESAMPLES,
     SENTENCES,
-    Counts,
     Interval,
     basic,
     bca,
@@ -26,7 +26,7 @@ from xclrun.analysis.measures import Measured, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.significance import Replicates
-from xclrun.core.task import BY_NAME, Scored
+from xclrun.core.task import BY_NAME
 
 # Measures that are tested and resampled, and whether more of it is better.
 TESTED = {"F": False, "T": True, "T0": True, "FP": True}
@@ -58,49 +58,6 @@ def replicates(comparison: Comparison, references: References, metric: str) -> d
             labelled = tuple((names[o], seed, bucket) for o, seed, bucket in blocks)
             tested[name] = Replicates(tuple(found), labelled, table, tuple(of[o] for o, _, _ in blocks))
     return tested
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """What one run did on the test sentences of one language.
-
-    Attributes:
-        ids: of the sentences, shape (S,).
-        gold: class ids, shape (S,); −1: training never had the class.
-        predicted: class ids after each hop, shape (S, hops + 1).
-        spans: TP, FP and FN, each of that shape; None without tags.
-    """
-
-    ids: np.ndarray
-    gold: np.ndarray
-    predicted: np.ndarray
-    spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-
-    @property
-    def right(self) -> np.ndarray:
-        """Whether the class is right, shape (S, hops + 1)."""
-        gold = self.gold[:, np.newaxis]
-        return (self.predicted == gold) & (gold >= 0)
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What one run did on all test sentences, by language, and the names of its classes."""
-
-    labels: tuple[str, ...]
-    sentences: Mapping[str, Sentences]
-
-    def confusion(self, hop: int, language: str | None = None) -> np.ndarray:
-        """Return how often each gold class (rows) was taken for each class (columns) after a hop.
-
-        Over one language, or over all; sentences whose class training never had are left out.
-        """
-        matrix = np.zeros((len(self.labels), len(self.labels)), dtype=int)
-        for key, them in self.sentences.items():
-            if language in (None, key):
-                known = them.gold >= 0
-                np.add.at(matrix, (them.gold[known], them.predicted[known, hop]), 1)
-        return matrix
 
 
 @dataclass(frozen=True)
@@ -162,12 +119,11 @@ class Resampled:
         parts = [predictions[run.run_id].sentences[language] for run in self.runs if language in run.languages]
         if any(part.ids is not parts[0].ids and not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
             raise ValueError(f"runs were tested on different sentences of {language}")
-        if BY_NAME[self.metric].of is Scored.labels:
-            return Counts.of_accuracy(np.concatenate([part.right for part in parts], axis=1))
-        spans = [part.spans for part in parts if part.spans is not None]
-        if len(spans) < len(parts):
-            raise ValueError("there are no span counts")
-        return Counts.of_f1(*(np.concatenate([s[k] for s in spans], axis=1) for k in range(3)))
+        counts = [part.counts(BY_NAME[self.metric]) for part in parts]
+        totals = [of.totals for of in counts if of.totals is not None]
+        return Counts(
+            np.concatenate([of.hits for of in counts], axis=1), np.concatenate(totals, axis=1) if totals else None
+        )
 
     def _split(self, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return run id → its score matrix in every resample, shape (B, hops + 1, N)."""

@@ -1,0 +1,232 @@
+"""Score matrices come from checked prediction files; what these count is kept, and never changes a number."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from xclrun.analysis.base_scores import of_hops
+from xclrun.analysis.record import RunRecord
+from xclrun.core.task import INTENT_ACCURACY, SLOT_F1
+from xclrun.store import counts, predictions
+from xclrun.store.records import read_predictions, read_records
+from xclrun.store.rundir import RunDirectory
+
+LANGUAGES, TAGS, HOPS, SENTENCES = ("en", "de"), ("O", "B-a", "I-a"), 2, 9
+
+
+def rows(hop: int, seed: int, step: int = 4, splits: tuple[str, ...] = ("test",)) -> Any:
+    """Prediction rows of one hop, at random."""
+    rng, made = np.random.default_rng([seed, hop, step]), []
+    for split in splits:
+        for language in LANGUAGES:
+            for i in range(SENTENCES):
+                tp, fp, fn = rng.integers(0, 3, 3).tolist()
+                tags = [0, 1, i % 3], rng.integers(0, 3, 3).tolist()
+                made.append(("test" if split == "test" else split, language, f"{i}", i % 4, int(rng.integers(4)),
+                             *tags, tp, fp, fn))  # fmt: skip
+    names = ("split", "language", "example_id", "gold", "predicted", "gold_tags", "predicted_tags", "tp", "fp", "fn")
+    columns = {name: list(values) for name, values in zip(names, zip(*made, strict=True), strict=True)}
+    same = {"hop": hop, "step": step, "examples_seen": 8, "log2_gold": -1.0, "log2_gold_tags": -1.0, "tokens": 3}
+    return predictions.table(columns | {name: [value] * len(made) for name, value in same.items()})
+
+
+def write_run(outputs: Path, name: str, seed: int, finished: bool = True, points: bool = False) -> RunDirectory:
+    """Write a run as training does, but with nonsense for scores in the manifest."""
+    directory, stages = RunDirectory(outputs / "runs" / name), []
+    config = {
+        "dataset": {"name": "made", "task": "intent_slots"}, "model": {"name": "tiny"}, "strategy": {"name": "naive"},
+        "order": {"name": "h2l"}, "seed": seed, "bucket": None, "evaluate": {"slot_f1": "span_micro"},
+    }  # fmt: skip
+    manifest = {
+        "run_id": name, "status": "finished", "started": "", "host": "here", "environment": {}, "labels": list("abcd"),
+        "tags": list(TAGS), "data": {"fingerprint": "f"}, "stream": {"kind": "sequence", "languages": list(LANGUAGES)},
+        "code_version": "", "algorithms": 1, "encoder": "", "strategy_version": 1, "stages": stages,
+    }  # fmt: skip
+    directory.open(yaml.safe_dump(config), manifest)
+    for hop in range(HOPS + 1 if finished else HOPS):
+        predictions.write(directory.predictions(hop), rows(hop, seed), run_id=name, hop=hop)
+        nonsense = {language: {"intent_accuracy": 0.5, "slot_f1": 0.5} for language in LANGUAGES}
+        own = hop * points
+        epoch = {"epoch": 1, "step": 4, "examples": 8, "loss": 1.0, "dev": {"en": nonsense["en"]}}
+        training = {"updates": 1, "examples": 1, "tokens": 1, "seconds": 1.0, "epochs": [epoch]}
+        if own:
+            training["points"] = [{"step": 2, "examples": 4, "own": 4, "dev": nonsense, "test": nonsense}]
+            inside = rows(hop, seed, 2, ("dev", "test"))
+            predictions.write(directory.points(hop), inside, run_id=name, hop=hop)
+        stages.append({"hop": hop, "scores": nonsense, "training": training, "kept": None, "slot_f1": "span_micro"})
+    directory.write_manifest(manifest)
+    if finished:
+        predictions.write(directory.scores, rows(0, 0))
+        directory.finish()
+    return directory
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    write_run(tmp_path, "a", 1)
+    write_run(tmp_path, "b", 2, points=True)
+    return tmp_path
+
+
+def plain(records: list[RunRecord]) -> list[Any]:
+    return [record.to_json() for record in records]
+
+
+def kept(outputs: Path) -> list[Path]:
+    return list((outputs / "cache").glob("counts-*.parquet"))
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs whose prediction files are counted."""
+    seen: list[str] = []
+    count = counts.count
+
+    def counting(directory: RunDirectory, *given: Any) -> Any:
+        seen.append(directory.run_id)
+        return count(directory, *given)
+
+    monkeypatch.setattr(counts, "count", counting)
+    return seen
+
+
+def test_scores_are_those_of_the_prediction_files_whatever_the_manifest_says(outputs: Path) -> None:
+    write_run(outputs, "c", 3, finished=False)
+    for record, seed in zip(read_records(outputs), (1, 2, 3), strict=True):
+        for hop in range(HOPS + 1):
+            if (record.run_id, hop) == ("c", HOPS):
+                assert np.isnan(record.scores["slot_f1"][hop]).all()
+                continue
+            own = of_hops([rows(hop, seed)])
+            for j, language in enumerate(LANGUAGES):
+                for metric in (INTENT_ACCURACY, SLOT_F1):
+                    assert record.scores[metric.name][hop, j] == own[language].scores(metric)[0]
+    points = read_records(outputs)[1].points
+    assert [point["hop"] for point in points] == [1, 2]
+    for point in points:
+        for split in ("dev", "test"):
+            table = rows(point["hop"], 2, 2, ("dev", "test"))
+            own = table.filter([value == split for value in table["split"].to_pylist()])
+            own = own.set_column(3, "split", [["test"] * len(own)])
+            found = of_hops([own])
+            assert point[split] == {
+                language: {m.name: found[language].scores(m)[0] for m in (INTENT_ACCURACY, SLOT_F1)}
+                for language in LANGUAGES
+            }
+
+
+def test_what_was_counted_is_kept_and_gives_the_same(outputs: Path, counted: list[str]) -> None:
+    write_run(outputs, "c", 3, finished=False)
+    first = read_records(outputs)
+    assert counted == ["a", "b", "c"]
+    [file] = kept(outputs)
+    del counted[:]
+    second = read_records(outputs)
+    assert counted == ["c"]  # it goes on
+    assert plain(second) == plain(first)
+    found = read_predictions(outputs, second, pytest.fail)
+    assert counted == ["c"]
+    fresh = of_hops([rows(hop, 1) for hop in range(HOPS + 1)])["de"]
+    for name in ("ids", "gold", "predicted"):
+        np.testing.assert_array_equal(getattr(found["a"].sentences["de"], name), getattr(fresh, name))
+    np.testing.assert_array_equal(found["a"].sentences["de"].spans, fresh.spans)
+    assert found["a"].sentences["de"].ids is found["b"].sentences["de"].ids
+    assert kept(outputs) == [file]
+    # A further run is added, one that is gone is left out.
+    shutil.rmtree(outputs / "runs" / "a")
+    write_run(outputs, "d", 4)
+    del counted[:]
+    assert [record.run_id for record in read_records(outputs)] == ["b", "c", "d"]
+    assert counted == ["c", "d"]
+    [file] = kept(outputs)
+    assert file.read_bytes().count(b'"b"') == 1
+    assert b'"a", ""' not in file.read_bytes()
+
+
+def test_a_run_that_was_made_again_is_counted_again(outputs: Path, counted: list[str]) -> None:
+    first = plain(read_records(outputs))
+    write_run(outputs, "a", 5)
+    del counted[:]
+    second = plain(read_records(outputs))
+    assert counted == ["a"]
+    assert (first[0] == second[0], first[1] == second[1]) == (False, True)
+
+
+@pytest.mark.parametrize("where", ["hop-1", "points-2"])
+def test_a_damaged_prediction_file_is_named_also_where_its_counts_are_kept(where: str, outputs: Path) -> None:
+    read_records(outputs)
+    path = outputs / "runs" / "b" / "predictions" / f"{where}.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    told: list[str] = []
+    assert [record.run_id for record in read_records(outputs, told.append)] == ["a"]
+    assert len(told) == 1
+    assert f"{path} has changed since the run finished" in told[0]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[:-100],
+    "emptied": lambda content: b"",
+    "edited": lambda content: content.replace(b"span_micro", b"span_macro").replace(b'"a"', b'"b"', 1),
+    "flipped": lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_cache_is_told_and_made_again(how: str, outputs: Path, counted: list[str]) -> None:
+    first = plain(read_records(outputs))
+    [file] = kept(outputs)
+    content = file.read_bytes()
+    file.write_bytes(DAMAGES[how](content))
+    assert file.read_bytes() != content
+    told: list[str] = []
+    del counted[:]
+    assert plain(read_records(outputs, told.append)) == first
+    assert counted == ["a", "b"]
+    assert [str(file) in text and "damaged" in text for text in told] == [True]
+    assert [path.read_bytes() for path in kept(outputs)] == [content]
+
+
+def test_a_cache_of_another_version_is_not_read(
+    outputs: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = plain(read_records(outputs))
+    monkeypatch.setattr(counts, "FORMAT", counts.FORMAT + 1)
+    assert plain(read_records(outputs)) == first
+    assert counted == ["a", "b"] * 2
+    assert len(kept(outputs)) == 1
+
+
+def test_where_nothing_can_be_kept_the_numbers_are_the_same(outputs: Path, counted: list[str]) -> None:
+    (outputs / "cache").write_text("a file")
+    first = plain(read_records(outputs))
+    assert plain(read_records(outputs)) == first
+    assert counted == ["a", "b"] * 2
+
+
+def test_another_f1_is_chosen_after_the_fact_and_both_are_kept(outputs: Path, counted: list[str]) -> None:
+    micro, macro = read_records(outputs), read_records(outputs, slot_f1="tag_macro")
+    assert counted == ["a", "b"] * 2
+    assert plain(read_records(outputs)) == plain(micro)
+    assert plain(read_records(outputs, slot_f1="tag_macro")) == plain(macro)
+    assert counted == ["a", "b"] * 2
+    for one, other in zip(micro, macro, strict=True):
+        np.testing.assert_array_equal(one.scores["intent_accuracy"], other.scores["intent_accuracy"])
+        assert other.config["evaluate"]["slot_f1"] == "tag_macro"
+        for hop in range(HOPS + 1):
+            expected = of_hops([rows(hop, one.seed)], tags=TAGS)
+            assert [of.scores(SLOT_F1)[0] for of in expected.values()] == [*other.scores["slot_f1"][hop][::-1]]
+        # Of the dev split no predictions are kept: training scored it in its own way.
+        assert [set(epoch["dev"]["en"]) for epoch in one.curve] == [{"intent_accuracy", "slot_f1"}] * 3
+        assert [set(epoch["dev"]["en"]) for epoch in other.curve] == [{"intent_accuracy"}] * 3
+    assert micro[1].points[0]["dev"]["en"] != macro[1].points[0]["dev"]["en"]
+    assert json.loads(json.dumps(micro[1].points)) == list(micro[1].points)

@@ -1,0 +1,334 @@
+"""Base scores: predictions → counts of each sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
+
+The one place that scores: the evaluator asks it for what selects an epoch and for the log, the score matrices of a run
+are made here from its prediction files, and the bootstrap resamples the same counts.
+
+A score is a ratio of two sums over sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Only
+macro F1 over single tags (``tag_macro``, as the public CCL code scores slots) is none: it is the mean of ratios, one
+for each tag, and so has counts of tags instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from xclrun.core.task import Metric, Scored
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What is read of prediction rows (`xclrun.store.predictions`), and what ``tag_macro`` needs beside it.
+COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn")
+TAG_COLUMNS = ("gold_tags", "predicted_tags")
+
+# Stands for all tags that training never had.
+UNSEEN = "?"
+
+# Language → metric → score.
+Scores = dict[str, dict[str, float]]
+
+
+def ratio(hits: ArrayLike, totals: ArrayLike) -> np.ndarray:
+    """Return hits / totals, element by element; 0 where there is nothing to find and nothing found."""
+    above, below = np.asarray(hits, dtype=float), np.asarray(totals, dtype=float)
+    return np.divide(above, below, out=np.zeros(np.broadcast_shapes(above.shape, below.shape)), where=below != 0)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the scores of cells (one model on one language's test sentences) are ratios of, sentence by sentence.
+
+    Attributes:
+        hits: shape (sentences, cells), for example 1 where the class is right, or 2 TP. Small integers, whose sums are
+            exact in float32.
+        totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
+    """
+
+    hits: np.ndarray
+    totals: np.ndarray | None = None
+
+    @classmethod
+    def of_accuracy(cls, right: ArrayLike) -> Counts:
+        """Counts of accuracy from ``right`` (0 or 1), shape (sentences, cells)."""
+        return cls(np.asarray(right, dtype=np.float32))
+
+    @classmethod
+    def of_f1(cls, tp: ArrayLike, fp: ArrayLike, fn: ArrayLike) -> Counts:
+        """Counts of micro F1 from span counts, each of shape (sentences, cells)."""
+        hits = 2 * np.asarray(tp, dtype=np.float32)
+        return cls(hits, hits + np.asarray(fp, dtype=np.float32) + np.asarray(fn, dtype=np.float32))
+
+    def scores(self) -> np.ndarray:
+        """Scores on all sentences, shape (cells,)."""
+        hits = self.hits.sum(axis=0, dtype=float)
+        return hits / len(self.hits) if self.totals is None else ratio(hits, self.totals.sum(axis=0, dtype=float))
+
+    def resampled(self, drawn: np.ndarray) -> np.ndarray:
+        """Scores of samples that have each sentence ``drawn`` (samples, sentences) times: shape (samples, cells)."""
+        hits = drawn @ self.hits
+        if self.totals is None:
+            return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
+        return ratio(hits, drawn @ self.totals)
+
+    def jackknife(self) -> np.ndarray:
+        """Scores with one sentence left out, shape (sentences, cells)."""
+        left = self.hits.sum(axis=0, dtype=float) - self.hits
+        if self.totals is None:
+            return left / (len(self.hits) - 1)
+        return ratio(left, self.totals.sum(axis=0, dtype=float) - self.totals)
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """What the models of several cells (the hops of a run) said of the S test sentences of one language.
+
+    Attributes:
+        ids: of the sentences, shape (S,).
+        gold: class ids, shape (S,); −1: training never had the class.
+        predicted: class ids, shape (S, cells).
+        spans: TP, FP and FN, each of that shape (of words where tags are no spans); None without tags.
+        tags: hits, occurrences in gold and in predicted tags of each tag, shape (3, tags, cells); only where F1 of
+            spans is ``tag_macro``.
+    """
+
+    ids: np.ndarray
+    gold: np.ndarray
+    predicted: np.ndarray
+    spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    tags: np.ndarray | None = None
+
+    @property
+    def right(self) -> np.ndarray:
+        """Whether the class is right, shape (S, cells)."""
+        gold = self.gold[:, np.newaxis]
+        return (self.predicted == gold) & (gold >= 0)
+
+    def counts(self, metric: Metric) -> Counts:
+        """Return the counts of a metric sentence by sentence.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if metric.of is Scored.labels:
+            return Counts.of_accuracy(self.right)
+        if self.spans is None:
+            raise ValueError("there are no span counts")
+        return Counts.of_f1(*self.spans)
+
+    def scores(self, metric: Metric) -> np.ndarray:
+        """Return the scores of the cells, shape (cells,).
+
+        Raises:
+            ValueError: there are no counts for the metric.
+        """
+        if metric.of is Scored.spans and self.tags is not None:
+            return np.array([_macro_f1(*cell) for cell in np.moveaxis(self.tags, 2, 0)])
+        return self.counts(metric).scores()
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one run said of all test sentences, by language; a cell is a hop. And the names of its classes."""
+
+    labels: tuple[str, ...]
+    sentences: Mapping[str, Sentences]
+
+    def matrix(self, metric: Metric, languages: Sequence[str]) -> np.ndarray:
+        """Return the score matrix R, shape (hops + 1, N), column j being ``languages[j]``.
+
+        Raises:
+            ValueError: a language was not tested, or has no counts for the metric.
+        """
+        missing = [language for language in languages if language not in self.sentences]
+        if missing:
+            raise ValueError(f"there are no predictions on {missing[0]}")
+        return np.stack([self.sentences[language].scores(metric) for language in languages], axis=-1)
+
+    def confusion(self, hop: int, language: str | None = None) -> np.ndarray:
+        """Return how often each gold class (rows) was taken for each class (columns) after a hop.
+
+        Over one language, or over all; sentences whose class training never had are left out.
+        """
+        matrix = np.zeros((len(self.labels), len(self.labels)), dtype=int)
+        for key, them in self.sentences.items():
+            if language in (None, key):
+                known = them.gold >= 0
+                np.add.at(matrix, (them.gold[known], them.predicted[known, hop]), 1)
+        return matrix
+
+
+class Alignment:
+    """The rows of one split by language, sorted by id: worked out once for all tables with the same sentences."""
+
+    def __init__(self, split: str = "test") -> None:
+        self.split = split
+        self._columns: list[pa.ChunkedArray] | None = None
+        self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def rows(self, table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays.
+
+        Raises:
+            ValueError: an example is there twice.
+        """
+        columns = [table[name].cast("string") for name in ("split", "language", "example_id")]
+        if self._columns is None or not all(a.equals(b) for a, b in zip(columns, self._columns, strict=True)):
+            split, of, ids = (column.to_numpy().astype(str) for column in columns)
+            self._columns, self._rows = columns, {}
+            for language in np.unique(of[split == self.split]):
+                own = np.flatnonzero((of == language) & (split == self.split))
+                own = own[np.argsort(ids[own])]
+                if (ids[own][1:] == ids[own][:-1]).any():
+                    raise ValueError(f"an example of {language} is there twice")
+                self._rows[str(language)] = ids[own], own
+        return self._rows
+
+
+def of_hops(
+    tables: Iterable[pa.Table], alignment: Alignment | None = None, tags: Sequence[str] | None = None
+) -> dict[str, Sentences]:
+    """Return language → what the tables of prediction rows, one for each hop, say of its sentences, sorted by id.
+
+    Args:
+        alignment: keeps what runs on the same sentences have in common.
+        tags: names of the tag ids, where F1 of spans is ``tag_macro``.
+
+    Raises:
+        ValueError: an example is there twice, or hops were tested on different sentences.
+    """
+    alignment, cells = alignment or Alignment(), []
+    for table in tables:
+        rows = _Rows.of_table(table, tags)
+        cells.append({language: rows.cell(ids, own) for language, (ids, own) in alignment.rows(table).items()})
+    found = {}
+    for language in dict.fromkeys(chain.from_iterable(cells)):
+        own = [cell[language] for cell in cells if language in cell]
+        first = own[0]
+        same = (c.ids is first.ids or np.array_equal(c.ids, first.ids) for c in own)
+        if len(own) < len(cells) or not all(same) or not all(np.array_equal(c.gold, first.gold) for c in own):
+            raise ValueError(f"hops were tested on different sentences of {language}")
+        spans = [c.spans for c in own if c.spans is not None]
+        found[language] = Sentences(
+            first.ids,
+            first.gold,
+            np.concatenate([c.predicted for c in own], axis=1),
+            _side_by_side(spans) if len(spans) == len(own) else None,
+            np.concatenate([c.tags for c in own if c.tags is not None], axis=2) if first.tags is not None else None,
+        )
+    return found
+
+
+def of_points(
+    table: pa.Table, metrics: Sequence[Metric], tags: Sequence[str] | None = None
+) -> dict[int, dict[str, Scores]]:
+    """Return step → split → language → metric → score of the evaluation points inside one hop."""
+    rows = _Rows.of_table(table, tags)
+    step = table["step"].to_numpy()
+    split, of, ids = (table[name].cast("string").to_numpy().astype(str) for name in COLUMNS[:3])
+    found: dict[int, dict[str, Scores]] = {}
+    for point in np.unique(step):
+        for part in np.unique(split[step == point]):
+            inside = (step == point) & (split == part)
+            for language in np.unique(of[inside]):
+                own = np.flatnonzero(inside & (of == language))
+                scores = rows.cell(ids[own], own).scores
+                by_language = found.setdefault(int(point), {}).setdefault(str(part), {})
+                by_language[str(language)] = {metric.name: float(scores(metric)[0]) for metric in metrics}
+    return found
+
+
+def of_split(
+    columns: Mapping[str, Sequence[Any]], metrics: Sequence[Metric], tags: Sequence[str] | None = None
+) -> dict[str, float]:
+    """Return metric → score of the prediction columns of one split of one language.
+
+    Args:
+        tags: names of the tag ids, where F1 of spans is ``tag_macro``.
+    """
+    sentences = _Rows.of_columns(columns, tags).cell(np.asarray(columns["example_id"]), np.arange(len(columns["tp"])))
+    return {metric.name: float(sentences.scores(metric)[0]) for metric in metrics}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Prediction rows as arrays; tag ids sentence after sentence, where they are needed."""
+
+    gold: np.ndarray
+    predicted: np.ndarray
+    spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+    names: Sequence[str] | None = None
+    tags: tuple[np.ndarray, np.ndarray] | None = None
+    ends: np.ndarray | None = None
+
+    @classmethod
+    def of_table(cls, table: pa.Table, names: Sequence[str] | None) -> _Rows:
+        import pyarrow.compute as pc
+
+        def ids(name: str) -> np.ndarray:
+            # Without labels none is right: they are as labels that training never had.
+            return np.asarray(pc.fill_null(table[name], -1).to_numpy())
+
+        spans = None if table["tp"].null_count else (ids("tp"), ids("fp"), ids("fn"))
+        if names is None or table["gold_tags"].null_count:
+            return cls(ids("gold"), ids("predicted"), spans)
+        lengths = pc.list_value_length(table["gold_tags"]).to_numpy()
+        gold, predicted = (pc.list_flatten(table[name]).to_numpy() for name in TAG_COLUMNS)
+        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), np.cumsum(lengths))
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Sequence[Any]], names: Sequence[str] | None) -> _Rows:
+        def ids(name: str) -> np.ndarray:
+            return np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
+
+        spans = (ids("tp"), ids("fp"), ids("fn"))
+        if names is None or None in columns["gold_tags"]:
+            return cls(ids("gold"), ids("predicted"), spans)
+        gold, predicted = (np.fromiter(chain.from_iterable(columns[name]), dtype=np.int64) for name in TAG_COLUMNS)
+        ends = np.cumsum([len(sequence) for sequence in columns["gold_tags"]])
+        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), ends)
+
+    def cell(self, ids: np.ndarray, own: np.ndarray) -> Sentences:
+        """Return some of the rows as the sentences of one cell."""
+        predicted, *spans = (column[own, np.newaxis] for column in (self.predicted, *(self.spans or ())))
+        return Sentences(
+            ids, self.gold[own], predicted, (spans[0], spans[1], spans[2]) if spans else None, self._tags(own)
+        )
+
+    def _tags(self, own: np.ndarray) -> np.ndarray | None:
+        if self.names is None or self.tags is None or self.ends is None:
+            return None
+        chosen = np.zeros(len(self.ends), dtype=bool)
+        chosen[own] = True
+        words = np.repeat(chosen, np.diff(self.ends, prepend=0))
+        return tag_counts(self.tags[0][words], self.tags[1][words], self.names)[:, :, np.newaxis]
+
+
+def tag_counts(gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return how often each tag was hit, occurs in gold and in predicted tags: shape (3, tags + 1).
+
+    ``O``, ``B-x`` and ``I-x`` are three tags; all that training never had (−1) are one more. Sorted by name, which
+    fixes the order of the sum, and so its last digit.
+    """
+    # The last name is what −1 indexes.
+    place = np.argsort(np.argsort(np.array([*names, UNSEEN]), kind="stable"))
+    wanted, found, size = place[gold], place[predicted], len(names) + 1
+    hit = wanted[wanted == found]
+    return np.stack([np.bincount(tags, minlength=size) for tags in (hit, wanted, found)])
+
+
+def _macro_f1(hits: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> float:
+    """Return the mean F1 of tags over those that occur in gold or predicted ones; 0 where there are none."""
+    occurs = wanted + found > 0
+    scores = ratio(2 * hits, wanted + found)[occurs]
+    return float(scores.mean()) if scores.size else 0.0
+
+
+def _side_by_side(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    tp, fp, fn = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
+    return tp, fp, fn
