@@ -32,8 +32,8 @@ from benchmarks.trimming import trimmed_over_whole
 from xclrun.command.plan import plan_runs
 from xclrun.data.encode import length_sorted_batches
 from xclrun.train.execute import execute
-from xclrun.train.listen import Listener
-from xclrun.train.making import Maker
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 # What a ratio may be at the most.
@@ -54,17 +54,19 @@ Benchmark = tuple[str, float | None, Callable[[], Found]]
 
 def evaluation(overrides: Sequence[str], outputs: Path) -> Found:
     """Time the evaluation of a split against bare forward passes and decoding."""
-    maker = Maker(plan_runs([*overrides, "tracking=none", f"paths.outputs={outputs}"])[0], Listener(), StopFlag())
-    language = maker.run.stream.languages[0]
-    data = maker.encodings.splits[language, "test"]
-    batches = length_sorted_batches(data.lengths, maker.run.config.evaluate.batch_size)
+    bench = StageGraph(
+        plan_runs([*overrides, "tracking=none", f"paths.outputs={outputs}"])[0], Listener(), StopFlag()
+    ).bench
+    language = bench.run.stream.languages[0]
+    data = bench.encodings.splits[language, "test"]
+    batches = length_sorted_batches(data.lengths, bench.run.config.evaluate.batch_size)
 
     def bare() -> None:
-        maker.model.eval()
+        bench.model.eval()
         for indices in batches:
-            maker.model.predict(data.batch(indices).to(maker.device))
+            bench.model.predict(data.batch(indices).to(bench.device))
 
-    return ratio(lambda: maker.evaluator.predict(maker.model, data, language, "test"), bare)
+    return ratio(lambda: bench.evaluator.predict(bench.model, data, language, "test"), bare)
 
 
 def shared_job(outputs: Path) -> Found:

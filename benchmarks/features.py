@@ -27,9 +27,10 @@ import torch
 from xclrun.command.plan import plan_runs
 from xclrun.run import Run
 from xclrun.train.execute import make_stages
-from xclrun.train.listen import Listener
-from xclrun.train.making import Maker
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
+from xclrun.train.workbench import Workbench
 
 BUCKETS, EPOCHS = 40, 50
 # Buckets that are adapted on features, after the first one.
@@ -51,8 +52,8 @@ def frozen_heads(overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
         return clock() - began
 
     kept = runs(1 + TIMED, EPOCHS)
-    Maker(kept[0], Listener(), StopFlag()).weights(1)
-    with patch.object(Maker, "_sentences", lambda self, hop, language, split: self.encodings.splits[language, split]):
+    StageGraph(kept[0], Listener(), StopFlag()).weights(1)
+    with patch.object(Workbench, "features_key", lambda self, hop, split: None):
         one, three = (adapt(runs(1, epochs)[0]) for epochs in (1, 3))
     first, *others = [adapt(run) for run in kept]
     ours = first + (BUCKETS - 1) * sum(others) / TIMED

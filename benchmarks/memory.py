@@ -37,9 +37,9 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
     from benchmarks.steps import Enough
     from xclrun.command.plan import plan_runs
     from xclrun.train.checkpoint import Checkpoints
-    from xclrun.train.listen import Listener, Progress
     from xclrun.train.loop import HopTraining
-    from xclrun.train.making import Maker
+    from xclrun.train.progress import Listener, Progress
+    from xclrun.train.stages import StageGraph
     from xclrun.train.stop import StopFlag
 
     class Few(Listener):
@@ -51,16 +51,16 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
         given = [f"strategy={strategy}", "trainer.selection=last", "tracking=none", f"paths.outputs={folder}"]
         [run] = plan_runs([*given, *overrides])
-        maker = Maker(run, Listener(), StopFlag())
-        assert maker.encodings
+        bench = StageGraph(run, Listener(), StopFlag()).bench
+        assert bench.encodings
         before = _forget_peak()
         for hop in run.stream.hops[1 : HOP + 1]:
-            maker.strategy.begin_hop(maker._context(hop))
-        context, trainer = maker._context(run.stream.hops[HOP]), run.config.trainer
+            bench.strategy.begin_hop(bench.context(hop))
+        context, trainer = bench.context(run.stream.hops[HOP]), run.config.trainer
         checkpoints = Checkpoints(Path(folder) / "none")
         with contextlib.suppress(Enough):
-            HopTraining(context, maker.strategy, trainer, maker.evaluator, {}, checkpoints, Few(), maker.stop).run()
-        if maker.device.type == "cuda":
+            HopTraining(context, bench.strategy, trainer, bench.evaluator, {}, checkpoints, Few(), bench.stop).run()
+        if bench.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated())
         return _resident("VmHWM") - before
 

@@ -18,11 +18,12 @@ from benchmarks.timing import summary
 from xclrun.command.plan import plan_runs
 from xclrun.data.encode import epoch_batches
 from xclrun.train.checkpoint import Checkpoints
-from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker
 from xclrun.train.optimize import make_optimizer
+from xclrun.train.progress import Listener, Progress
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
+from xclrun.train.workbench import Workbench
 
 # Index of the hop: three languages were learnt before.
 HOP = 4
@@ -39,9 +40,9 @@ class Enough(Exception):
 class _Pairs(Listener):
     """Takes a bare step after each of the loop's, and notes how long both took."""
 
-    def __init__(self, maker: Maker, steps: int, passes: int) -> None:
+    def __init__(self, bench: Workbench, steps: int, passes: int) -> None:
         self.passes = passes
-        context, trainer = maker._context(maker.run.stream.hops[HOP]), maker.run.config.trainer
+        context, trainer = bench.context(bench.run.stream.hops[HOP]), bench.run.config.trainer
         self.steps, self.device, self.pairs = steps, context.device, list[tuple[float, float]]()
         self.data = context.train[context.hop.train[0]]
         self.batches = [
@@ -49,7 +50,7 @@ class _Pairs(Listener):
             for epoch in range(trainer.epochs)
             for indices in epoch_batches(len(self.data), context.batch_size, context.generator("shuffle", epoch))
         ]
-        self.model = copy.deepcopy(maker.model).train()
+        self.model = copy.deepcopy(bench.model).train()
         self.optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], trainer)
         self.began = time.perf_counter()
 
@@ -92,19 +93,19 @@ def training_step(
     # Languages of equal size, whose shares of the memory hold more than a batch.
     given = [f"strategy={strategy}", "dataset.replay.memory=300", f"dataset.replay.every_k={EVERY_K}", *overrides]
     [run] = plan_runs([*given, "trainer.selection=last", "tracking=none", f"paths.outputs={outputs}"])
-    maker = Maker(run, Listener(), StopFlag())
-    strategy_, hops = maker.strategy, run.stream.hops
+    bench = StageGraph(run, Listener(), StopFlag()).bench
+    strategy_, hops = bench.strategy, run.stream.hops
     # What was learnt does not matter for the time that a step takes.
     for hop in hops[1:HOP]:
-        maker.model.train()
-        strategy_.begin_hop(maker._context(hop))
-        strategy_.end_hop(maker._context(hop))
-    context = maker._context(hops[HOP])
+        bench.model.train()
+        strategy_.begin_hop(bench.context(hop))
+        strategy_.end_hop(bench.context(hop))
+    context = bench.context(hops[HOP])
     strategy_.begin_hop(context)
-    pairs = _Pairs(maker, steps, passes)
+    pairs = _Pairs(bench, steps, passes)
     language, checkpoints = context.hop.train[0], Checkpoints(outputs / "no-checkpoints")
-    dev = {language: maker.encodings.splits[language, "dev"]}
-    loop = HopTraining(context, strategy_, run.config.trainer, maker.evaluator, dev, checkpoints, pairs, maker.stop)
+    dev = {language: bench.encodings.splits[language, "dev"]}
+    loop = HopTraining(context, strategy_, run.config.trainer, bench.evaluator, dev, checkpoints, pairs, bench.stop)
     try:
         loop.run()
     except Enough:

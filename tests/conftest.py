@@ -240,12 +240,7 @@ def make_run(corpus: Path, tmp_path: Path) -> Callable[..., Run]:
             dataset=dataclasses.replace(job.config.dataset, root=root),
             paths=dataclasses.replace(job.config.paths, outputs=folder),
         )
-        resolved = {
-            **job.resolved,
-            "dataset": {**job.resolved["dataset"], "root": root},
-            "paths": {**job.resolved["paths"], "outputs": folder},
-        }
-        return plan_run(config, resolved)
+        return plan_run(config)
 
     return make
 
@@ -290,7 +285,7 @@ def threads() -> Iterator[None]:
 def do(threads: None) -> Callable[..., Run]:
     """Train and evaluate a run to its end, and return it: ``do(run, listener, stop)``."""
     from xclrun.train.execute import execute
-    from xclrun.train.listen import Listener
+    from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
 
     def run(run: Run, listener: Any = None, stop: Any = None) -> Run:

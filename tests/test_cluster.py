@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ from xclrun.launch.local import Local
 from xclrun.launch.status import sweep_status
 from xclrun.run import Run, freeze, thaw
 from xclrun.tracking.mirror import Mirror
-from xclrun.train.listen import Listener, Progress
+from xclrun.train.progress import Listener, Progress
 
 
 class During(Listener):
@@ -180,9 +181,8 @@ def test_relative_paths_are_frozen_as_they_are_meant(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run = make_run()
-    here = {**run.resolved, "paths": {**run.resolved["paths"], "outputs": "outputs", "store": "elsewhere"}}
-    object.__setattr__(run, "resolved", here)
-    freeze(run)
+    paths = dataclasses.replace(run.config.paths, outputs="outputs", store="elsewhere")
+    freeze(dataclasses.replace(run, config=dataclasses.replace(run.config, paths=paths)))
     monkeypatch.chdir("/")
     assert thaw(run.directory).outputs == tmp_path / "outputs"
     assert thaw(run.directory).store.root == tmp_path / "elsewhere"

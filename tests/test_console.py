@@ -15,7 +15,7 @@ from xclrun.launch import workers as work
 from xclrun.launch.console import Console, step_line, workers_line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run
-from xclrun.train.listen import Listener, Progress
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
 Make = Callable[..., Run]
@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
 
 
 def _both(*listeners: Listener) -> Listener:
-    from xclrun.train.listen import Listeners
+    from xclrun.train.progress import Listeners
 
     return Listeners(listeners)
 

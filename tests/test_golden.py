@@ -55,7 +55,7 @@ def keys() -> dict[str, dict[str, object]]:
                 given.append("dataset.task=sequence_class")
             common = ["dataset=mini", "model=tiny", "tracking=none"]
             [job] = compose_jobs([expansions(lists_of_languages([*common, *given]))], config_loader)
-            run = plan_run(job.config, job.resolved)
+            run = plan_run(job.config)
             stages = [[s.train, s.state, s.evaluation, s.attention] for s in run.stages]
             found[" ".join(given)] = {"run": run.id, "stages": [[key and key[:16] for key in s] for s in stages]}
     return found

@@ -73,7 +73,7 @@ def test_home_is_expanded(make_run: Callable[..., Run], monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME", str(tmp_path))
     run = make_run("paths.store='~/store'")
     config = dataclasses.replace(run.config, paths=dataclasses.replace(run.config.paths, outputs="~/out"))
-    moved = plan_run(config, run.resolved)
+    moved = plan_run(config)
     assert (moved.outputs, moved.store.root) == (tmp_path / "out", tmp_path / "store")
 
 

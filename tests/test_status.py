@@ -24,7 +24,7 @@ from xclrun.store.files import write_json
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.train.execute import Busy, execute
-from xclrun.train.listen import Listener, Progress
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
 

@@ -22,14 +22,14 @@ def outputs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of naive, its references, and one run of er, on the corpus."""
     from xclrun.run import plan_run
     from xclrun.train.execute import execute
-    from xclrun.train.listen import Listener
+    from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
 
     folder = tmp_path_factory.mktemp("study") / "outputs"
     for given in (("naive", 1), ("naive", 2), ("lang_spec_ft", 1), ("lang_spec_ft", 2), ("er", 1)):
         own = (f"dataset.root={corpus}", f"paths.outputs={folder}", "order=[en,de,es]", "trainer.epochs=1")
         job = composed((*SMALL, *own, f"strategy={given[0]}", f"seed={given[1]}"))
-        execute(plan_run(job.config, job.resolved), Listener(), StopFlag())
+        execute(plan_run(job.config), Listener(), StopFlag())
     return folder
 
 

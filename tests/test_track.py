@@ -26,7 +26,7 @@ from xclrun.core.task import BY_NAME
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.mirror import FORMAT, VIEW, Mirror, _allowed, saved_views
-from xclrun.train.listen import Listener, Progress
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
 # MLflow's own affair: it calls SQLAlchemy in a way that will end.

@@ -15,9 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from xclrun.config.checks import check
-from xclrun.config.schema import Config, LabelOn, TrainerConfig
+from xclrun.config.schema import Config, LabelOn, TrainerConfig, plain
 from xclrun.core.errors import RunError, UsageError, did_you_mean
-from xclrun.core.identity import DataIdentity, Stage, adapters_of, digest, run_id, stages, strategy_name, trainer_of
+from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.secret import private
 from xclrun.core.stream import Hop, Stream, resolve_order, sequence, transfer
 from xclrun.data.example import Dataset
@@ -27,6 +27,8 @@ from xclrun.store.files import atomic_write
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Length, Strategy, make, strategy_class
+from xclrun.strategy.lang_spec_ft import LangSpecFT
+from xclrun.strategy.shared.expansion import ExpandableSettings
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,7 @@ class Run:
     """One composed job with everything that names it.
 
     Attributes:
-        config: the typed config.
-        resolved: the same as a nested dict of plain values: what is hashed, frozen and logged.
+        config: its config; what was left open (a bucket's number, an order by size) is filled in.
         dataset: the labelled examples.
         stream: the hops.
         id: the run id.
@@ -46,7 +47,6 @@ class Run:
     """
 
     config: Config
-    resolved: dict[str, Any]
     dataset: Dataset
     stream: Stream
     id: str
@@ -54,6 +54,12 @@ class Run:
     data_fingerprint: str
     whole_fingerprint: str
     encoder: str
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The config as nested plain values: what is hashed, frozen and logged."""
+        found: dict[str, Any] = plain(self.config)
+        return found
 
     @property
     def outputs(self) -> Path:
@@ -93,10 +99,11 @@ class Run:
 
     def cost(self, hop: Hop) -> dict[str, Any]:
         """Return what the time of a hop's training depends on, beside the machine: for estimates."""
-        model = {key: value for key, value in self.resolved["model"].items() if key not in ("lr", "source_lr", "path")}
-        how = trainer_of(self.resolved, hop)
+        own: dict[str, Any] = plain(self.config.model)
+        model = {key: value for key, value in own.items() if key not in ("lr", "source_lr", "path")}
+        how = plain(self.trainer(hop))
         trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
-        if how.get("optimizer_state", "fresh") != "fresh":
+        if how["optimizer_state"] != "fresh":
             # More is stored.
             trainer["optimizer_state"] = how["optimizer_state"]
         return {
@@ -136,14 +143,8 @@ class Run:
 
         With language adapters where this one has some.
         """
-        own, given = self.config.strategy, self.resolved["strategy"]
-        adapters = adapters_of(given)
-        typed = own if adapters is given else getattr(own, "expansion", None)
-        settings = strategy_class("lang_spec_ft").settings_type("lang_spec_ft")
-        settings.expansion = typed if adapters else None  # type: ignore[attr-defined]
-        resolved = {**self.resolved, "strategy": {"name": "lang_spec_ft", "expansion": adapters}}
-        resolved.pop("strategy_label", None)
-        return plan_run(replace(self.config, strategy=settings), resolved)
+        alone = ExpandableSettings(LangSpecFT.name, expansion=self.strategy().adapters)
+        return plan_run(replace(self.config, strategy=alone, strategy_label=None))
 
     def strategy(self) -> Strategy[Any]:
         """Return a fresh strategy object."""
@@ -155,10 +156,10 @@ _datasets: dict[str, tuple[Dataset, DataIdentity, str]] = {}
 KEPT = 64
 
 
-def _dataset(config: Config, resolved: dict[str, Any]) -> tuple[Dataset, DataIdentity, str]:
+def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
     """Return a run's dataset, what of it goes into ids, and the hash of what its bucket, if any, was drawn from."""
     # Budgets of replay stand with the dataset, but are no part of it.
-    source = {key: value for key, value in resolved["dataset"].items() if key != "replay"}
+    source = {key: value for key, value in plain(config.dataset).items() if key != "replay"}
     # In few-shot transfer the source is learnt whole.
     few_shot = [str(config.language)] if config.protocol else None
     key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
@@ -180,31 +181,33 @@ def notes(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(note for run in runs for note in run.notes))
 
 
-def plan_jobs(jobs: Iterable[tuple[Config, dict[str, Any]]]) -> list[Run]:
+def plan_jobs(configs: Iterable[Config]) -> list[Run]:
     """Return the runs of several jobs, each once, in order.
 
     Raises:
         UsageError: a job cannot work.
     """
     runs: dict[str, Run] = {}
-    for config, resolved in jobs:
-        run = plan_run(config, resolved)
+    for run in map(plan_run, configs):
         runs.setdefault(run.id, run)
     return list(runs.values())
 
 
 def freeze(run: Run) -> None:
     """Write the config of a run that another process will do, with paths that hold in any current folder."""
-    resolved = {group: dict(run.resolved[group]) for group in ("paths", "dataset", "model")}
-    buckets = run.resolved["dataset"]["buckets"]
-    if buckets["root"] is not None:
-        absolute = str(Path(buckets["root"]).expanduser().absolute())
-        resolved["dataset"]["buckets"] = {**buckets, "root": absolute}
-    for group, key in (("paths", "outputs"), ("paths", "store"), ("dataset", "root"), ("model", "path")):
-        if resolved[group].get(key) is not None:
-            resolved[group][key] = str(Path(resolved[group][key]).expanduser().absolute())
-    resolved["strategy"] = _with_folders(run.resolved["strategy"])
-    content = OmegaConf.to_yaml(OmegaConf.create({**run.resolved, **resolved}))
+    resolved = run.resolved
+    paths, dataset, model = (resolved[group] for group in ("paths", "dataset", "model"))
+    for node, key in (
+        (paths, "outputs"),
+        (paths, "store"),
+        (dataset, "root"),
+        (dataset["buckets"], "root"),
+        (model, "path"),
+    ):
+        if node[key] is not None:
+            node[key] = str(Path(node[key]).expanduser().absolute())
+    resolved["strategy"] = _with_folders(resolved["strategy"])
+    content = OmegaConf.to_yaml(OmegaConf.create(resolved))
     atomic_write(run.directory.config, content, private())
     run.directory.write_queued(run.keys)
 
@@ -228,21 +231,19 @@ def thaw(directory: RunDirectory) -> Run:
         UsageError: its data cannot be read any more.
     """
     try:
-        plain = OmegaConf.load(directory.config)
-        assert isinstance(plain, DictConfig)
-        resolved = OmegaConf.to_container(plain, resolve=True)
-        plain.pop("strategy_label", None)
+        frozen = OmegaConf.load(directory.config)
+        assert isinstance(frozen, DictConfig)
+        label = frozen.pop("strategy_label", None)
         schema = OmegaConf.structured(Config)
-        schema.strategy = strategy_class(plain.strategy.name).settings_type
-        if (expansion := plain.strategy.get("expansion")) is not None:
+        schema.strategy = strategy_class(frozen.strategy.name).settings_type
+        if (expansion := frozen.strategy.get("expansion")) is not None:
             schema.strategy.expansion = strategy_class(expansion.name).settings_type
-        config = OmegaConf.to_object(OmegaConf.merge(schema, plain))
+        config = OmegaConf.to_object(OmegaConf.merge(schema, frozen))
         assert isinstance(config, Config)
-        assert isinstance(resolved, dict)
     except (OSError, ValueError, TypeError, AttributeError, AssertionError, OmegaConfBaseException, YAMLError) as error:
         first = f"{type(error).__name__}: {error}".splitlines()[0]
         raise RunError(f"{directory.config} cannot be read ({first}); give the command of the run again") from error
-    run = plan_run(config, {str(key): value for key, value in resolved.items()})
+    run = plan_run(replace(config, strategy_label=label))
     if run.id != directory.run_id:
         raise RunError(
             f"{directory.run_id}: the data or the encoder has changed since it was submitted; give the command again"
@@ -250,26 +251,21 @@ def thaw(directory: RunDirectory) -> Run:
     return run
 
 
-def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
+def plan_run(config: Config) -> Run:
     """Read the data and work out the run.
-
-    Args:
-        config: the typed config.
-        resolved: the same config as nested plain values.
 
     Raises:
         UsageError: a value, the data or the order cannot work.
     """
     check(config)
     if config.shots is not None and config.bucket is None:
-        config, resolved = replace(config, bucket=0), {**resolved, "bucket": 0}
+        config = replace(config, bucket=0)
     if config.protocol is not None:
-        resolved = {**resolved, "source": config.from_source}
-    dataset, data, whole = _dataset(config, resolved)
+        config = replace(config, source=config.from_source)
+    dataset, data, whole = _dataset(config)
     order = resolve_order(_languages(config, dataset), config.order.by_size, dataset.sizes())
     name = config.order.name or "-".join(order)
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
-    resolved = {**resolved, "order": {**resolved["order"], "name": name, "languages": list(order)}}
     strategy = make(config.strategy)
     if (reason := strategy.unfit(dataset.task)) is not None:
         raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task.name}: {reason}")
@@ -284,9 +280,9 @@ def plan_run(config: Config, resolved: dict[str, Any]) -> Run:
     encoder = encoder_identity(config.model, dataset)
     if (layers := depth(config.model)) is not None:
         strategy.check_depth(layers)
+    resolved = plain(config)
     return Run(
         config=config,
-        resolved=resolved,
         dataset=dataset,
         stream=stream,
         id=run_id(resolved, data, encoder, strategy.identified()),

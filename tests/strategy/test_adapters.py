@@ -18,8 +18,8 @@ from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import make
 from xclrun.strategy.shared.parameters import Count, count, sizes
-from xclrun.train.listen import Listener
-from xclrun.train.making import Maker
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 Make = Callable[..., Run]
@@ -28,7 +28,7 @@ KINDS = ["lang_spec_ada_t", "lang_spec_ada_f"]
 
 
 def untrained(run: Run) -> Model:
-    return Maker(run, Listener(), StopFlag()).model
+    return StageGraph(run, Listener(), StopFlag()).bench.model
 
 
 def weights(run: Run, hop: int) -> dict[str, Tensor]:
@@ -187,17 +187,17 @@ def test_pretrained_adapters_are_where_a_hop_starts(kind: str, make_run: Make, d
     en, es = (save(make_run(), tmp_path / language, seed) for seed, language in enumerate(("en", "es")))
     given = f"strategy.pretrained={{en:'{en}',es:'{es}'}}"
     run = make_run(f"strategy={kind}", given, "trainer.epochs=1")
-    maker = Maker(run, Listener(), StopFlag())
-    fresh = {key: t.clone() for key, t in maker.model.state_dict().items() if "adapters." in key}
+    graph = StageGraph(run, Listener(), StopFlag())
+    fresh = {key: t.clone() for key, t in graph.bench.model.state_dict().items() if "adapters." in key}
     assert fresh.keys() == values(en).keys()
-    assert "wiki" not in str(maker.model.state_dict().keys())
+    assert "wiki" not in str(graph.bench.model.state_dict().keys())
     starts: dict[str, dict[str, Tensor]] = {"de": fresh, "en": values(en), "es": values(es)}
     for hop in run.stream.hops[1:]:
-        maker.strategy.begin_hop(maker._context(hop))
-        own = maker.model.state_dict()
+        graph.strategy.begin_hop(graph.bench.context(hop))
+        own = graph.bench.model.state_dict()
         assert all(torch.equal(own[key], value) for key, value in starts[hop.name].items())
-    maker.strategy.for_language("es", ["de"])
-    assert all(torch.equal(maker.model.state_dict()[key], value) for key, value in fresh.items())
+    graph.strategy.for_language("es", ["de"])
+    assert all(torch.equal(graph.bench.model.state_dict()[key], value) for key, value in fresh.items())
     do(run)
     # A rate of nothing but 3e-3 and few steps: what was learnt is still near where it started.
     for hop, folder in ((1, en), (3, es)):

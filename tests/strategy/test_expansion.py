@@ -29,10 +29,11 @@ from xclrun.strategy.shared.parameters import count, sizes
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker, Recalled
+from xclrun.train.progress import Listener, Progress
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag, Stopped
+from xclrun.train.workbench import StoredWeights
 
 from .real import context_of, perturbed, state, weights
 
@@ -63,12 +64,12 @@ def with_parts(model: Model, parts: dict[str, Tensor], specific: Callable[[str],
 
 def in_third_hop(run: Run) -> tuple[Any, Context]:
     """Do a run; return its strategy at the beginning of hop 3, and the context, with changed weights and no dropout."""
-    maker = Maker(run, Listener(), StopFlag())
-    maker._parents(run.stages[3].hop)
-    context = context_of(run, 3, maker.model)
-    maker.strategy.begin_hop(context)
+    graph = StageGraph(run, Listener(), StopFlag())
+    graph.prepare_training(run.stages[3].hop)
+    context = context_of(run, 3, graph.bench.model)
+    graph.strategy.begin_hop(context)
     perturbed(context.model, 0.1, 3).eval()
-    return maker.strategy, context
+    return graph.strategy, context
 
 
 # --- What each computes.
@@ -103,13 +104,13 @@ def test_replay_is_that_of_parts_copied_in_and_out(expansion: str, make_run: Mak
     run = do(make_run("strategy=er", f"strategy.expansion={expansion}", "trainer.gradient_accumulation=2"))
     config, found = run.config, encodings(run)
     for hop in run.stream.hops[2:]:
-        maker = Maker(run, Listener(), StopFlag())
-        maker._parents(hop)
-        context = context_of(run, hop.index, maker.model)
+        graph = StageGraph(run, Listener(), StopFlag())
+        graph.prepare_training(hop)
+        context = context_of(run, hop.index, graph.bench.model)
         strategy = ReplayInPlace(config.strategy)  # type: ignore[arg-type]
-        strategy.load_state_dict(maker.strategy.state_dict())
+        strategy.load_state_dict(graph.strategy.state_dict())
         strategy.library_of = lambda language: weights(run, 1 + ("en", "de", "es").index(language))
-        maker.strategy.begin_hop(context)
+        graph.strategy.begin_hop(context)
         HopTraining(
             context,
             strategy,
@@ -203,14 +204,14 @@ def test_the_penalty_holds_shared_parameters(name: str, expansion: str, make_run
         do(make_run(f"strategy={name}", f"strategy.expansion={expansion}", "trainer.epochs=1")),
         PARTS[expansion],
     )
-    maker = Maker(run, Listener(), StopFlag())
-    maker.weights(1)
-    whole = diagonal_fisher(maker.model, encodings(run).splits["en", "train"], torch.device("cpu"))
+    graph = StageGraph(run, Listener(), StopFlag())
+    graph.weights(1)
+    whole = diagonal_fisher(graph.bench.model, encodings(run).splits["en", "train"], torch.device("cpu"))
     kept = {k.removeprefix("precision/"): t for k, t in state(run, 1).tensors.items() if k.startswith("precision/")}
     assert kept.keys() == {key for key in whole if not specific(key)}
     for key, tensor in kept.items():
         torch.testing.assert_close(tensor, whole[key], rtol=1e-4, atol=1e-8)
-    assert all(p.requires_grad for p in maker.model.parameters())
+    assert all(p.requires_grad for p in graph.bench.model.parameters())
     # In hop 3 the gradient that is added is λ Σ (θ − θ*) over these alone.
     strategy, context = in_third_hop(run)
     context.model.zero_grad()
@@ -315,10 +316,10 @@ def test_parts_that_a_training_relies_on_are_made_again(make_run: Make, do: Do) 
 
 def test_parts_are_read_once_per_hop(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
-    tensors, serve = Recalled.tensors, Evaluator.predict
+    tensors, serve = StoredWeights.tensors, Evaluator.predict
     phase = ["train"]
 
-    def reading(self: Recalled, hop: int, names: Any) -> Any:
+    def reading(self: StoredWeights, hop: int, names: Any) -> Any:
         asked.append((hop, phase[0]))
         return tensors(self, hop, names)
 
@@ -330,7 +331,7 @@ def test_parts_are_read_once_per_hop(make_run: Make, do: Do, monkeypatch: pytest
         def hop_started(self, run: Run, hop: Any) -> None:
             phase[0] = f"hop {hop.index}"
 
-    monkeypatch.setattr(Recalled, "tensors", reading)
+    monkeypatch.setattr(StoredWeights, "tensors", reading)
     monkeypatch.setattr(Evaluator, "predict", predicting)
     do(make_run("strategy=er", "strategy.expansion=lang_spec_task", "trainer.epochs=1"), Starts())
     assert [entry for entry in asked if entry[1].startswith("hop")] == [(1, "hop 2"), (1, "hop 3"), (2, "hop 3")]

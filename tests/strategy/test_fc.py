@@ -13,7 +13,7 @@ from xclrun.core.stream import independent, sequence, transfer
 from xclrun.run import Run
 from xclrun.strategy import make
 from xclrun.strategy.fc import FC
-from xclrun.train.making import Maker
+from xclrun.train.workbench import Workbench
 
 from .few import CLASSES, changed, planned, shares_source_training, stored
 
@@ -75,7 +75,7 @@ def test_kept_features_change_no_prediction(
     """Dropout before the heads draws the same numbers, since the encoder draws none in eval mode."""
     kept = do(planned(make_run, *given, outputs="kept"))
     assert len(kinds(kept, "features")) == 4  # train and dev of de, test of en and de
-    monkeypatch.setattr(Maker, "_sentences", lambda self, hop, language, split: self.encodings.splits[language, split])
+    monkeypatch.setattr(Workbench, "features_key", lambda self, hop, split: None)
     anew = do(planned(make_run, *given, outputs="anew"))
     assert kinds(anew, "features") == []
     one, other = (pd.read_parquet(run.directory.predictions(2)) for run in (kept, anew))

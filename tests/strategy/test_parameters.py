@@ -18,8 +18,8 @@ from xclrun.run import Run
 from xclrun.store.records import record
 from xclrun.strategy import make
 from xclrun.strategy.shared.parameters import Count, count, sizes
-from xclrun.train.listen import Listener
-from xclrun.train.making import Maker
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 from .few import CLASSES, planned
@@ -154,7 +154,7 @@ def test_what_is_counted_as_trained_is_what_changes(name: str, make_run: Make, d
     stored = {hop: weights(run, hop) for hop in (1, 2)}
     moved = [n for n, t in stored[2].items() if not torch.equal(t, stored[1][n])]
     # Few sentences do not touch every word, nor a class its own bias alone: what changes is named, not each number.
-    model = Maker(run, Listener(), StopFlag()).model
+    model = StageGraph(run, Listener(), StopFlag()).bench.model
     named = {n: p.numel() for n, p in model.named_parameters()}
     assert sum(named[n] for n in moved) <= counted["trained_by_hop"][1]
     strategy, hop = run.strategy(), run.stream.hops[2]
@@ -172,15 +172,15 @@ def test_xlmr(compose: Callable[..., Composed]) -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_skeleton_is_the_model_without_numbers(layers: int, make_run: Make) -> None:
     run = make_run(f"model.hidden_layers={layers}")
-    maker = Maker(run, Listener(), StopFlag())
-    vocabulary = len(maker.encodings.tokenizer)
+    graph = StageGraph(run, Listener(), StopFlag())
+    vocabulary = len(graph.bench.encodings.tokenizer)
     bare = skeleton(run.config.model, len(run.dataset.labels), len(run.dataset.tags), vocabulary)
-    assert sizes(bare) == sizes(maker.model)
+    assert sizes(bare) == sizes(graph.bench.model)
     assert {parameter.device for parameter in bare.parameters()} == {torch.device("meta")}
 
 
 def test_a_local_encoder_has_its_own_shape(make_run: Make, tmp_path: Any, compose: Callable[..., Composed]) -> None:
-    encoder = Maker(make_run("model.hidden_layers=2"), Listener(), StopFlag()).model.encoder
+    encoder = StageGraph(make_run("model.hidden_layers=2"), Listener(), StopFlag()).bench.model.encoder
     encoder.save_pretrained(tmp_path)  # type: ignore[operator]
     config = compose("model=mbert", f"model.path={tmp_path}").config.model
     assert sizes(skeleton(config, 1, 0).encoder) == sizes(encoder)

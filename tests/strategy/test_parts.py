@@ -23,10 +23,11 @@ from xclrun.strategy.naive import Naive
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
-from xclrun.train.making import Maker, Recalled
+from xclrun.train.progress import Listener, Progress
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag, Stopped
+from xclrun.train.workbench import StoredWeights, Workbench
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -87,12 +88,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Weights]]:
     return found
 
 
-def maker(run: Run) -> Maker:
-    return Maker(run, Listener(), StopFlag())
+def graph(run: Run) -> StageGraph:
+    return StageGraph(run, Listener(), StopFlag())
 
 
 def untrained(run: Run) -> Weights:
-    return {name: tensor.clone() for name, tensor in maker(run).model.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in graph(run).bench.model.state_dict().items()}
 
 
 def after(run: Run, hop: int) -> Weights:
@@ -138,7 +139,7 @@ def test_a_hop_is_naive_s_from_the_assembled_model(
     run = do(make_run(*overrides))
     start, found, config = untrained(run), encodings(run), run.config
     for hop in run.stream.hops[2:]:
-        model = maker(run).model
+        model = graph(run).bench.model
         model.load_state_dict(assembled(after(run, hop.index - 1), start, specific))
         train = {language: found.splits[language, "train"] for language in ORDER}
         device = torch.device("cpu")
@@ -157,7 +158,7 @@ def test_a_hop_is_naive_s_from_the_assembled_model(
 
 def test_predictions_are_those_of_models_assembled_by_hand(make_run: Make, do: Do) -> None:
     run, specific = do(make_run("strategy=lang_spec_trans")), STRATEGIES["strategy=lang_spec_trans",]
-    model, config, splits = maker(run).model, run.config, encodings(run).splits
+    model, config, splits = graph(run).bench.model, run.config, encodings(run).splits
     start = untrained(run)
     evaluator = Evaluator(run.dataset, torch.device("cpu"), config.evaluate.batch_size, "fp32", config.evaluate.slot_f1)
     rows = predictions.read(run.directory.predictions(2)).to_pandas()
@@ -185,9 +186,9 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
     """On the device, the model: one body. Beside it on the CPU the first one, and the one being chosen for a while."""
     given: list[tuple[weakref.ref[Tensor], int]] = []
     peaks, models = [], []
-    tensors, predict = Recalled.tensors, Evaluator.predict
+    tensors, predict = StoredWeights.tensors, Evaluator.predict
 
-    def lending(self: Recalled, hop: int, names: Any) -> Any:
+    def lending(self: StoredWeights, hop: int, names: Any) -> Any:
         assert sum(n for ref, n in given if ref() is not None) == 0, "a body is lent while another still lives"
         found = tensors(self, hop, names)
         given.extend((weakref.ref(tensor), tensor.nbytes) for tensor in found.values())
@@ -197,14 +198,14 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
     def looking(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
         assert sum(n for ref, n in given if ref() is not None) == 0, "a body outlives its choice"
         models.append(size(model.state_dict().values()))
-        strategy = run_maker[0].strategy
+        strategy = benches[0].strategy
         assert size(strategy.initial.values()) == body
         assert strategy.held == {}
         return predict(self, model, encoded, language, split)
 
-    run_maker: list[Any] = []
-    build = Maker._untrained
-    monkeypatch.setattr(Maker, "_untrained", lambda self: (run_maker.append(self), build(self))[1])
+    benches: list[Any] = []
+    build = Workbench.untrained
+    monkeypatch.setattr(Workbench, "untrained", lambda self: (benches.append(self), build(self))[1])
     run = make_run(
         "strategy=lang_spec_trans",
         "dataset=mini",
@@ -216,8 +217,8 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
     )
     start = untrained(run)
     body = size(tensor for name, tensor in start.items() if STRATEGIES["strategy=lang_spec_trans",](name))
-    run_maker.clear()
-    monkeypatch.setattr(Recalled, "tensors", lending)
+    benches.clear()
+    monkeypatch.setattr(StoredWeights, "tensors", lending)
     monkeypatch.setattr(Evaluator, "predict", looking)
     do(run)
     # Six hops; after hop i the i languages seen are served by bodies of their own.

@@ -18,8 +18,8 @@ from xclrun.strategy import Context
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag
 
 

@@ -28,7 +28,7 @@ from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.records import record
 from xclrun.train import attention
-from xclrun.train.making import Maker
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, predicted, stored
@@ -140,10 +140,10 @@ def test_a_run_keeps_it_and_changes_nothing_else(make_run: Make, do: Do) -> None
 def test_a_run_s_summary_is_that_of_its_model(task: tuple[str, ...], make_run: Make, do: Do) -> None:
     """Recomputed sentence by sentence, from the tokenizer's own account of words and the library's attention."""
     run = do(planned(make_run, KEPT, *task))
-    maker = Maker(run, *_silent())
-    maker.weights(2)
-    encoder: Any = maker.model.eval().encoder
-    tokenizer, kept = maker.encodings.tokenizer, maker.encodings.kept
+    graph = StageGraph(run, *_silent())
+    graph.weights(2)
+    encoder: Any = graph.bench.model.eval().encoder
+    tokenizer, kept = graph.bench.encodings.tokenizer, graph.bench.encodings.kept
     shares: dict[str, list[float]] = defaultdict(list)
     for example in run.dataset.split("de", "test"):
         cut = not run.dataset.task.words
@@ -163,7 +163,7 @@ def test_a_run_s_summary_is_that_of_its_model(task: tuple[str, ...], make_run: M
 
 
 def _silent() -> tuple[Any, Any]:
-    from xclrun.train.listen import Listener
+    from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
 
     return Listener(), StopFlag()
@@ -181,9 +181,9 @@ def test_it_is_made_without_training_again(make_run: Make, do: Do, monkeypatch: 
     """By a run that comes after one that did not ask for it; and by none where it is there."""
     do(planned(make_run, *CLASSES))
     run = planned(make_run, KEPT, *CLASSES)
-    monkeypatch.setattr(Maker, "_train", None)
+    monkeypatch.setattr(StageGraph, "_train", None)
     do(run)
-    monkeypatch.setattr(Maker, "_attend", None)
+    monkeypatch.setattr(StageGraph, "_attend", None)
     run.directory.done.unlink()
     run.directory.attention.unlink()
     do(run)

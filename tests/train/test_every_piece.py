@@ -11,8 +11,8 @@ import torch
 from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.train.listen import Listener
-from xclrun.train.making import Maker
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 
@@ -26,10 +26,10 @@ def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(
     few = ("strategy=kd_logit", "order=[en,de]", "model.vocab_size=110", "dataset.max_train=8", "trainer.epochs=1")
     run = do(make_run(*few, "model.label_on=all"))
     assert make_run(*few).stages[0].train != run.stages[0].train
-    maker, names, tails = Maker(run, Listener(), StopFlag()), run.dataset.tags, 0
-    encoded, tokenizer = maker.encodings.splits["en", "test"], maker.encodings.tokenizer
-    maker.weights(2)
-    model = maker.model.eval()
+    graph, names, tails = StageGraph(run, Listener(), StopFlag()), run.dataset.tags, 0
+    encoded, tokenizer = graph.bench.encodings.splits["en", "test"], graph.bench.encodings.tokenizer
+    graph.weights(2)
+    model = graph.bench.model.eval()
     rows = [row for row in predictions.read(run.directory.predictions(2)).to_pylist() if row["language"] == "en"]
     for i, (example, row) in enumerate(zip(run.dataset.split("en", "test"), rows, strict=True)):
         words = tokenizer(list(example.tokens), is_split_into_words=True).word_ids()[1:-1]
@@ -49,7 +49,7 @@ def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(
     assert tails
     with torch.no_grad():
         model.tagger.linear.bias[-1] += 1000.0
-    found = maker.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
+    found = graph.bench.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
     assert {names[tag] for row in found for tag in row} == {"O"}
 
 

@@ -19,7 +19,7 @@ from xclrun.store.files import sha256
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.naive import Naive
 from xclrun.train import execute
-from xclrun.train.listen import Listener
+from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag, Stopped
 
 from .conftest import predicted, stored

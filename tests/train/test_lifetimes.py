@@ -16,8 +16,8 @@ from xclrun.core.errors import RunError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.strategy.er import ExperienceReplay
-from xclrun.train.listen import Listener
 from xclrun.train.loop import HopTraining
+from xclrun.train.progress import Listener
 
 
 @pytest.fixture

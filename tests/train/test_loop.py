@@ -20,8 +20,8 @@ from xclrun.run import Run
 from xclrun.strategy import Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
+from xclrun.train.progress import Listener, Progress
 
 from .conftest import copied, same
 

@@ -11,7 +11,7 @@ import pytest
 from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.train.loop import HopTraining, take_over
-from xclrun.train.making import OPTIMIZER
+from xclrun.train.stages import OPTIMIZER
 from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, same, stored

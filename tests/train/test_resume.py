@@ -14,8 +14,8 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.run import Run
 from xclrun.strategy import STRATEGIES, State, Strategy
 from xclrun.strategy.naive import Naive
-from xclrun.train.listen import Listener, Progress
 from xclrun.train.loop import HopTraining
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, predicted, same, stored

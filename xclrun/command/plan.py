@@ -65,7 +65,7 @@ def plan_runs(overrides: Sequence[str]) -> list[Run]:
     """
     from xclrun.compose.jobs import compose_command
 
-    return plan_jobs((job.config, job.resolved) for job in compose_command(overrides))
+    return plan_jobs(job.config for job in compose_command(overrides))
 
 
 def _command(overrides: Sequence[str], runs: Sequence[Run], what: str) -> str:

@@ -406,13 +406,13 @@ def typed(cfg: DictConfig) -> tuple[Config, dict[str, Any]]:
     chosen = OmegaConf.select(cfg, "hydra.runtime.choices.strategy")
     if chosen is not None and chosen not in choices()["strategy"]:
         check_name("strategy", chosen)
-        resolved["strategy_label"] = chosen
+        config.strategy_label = resolved["strategy_label"] = chosen
     return config, {str(key): value for key, value in resolved.items()}
 
 
 def _added(node: Mapping[Any, Any], instance: Any, prefix: str = "") -> Iterator[str]:
     """Yield the keys that are no fields of the schema: ``+key=value`` gets past Hydra's check."""
-    fields = {f.name for f in dataclasses.fields(instance)}
+    fields = {f.name for f in dataclasses.fields(instance) if not f.metadata.get("omegaconf_ignore")}
     for key, value in node.items():
         if key not in fields:
             yield f"{prefix}{key}"
@@ -429,7 +429,7 @@ def known_keys() -> list[str]:
             kind = f.type if isinstance(f.type, type) else _named(f.type)
             if kind is not None and dataclasses.is_dataclass(kind):
                 collect(kind, f"{prefix}{f.name}.")
-            else:
+            elif not f.metadata.get("omegaconf_ignore"):
                 found.add(prefix + f.name)
 
     collect(Config, "")

@@ -9,9 +9,11 @@ This module imports neither torch nor Hydra, so that plans and reports can use i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from math import ceil
+from typing import Any
 
 from omegaconf import II, MISSING
 
@@ -245,11 +247,25 @@ class Config:
     sweep_name: str | None = None
     paths: PathsConfig = field(default_factory=PathsConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    # No key: the name of a strategy's YAML of the user's own, which stands for the strategy's in ids and tables.
+    strategy_label: str | None = field(default=None, metadata={"omegaconf_ignore": True})
 
     @property
     def from_source(self) -> str | None:
         """The source of few-shot transfer; None for ``source=none``."""
         return None if self.source == "none" else self.source
+
+
+def plain(node: Any) -> Any:
+    """Return a config as nested dicts and lists of plain values, enums by name: what is hashed, frozen and logged."""
+    if is_dataclass(node):
+        pairs = {f.name: getattr(node, f.name) for f in fields(node)}
+        return {key: plain(value) for key, value in pairs.items() if (key, value) != ("strategy_label", None)}
+    if isinstance(node, Mapping):
+        return {key: plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [plain(value) for value in node]
+    return node.name if isinstance(node, Enum) else node
 
 
 SCHEMAS: dict[str, type] = {

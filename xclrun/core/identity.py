@@ -110,13 +110,6 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return keep(config, "")
 
 
-def trainer_of(config: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
-    """Return the part of a resolved config that says how a hop is trained."""
-    protocol = config.get("protocol")
-    trainer: Mapping[str, Any] = config["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
-    return trainer
-
-
 class Signed(Protocol):
     """What a plan needs to know of a strategy (see `xclrun.strategy.base.Strategy`)."""
 
@@ -243,7 +236,8 @@ def hands_on(hop: Hop, stream: Stream) -> bool:
 
 def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
     """Return what of a hop's trainer can change what it leaves behind."""
-    trainer = trainer_of(known, hop)
+    protocol = known.get("protocol")
+    trainer: Mapping[str, Any] = known["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
     # Of a language that is learnt alone, no optimiser goes on anywhere.
     return trainer if hands_on(hop, stream) else {k: v for k, v in trainer.items() if k != "optimizer_state"}
 

@@ -15,7 +15,7 @@ from xclrun.core.stream import Hop
 from xclrun.core.terminal import about, duration, if_slow, line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.store.files import read_json
-from xclrun.train.listen import Listener, Progress
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import Stopped
 
 if TYPE_CHECKING:

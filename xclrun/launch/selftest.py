@@ -71,13 +71,13 @@ def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     if make(composed.config.strategy).unfit(INTENT_SLOTS) is not None:
         # The same sentences, of which the intents alone are learnt.
         [composed] = compose_command([*given, f"dataset.task={SEQUENCE_CLASS.name}"])
-    return plan_run(composed.config, composed.resolved)
+    return plan_run(composed.config)
 
 
 def do(run: Run) -> None:
     """Do a run, silently."""
     from xclrun.train.execute import execute
-    from xclrun.train.listen import Listener
+    from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
 
     execute(run, Listener(), StopFlag())

@@ -143,7 +143,7 @@ def plan_sweep(composed: Sequence[Composed]) -> Sweep:
     """
     if len(places := {job.config.paths.outputs for job in composed}) > 1:
         raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
-    runs = plan_jobs((job.config, job.resolved) for job in composed)
+    runs = plan_jobs(job.config for job in composed)
     if len(names := {job.config.sweep_name for job in composed}) > 1:
         raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: the runs of one command share one name")
     named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}

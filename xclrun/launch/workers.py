@@ -23,7 +23,7 @@ from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run
 from xclrun.store.files import atomic_write
 from xclrun.tracking.mirror import BackgroundMirror
-from xclrun.train.listen import Listener, Progress
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import SIGNALS, Stopped
 
 
@@ -83,7 +83,7 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
 def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
     """Do one run; return whether it has ended, well or not: False where it has to wait for another process."""
     from xclrun.train.execute import Busy, execute
-    from xclrun.train.listen import Listeners
+    from xclrun.train.progress import Listeners
     from xclrun.train.stop import stop_on_signals
 
     try:

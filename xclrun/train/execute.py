@@ -23,9 +23,9 @@ from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
-from xclrun.train.listen import Listener
-from xclrun.train.making import Busy, Maker, made_here
 from xclrun.train.points import FILE as POINTS
+from xclrun.train.progress import Listener
+from xclrun.train.stages import Busy, StageGraph, made_here
 from xclrun.train.stop import StopFlag, Stopped
 
 __all__ = ["Busy", "execute", "make_stages"]
@@ -79,10 +79,10 @@ def make_stages(run: Run, hops: Sequence[int], listener: Listener, stop: StopFla
         Stopped: a signal asked for it; a checkpoint was saved.
     """
     _set_threads(run)
-    maker = Maker(run, listener, stop)
+    graph = StageGraph(run, listener, stop)
     for hop in hops:
-        maker.evaluation(run.stages[hop])
-        maker.attention(run.stages[hop])
+        graph.evaluation(run.stages[hop])
+        graph.attention(run.stages[hop])
     stop.check()
 
 
@@ -95,8 +95,8 @@ class _Execution:
 
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool) -> None:
         self.run, self.listener, self.directory = run, listener, run.directory
-        self.maker = Maker(run, listener, stop, patient)
-        self.manifest = _manifest(run, self.maker.strategy.identified())
+        self.graph = StageGraph(run, listener, stop, patient)
+        self.manifest = _manifest(run, self.graph.strategy.identified())
 
     def run_all(self) -> None:
         directory, started = self.directory, time.monotonic()
@@ -141,11 +141,11 @@ class _Execution:
 
     def _hop(self, stage: Stage) -> Scores:
         hop = stage.hop
-        folder, facts = self.maker.evaluation(stage)
-        shared = hop.index > 0 and self.maker.trained_by(stage) != self.run.id
+        folder, facts = self.graph.evaluation(stage)
+        shared = hop.index > 0 and self.graph.trained_by(stage) != self.run.id
         rows = predictions.read(folder / "predictions.parquet")
         predictions.write(self.directory.predictions(hop.index), rows, run_id=self.run.id, hop=hop.index)
-        self.maker.attention(stage)
+        self.graph.attention(stage)
         if (folder / POINTS).is_file():
             rows = predictions.read(folder / POINTS)
             predictions.write(self.directory.points(hop.index), rows, run_id=self.run.id, hop=hop.index)
@@ -163,12 +163,12 @@ class _Execution:
         )
         # The state after a hop may be made only when the next one begins.
         for entry, earlier in zip(self.manifest["stages"], self.run.stages, strict=False):
-            entry["kept"] = self.maker.footprint(earlier)
+            entry["kept"] = self.graph.footprint(earlier)
         if "parameters" in facts:
-            counted = count(facts["parameters"], self.maker.strategy, self.run.stream)
+            counted = count(facts["parameters"], self.graph.strategy, self.run.stream)
             self.manifest["parameters"] = counted.to_json()
             self.manifest["vocabulary"] = facts["vocabulary"]
-        self.manifest["data"] |= self.maker.cut
+        self.manifest["data"] |= self.graph.bench.cut
         self.directory.write_manifest(self.manifest)
         self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=facts["scores"])
         self.listener.hop_ended(self.run, hop, facts["scores"], shared)
@@ -192,7 +192,7 @@ class _Execution:
         """Put the summaries of attention after all hops into one file, where they are asked for."""
         import pyarrow as pa
 
-        folders = [(stage.hop.index, self.maker.attention(stage)) for stage in self.run.stages]
+        folders = [(stage.hop.index, self.graph.attention(stage)) for stage in self.run.stages]
         tables = [attention.of_hop(predictions.read(folder / attention.FILE), hop) for hop, folder in folders if folder]
         if tables:
             predictions.write(self.directory.attention, pa.concat_tables(tables))

@@ -23,10 +23,10 @@ from xclrun.data.encode import Batch, Encoded, concat, epoch_batches
 from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator, selection_score
-from xclrun.train.listen import Listener, Progress
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast
+from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag
 
 

@@ -1,8 +1,8 @@
-"""What a run tells while it goes: the loop and `execute` call a `Listener`; files, terminals and logs are listeners."""
+"""The progress of a run: the loop and `execute` report it to a `Listener`; terminals, files and logs are listeners."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,39 +56,19 @@ class Listener:
 
 
 class Listeners(Listener):
-    """Passes on to several listeners, in order."""
+    """Passes everything on to several listeners, in order."""
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self.listeners = listeners
 
-    def run_started(self, run: Run) -> None:
-        for listener in self.listeners:
-            listener.run_started(run)
 
-    def hop_started(self, run: Run, hop: Hop) -> None:
+def _passed_on(hook: str) -> Callable[..., None]:
+    def call(self: Listeners, *given: Any) -> None:
         for listener in self.listeners:
-            listener.hop_started(run, hop)
+            getattr(listener, hook)(*given)
 
-    def noted(self, text: str) -> None:
-        for listener in self.listeners:
-            listener.noted(text)
+    return call
 
-    def stepped(self, progress: Progress) -> None:
-        for listener in self.listeners:
-            listener.stepped(progress)
 
-    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
-        for listener in self.listeners:
-            listener.epoch_ended(progress, facts)
-
-    def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
-        for listener in self.listeners:
-            listener.hop_ended(run, hop, scores, shared)
-
-    def run_ended(self, run: Run, seconds: float) -> None:
-        for listener in self.listeners:
-            listener.run_ended(run, seconds)
-
-    def run_failed(self, run: Run, error: BaseException) -> None:
-        for listener in self.listeners:
-            listener.run_failed(run, error)
+for _hook in [name for name in vars(Listener) if not name.startswith("_")]:
+    setattr(Listeners, _hook, _passed_on(_hook))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.train.listen import Listener, Listeners
+from xclrun.train.progress import Listener, Listeners
 
 HOOKS = [name for name, _ in inspect.getmembers(Listener, inspect.isfunction) if not name.startswith("_")]
 

@@ -1,0 +1,340 @@
+"""The stages of a run: what each depends on, where it lies in the store, and how it is made where it is missing.
+
+Every hop has up to four: trained weights, the strategy's state, predictions, what [CLS] attends to. A stage is found in
+the store, or made on the run's workbench under its lease, so that processes that need the same one at the same time
+make it once; what it depends on comes first, so that no lease is held while another is waited for. Nothing is loaded
+that is not needed: a run whose evaluations are all in the store never builds a model.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from xclrun.config.schema import OptimizerState, Selection
+from xclrun.core.identity import Stage, encoder_hop
+from xclrun.core.stream import Hop
+from xclrun.core.version import code_version
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.store.files import read_json, write_json
+from xclrun.store.tensors import load_tensors, save_tensors
+from xclrun.strategy import State
+from xclrun.strategy.shared.parameters import sizes
+from xclrun.train import attention
+from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.features import load_features, save_features
+from xclrun.train.loop import take_over
+from xclrun.train.points import FILE as POINTS
+from xclrun.train.progress import Listener
+from xclrun.train.stop import StopFlag
+from xclrun.train.workbench import Split, Trained, Workbench
+
+# The state of the optimiser after a hop, beside its weights, where later hops take it up.
+OPTIMIZER = "optimizer.safetensors"
+
+# Seconds between two looks at what another process is making.
+POLL = 0.5
+
+# What an untrained model has done.
+UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds": 0.0, "epochs": []}
+
+
+class Busy(Exception):
+    """Another process is making what is needed; something else can be done first."""
+
+
+def made_here() -> dict[str, Any]:
+    """Return who makes something here: host, process, version of the code."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "code_version": code_version()}
+
+
+class StageGraph:
+    """The stages of one run, found or made.
+
+    Args:
+        run: what to do.
+        listener: hears progress.
+        stop: is set when the run should stop.
+        patient: wait for what another process is making; otherwise raise `Busy`.
+
+    Attributes:
+        bench: does the work; asked for here alone.
+        trained_here: the hops that this process has trained.
+    """
+
+    def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
+        self.run, self.listener, self.stop, self.patient = run, listener, stop, patient
+        self.store = replace(run.store, tell=listener.noted)
+        self.bench = Workbench(run, self.store, listener, stop)
+        self.strategy = self.bench.strategy
+        self.trained_here: set[int] = set()
+        self._checked: set[str] = set()
+
+    # What a run asks for.
+
+    def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
+        """Return folder and facts of a hop's evaluation.
+
+        The facts hold its scores and the counters of its training, so that they outlive the weights.
+        """
+        if not self.store.has(stage.evaluation):
+            self._prepare_evaluation(stage.hop)
+        folder = self._find_or_make(stage.evaluation, lambda: self._evaluate(stage))
+        return folder, self.store.facts(stage.evaluation)
+
+    def attention(self, stage: Stage) -> Path | None:
+        """Return the folder of what [CLS] attends to after a hop; None where that is not asked for.
+
+        Raises:
+            UsageError: the encoder is of another family than BERT's.
+        """
+        if (key := stage.attention) is None:
+            return None
+        if not self.store.has(key):
+            self._bring(stage.hop)
+        return self._find_or_make(key, lambda: self._attend(stage.hop, key))
+
+    def trained_by(self, stage: Stage) -> str:
+        """Return the id of the run that has trained a hop which is in the store, now or in an earlier attempt."""
+        if stage.hop.index in self.trained_here:
+            return self.run.id
+        # The evaluation outlives the weights; who trained also evaluated, as a rule.
+        return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
+
+    def footprint(self, stage: Stage) -> Mapping[str, float] | None:
+        """Return what the strategy keeps after a hop, and the ``seconds`` that it took to make that.
+
+        None where the store has no state of it (yet, or any more).
+        """
+        if stage.state is None:
+            return {**self.bench.fresh_footprint, "seconds": 0.0}
+        try:
+            found: Mapping[str, float] | None = self.store.facts(stage.state).get("footprint")
+        except (OSError, ValueError, AttributeError):
+            return None
+        return found
+
+    # Finding and making.
+
+    def _find_or_make(self, key: str, make: Callable[[], None]) -> Path:
+        """Return the folder of a stage: found in the store, made here, or made by another process meanwhile.
+
+        Raises:
+            Busy: another process is making it, and this one is not patient.
+        """
+        said = False
+        while True:
+            if (folder := self.store.get(key)) is not None:
+                return folder
+            lease = self.store.lease(key)
+            if (mine := lease.try_acquire()) is not None:
+                with lease.held(mine):
+                    if (folder := self.store.get(key)) is None:
+                        make()
+                        folder = self.store.path(key)
+                return folder
+            if (owner := lease.owner()) is not None:
+                if not self.patient:
+                    raise Busy(str(owner))
+                if not said:
+                    self.listener.noted(f"waiting for a stage that {owner} is making")
+                    said = True
+            self.stop.check()
+            time.sleep(POLL)
+
+    def _put(self, key: str, kind: str, facts: Mapping[str, Any], fill: Callable[[Path], None]) -> None:
+        self.store.put(key, {"kind": kind, "run": self.run.id, **made_here(), **facts}, fill)
+
+    # What has to be there before.
+
+    def _bring(self, hop: Hop) -> None:
+        """Bring model and strategy to where they are when a hop is evaluated."""
+        self._need_weights(self.strategy.recalled(hop))
+        self.weights(hop.index)
+        self.state(hop.index)
+
+    def _prepare_evaluation(self, hop: Hop) -> None:
+        self._bring(hop)
+        self._need_features(hop, [(language, "test") for language in self.run.stream.languages])
+
+    def prepare_training(self, hop: Hop) -> None:
+        """Bring model and strategy to where the training of ``hop`` starts, with all in the store that it relies on."""
+        needed = set(self.strategy.relied_on(hop))
+        if self.run.config.evaluate.every_examples is not None:
+            # Evaluation inside the hop serves languages that were learnt before.
+            needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
+        if self._takes_up_optimizer(hop):
+            # Not only its weights, which the model may have already.
+            needed.add(hop.parent)
+        self._need_weights(sorted(needed))
+        self.state(hop.parent)
+        self.weights(hop.parent)
+        own = [(language, "train") for language in hop.train] + [(language, "dev") for language in hop.select]
+        self._need_features(hop, [*own, *self.bench.point_splits()])
+
+    def _need_weights(self, hops: Iterable[int]) -> None:
+        """See to it that the weights after some hops, which the strategy will ask for, lie in the store, whole."""
+        for index in hops:
+            stage = self.run.stages[index]
+            if not self.store.has(stage.train):
+                self.prepare_training(stage.hop)
+            elif stage.train in self._checked:
+                continue
+            self._find_or_make(stage.train, lambda stage=stage: self._train(stage))  # type: ignore[misc]
+            self._checked.add(stage.train)
+
+    def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
+        """See to it that the workbench has the features of splits, where the hop keeps the encoder.
+
+        The model must have that encoder, for those that have to be made.
+        """
+        for split in splits:
+            key = self.bench.features_key(hop, split)
+            if key is not None and key not in self.bench.features:
+                folder = self._find_or_make(key, lambda split=split, key=key: self._make_features(hop, split, key))  # type: ignore[misc]
+                self.bench.features[key] = load_features(folder, self.bench.encodings.splits[split])
+
+    def weights(self, index: int) -> None:
+        """Give the model the weights after hop ``index``: built, read from the store, or trained."""
+        if self.bench.weights_of == index:
+            return
+        if index == 0:
+            self.bench.model = self.bench.untrained()
+        else:
+            stage = self.run.stages[index]
+            if not self.store.has(stage.train):
+                self.prepare_training(stage.hop)
+            folder = self._find_or_make(stage.train, lambda: self._train(stage))
+            if self.bench.weights_of != index:
+                if self.strategy.keeps_encoder(stage.hop):
+                    self.weights(stage.hop.parent)
+                take_over(self.bench.model, load_tensors(folder / "weights.safetensors"))
+        self.bench.weights_of = index
+
+    def state(self, index: int) -> None:
+        """Bring the strategy to its state after hop ``index``: fresh, read from the store, or computed."""
+        if self.bench.state_of == index:
+            return
+        hop, key = self.run.stages[index].hop, self.run.stages[index].state
+        if index == 0 or key is None:
+            self.bench.set_state(None)
+        else:
+            if not self.store.has(key):
+                self.weights(index)
+                self.state(hop.parent)
+            folder = self._find_or_make(key, lambda: self._end_hop(hop, key))
+            if self.bench.state_of != index:
+                path = folder / "state.safetensors"
+                tensors = load_tensors(path) if path.is_file() else {}
+                self.bench.set_state(State(read_json(folder / "facts.json"), tensors))
+        self.bench.state_of = index
+
+    def _takes_up_optimizer(self, hop: Hop) -> bool:
+        """Whether the optimiser of a hop goes on from where its parent's was."""
+        return hop.parent > 0 and self.run.trainer(hop).optimizer_state is OptimizerState.kept
+
+    # Making, under a lease.
+
+    def _train(self, stage: Stage) -> None:
+        hop = stage.hop
+        self.prepare_training(hop)
+        self.stop.check()
+        self.listener.hop_started(self.run, hop)
+        checkpoints = Checkpoints(self.store.checkpoints(stage.train), self.listener.noted)
+        if self._begun_before and not self.trained_here and not checkpoints.folder.is_dir():
+            self.listener.noted(f"goes on at hop {hop.index} {hop.name}, from its beginning")
+        parent = self.store.path(self.run.stages[hop.parent].train)
+        trained = self.bench.train(hop, checkpoints, parent / OPTIMIZER if self._takes_up_optimizer(hop) else None)
+        cost = self.run.cost(hop) | {"device": self.bench.device.type}
+        facts = {"hop": hop.name, "depth": hop.depth, "cost": cost, "training": trained.counters}
+        self._put(stage.train, "train", facts, lambda folder: _save(trained, folder))
+        checkpoints.clear()
+        self.trained_here.add(hop.index)
+        self.bench.weights_of = hop.index
+
+    @cached_property
+    def _begun_before(self) -> bool:
+        """Whether an earlier attempt at the run has trained a hop."""
+        return any(
+            self.store.has(s.train) and self.trained_by(s) == self.run.id for s in self.run.stages if s.hop.index
+        )
+
+    def _end_hop(self, hop: Hop, key: str) -> None:
+        self.weights(hop.index)
+        self.state(hop.parent)
+        self._need_features(hop, [(language, "train") for language in hop.train])
+        footprint, state = self.bench.end_hop(hop), self.strategy.state_dict()
+
+        def fill(folder: Path) -> None:
+            write_json(folder / "facts.json", state.facts)
+            if state.tensors:
+                save_tensors(folder / "state.safetensors", state.tensors)
+
+        self._put(key, "state", {"hop": hop.name, "footprint": footprint}, fill)
+        self.bench.state_of = hop.index
+
+    def _make_features(self, hop: Hop, split: Split, key: str) -> None:
+        found = self.bench.with_features(split)
+        name = f"{encoder_hop(hop, self.run.stream, self.strategy).name}: {'/'.join(split)}"
+        self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, found))
+
+    def _evaluate(self, stage: Stage) -> None:
+        hop = stage.hop
+        self._prepare_evaluation(hop)
+        columns: dict[str, list[Any]] = {}
+        scores: dict[str, dict[str, float]] = {}
+        for language, rows in self.bench.predictions(hop):
+            scores[language] = self.bench.evaluator.scores(rows)
+            for name, values in rows.items():
+                columns.setdefault(name, []).extend(values)
+        training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
+        n, point = len(columns["split"]), self._selected(hop, training)
+        # The hop is the run's, not the stage's: it is set when a run takes the rows over.
+        columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
+        table = predictions.table(columns)
+        facts = {"scores": scores, "training": training}
+        if hop.index == 0:
+            # Every run reads this first, and then knows its parameters without building a model.
+            model = self.bench.model
+            encoder: Any = model.encoder
+            facts["parameters"] = sizes(model)
+            facts["vocabulary"] = {"encoder": model.vocabulary, "kept": encoder.config.vocab_size}
+        points = self.store.path(stage.train) / POINTS
+
+        def fill(folder: Path) -> None:
+            predictions.write(folder / "predictions.parquet", table)
+            # They outlive the weights, as the counters do.
+            if points.is_file():
+                shutil.copyfile(points, folder / POINTS)
+
+        self._put(stage.evaluation, "evaluation", facts, fill)
+
+    def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts of the epoch whose weights a hop's training gave."""
+        if not training["epochs"]:
+            return {"step": 0, "examples": 0}
+        best = self.run.trainer(hop).selection is Selection.best
+        return training["epochs"][training["best_epoch"] - 1 if best else -1]
+
+    def _attend(self, hop: Hop, key: str) -> None:
+        self._bring(hop)
+        rows = self.bench.attention(hop)
+        facts = {"hop": hop.name}
+        self._put(key, "attention", facts, lambda folder: predictions.write(folder / attention.FILE, rows))
+
+
+def _save(trained: Trained, folder: Path) -> None:
+    """Write what a training gave into a folder of the store."""
+    save_tensors(folder / "weights.safetensors", trained.weights)
+    if trained.optimizer is not None:
+        save_tensors(folder / OPTIMIZER, trained.optimizer)
+    if trained.points is not None:
+        predictions.write(folder / POINTS, trained.points)

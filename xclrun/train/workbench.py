@@ -1,0 +1,276 @@
+"""The workbench of a run: its model, strategy and sentences, and what is done with them.
+
+A method here does one thing (train a hop, predict after it, …) with the model and the strategy as they are. Which hop
+they must be at before, and where the results are kept, `xclrun.train.stages` knows, which calls them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from xclrun.config.schema import OptimizerState
+from xclrun.core.identity import Stage, derive, encoder_hop, hands_on
+from xclrun.core.stream import Hop
+from xclrun.data.encode import Encoded, outputs, word_numbers
+from xclrun.model.network import Model, build
+from xclrun.run import Run
+from xclrun.store.stages import StageStore
+from xclrun.store.tensors import load_tensors
+from xclrun.strategy import Context, State
+from xclrun.train import attention
+from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.encodings import Encodings, encodings, kept_cut
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.features import features_key, with_features
+from xclrun.train.loop import HopTraining, trained_tensors
+from xclrun.train.optimize import state_by_name
+from xclrun.train.points import SPLITS, Points
+from xclrun.train.precision import choose_device
+from xclrun.train.progress import Listener
+from xclrun.train.stop import StopFlag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# A split of a language: (language, ``train``, ``dev`` or ``test``).
+Split = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """The strategy's `Library`: weights after earlier hops, from the store.
+
+    It does not know the workbench, which holds the strategy: the strategy must not hold the workbench.
+    """
+
+    store: StageStore
+    stages: Sequence[Stage]
+
+    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
+        """Return some of the weights after a hop."""
+        return load_tensors(self.store.path(self.stages[hop].train) / "weights.safetensors", names)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the training of a hop gave.
+
+    Attributes:
+        counters: what was done (`xclrun.train.loop.Position`, as a dict).
+        weights: name → tensor; without the encoder where the hop kept it, since the parent's weights have it.
+        optimizer: its state by name, where a later hop can take it up.
+        points: predictions at the evaluation points inside the hop, if any were asked for.
+    """
+
+    counters: dict[str, Any]
+    weights: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor] | None
+    points: pa.Table | None
+
+
+class Workbench:
+    """Model and strategy of one run, with its sentences.
+
+    Args:
+        run: what to do.
+        store: where the weights of earlier hops lie.
+        listener: hears progress.
+        stop: is set when the run should stop.
+
+    Attributes:
+        weights_of: the hop whose weights the model has; None: those of no hop, as inside a training.
+        state_of: the hop after which the strategy's state is as it is now; None: of none.
+        features: key in the store → sentences with what a frozen encoder makes of them.
+    """
+
+    def __init__(self, run: Run, store: StageStore, listener: Listener, stop: StopFlag) -> None:
+        self.run, self.store, self.listener, self.stop = run, store, listener, stop
+        self.device = choose_device(run.config.runtime.device, run.config.trainer.precision)
+        self.strategy = run.strategy()
+        self.fresh_state, self.fresh_footprint = self.strategy.state_dict(), self.strategy.footprint()
+        self.weights_of: int | None = None
+        self.state_of: int | None = 0
+        self.features: dict[str, Encoded] = {}
+
+    # What is only made where something has to be computed.
+
+    @cached_property
+    def encodings(self) -> Encodings:
+        return encodings(self.run, self.listener.noted)
+
+    @cached_property
+    def model(self) -> Model:
+        return self.untrained()
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        config = self.run.config
+        size, precision = config.evaluate.batch_size, config.trainer.precision.value
+        return Evaluator(self.run.dataset, self.device, size, precision, config.evaluate.slot_f1)
+
+    @cached_property
+    def cut(self) -> dict[str, dict[str, int]]:
+        """What the length limit cuts (see `Encodings.cut`)."""
+        if "encodings" not in self.__dict__ and (kept := kept_cut(self.run, self.listener.noted)) is not None:
+            return kept
+        return self.encodings.cut(self.run.dataset.task)
+
+    def untrained(self) -> Model:
+        """Return a new model as before any fine-tuning, prepared by the strategy."""
+        dataset, config = self.run.dataset, self.run.config
+        tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
+        sizes_of_heads = len(dataset.labels), outputs(dataset.tags, config.model.label_on)
+        model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.task)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(config.seed, "strategy"))
+            self.strategy.prepare(model, self.run.stream, StoredWeights(self.store, self.run.stages))
+        return model.to(self.device)
+
+    # Sentences.
+
+    def features_key(self, hop: Hop, split: Split) -> str | None:
+        """Return under which key of the store the features of a split lie that a hop learns from.
+
+        None where it learns from word pieces: it does not keep the encoder.
+        """
+        if not self.strategy.keeps_encoder(hop):
+            return None
+        trained = self.run.stages[encoder_hop(hop, self.run.stream, self.strategy).index].train
+        return features_key(trained, self.run.dataset.fingerprints[split], self.run.config.trainer.precision.value)
+
+    def with_features(self, split: Split) -> Encoded:
+        """Return a split with what the encoder makes of it, as it is now."""
+        precision = self.run.config.trainer.precision.value
+        return with_features(self.model, self.encodings.splits[split], self.device, precision)
+
+    def sentences(self, hop: Hop, language: str, split: str) -> Encoded:
+        """Return an encoded split as a hop learns from it and is evaluated on it; its features must be here."""
+        key = self.features_key(hop, (language, split))
+        return self.encodings.splits[language, split] if key is None else self.features[key]
+
+    def point_splits(self) -> list[Split]:
+        """Return the splits that are evaluated inside a hop; none where that is not asked for."""
+        if self.run.config.evaluate.every_examples is None:
+            return []
+        return [(language, split) for language in self.run.stream.languages for split in SPLITS]
+
+    def context(self, hop: Hop) -> Context:
+        """Return what the strategy's hooks may use in a hop."""
+        trainer = self.run.trainer(hop)
+        train = {language: self.encodings.splits[language, "train"] for language in self.run.stream.languages}
+        train |= {language: self.sentences(hop, language, "train") for language in hop.train}
+        return Context(
+            model=self.model,
+            hop=hop,
+            stream=self.run.stream,
+            train=train,
+            device=self.device,
+            seed=self.run.config.seed,
+            batch_size=trainer.batch(sum(len(train[language]) for language in hop.train)),
+            precision=trainer.precision.value,
+        )
+
+    # What is done in a hop.
+
+    def train(self, hop: Hop, checkpoints: Checkpoints, optimizer: Path | None) -> Trained:
+        """Train a hop, from the model and the strategy's state after its parent.
+
+        Args:
+            checkpoints: of this training, which goes on from the newest.
+            optimizer: file of the state of the parent's optimiser, where this hop's goes on from there.
+        """
+        context, trainer, every = self.context(hop), self.run.trainer(hop), self.run.config.evaluate.every_examples
+        # From here on the model is between hops: an interruption must not let it pass for either.
+        self.weights_of = None
+        inherited = self._begin(context, optimizer)
+        dev = {language: self.sentences(hop, language, "dev") for language in hop.select}
+        points = None
+        if every is not None:
+            splits = {split: self.sentences(hop, *split) for split in self.point_splits()}
+            points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder, checkpoints.tell)
+        training = HopTraining(
+            context,
+            self.strategy,
+            trainer,
+            self.evaluator,
+            dev,
+            checkpoints,
+            self.listener,
+            self.stop,
+            points,
+            inherited,
+        )
+        counters = training.run()
+        hands_over = trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream)
+        return Trained(
+            counters,
+            trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict(),
+            # After the last update, whichever epoch's weights were selected: one Adam goes through all hops.
+            state_by_name(training.optimizer, self.model) if hands_over else None,
+            None if points is None else points.table(counters["points"]),
+        )
+
+    def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
+        """Begin a hop; return of the parent's optimiser's state what this hop's takes up.
+
+        What the hop starts anew (heads that are reset, a language's own parts) has an optimiser's state of its own.
+        """
+        if optimizer is None:
+            self.strategy.begin_hop(context)
+            return {}
+        before = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        self.strategy.begin_hop(context)
+        goes_on = {
+            name
+            for name, parameter in self.model.named_parameters()
+            if not self.strategy.language_specific(name) and torch.equal(parameter, before[name])
+        }
+        return {key: tensor for key, tensor in load_tensors(optimizer).items() if key.rpartition("/")[0] in goes_on}
+
+    def end_hop(self, hop: Hop) -> dict[str, float]:
+        """Bring the strategy to its state after a trained hop; return its footprint and the seconds it took."""
+        self.state_of, began = None, time.monotonic()
+        self.strategy.end_hop(self.context(hop))
+        return {**self.strategy.footprint(), "seconds": time.monotonic() - began}
+
+    def set_state(self, state: State | None) -> None:
+        """Give the strategy a state that it had; None: that before any hop."""
+        self.strategy.load_state_dict(self.fresh_state if state is None else state)
+
+    def predictions(self, hop: Hop) -> Iterator[tuple[str, dict[str, list[Any]]]]:
+        """Yield the prediction rows of each language's test split after a hop, by column."""
+        for language in self._served(hop):
+            yield language, self.evaluator.predict(self.model, self.sentences(hop, language, "test"), language, "test")
+
+    def attention(self, hop: Hop) -> pa.Table:
+        """Return what [CLS] attends to in the test splits after a hop (see `xclrun.train.attention`)."""
+        config, dataset, summaries = self.run.config, self.run.dataset, {}
+        for language in self._served(hop):
+            examples, encoded = dataset.split(language, "test"), self.encodings.splits[language, "test"]
+            tokenizer, whole = self.encodings.tokenizer, dataset.task.words
+            numbers = word_numbers(examples, tokenizer, config.model.max_length, whole)
+            shares = attention.of_pieces(self.model, encoded, self.device, config.trainer.precision.value)
+            summaries[language] = attention.by_word(shares, numbers, examples)
+        return attention.table(summaries)
+
+    def _served(self, hop: Hop) -> Iterator[str]:
+        """Yield the languages that are evaluated after a hop, each with the model having the parts that serve it.
+
+        Sorted: what runs share is the same whichever run's order made it.
+        """
+        seen = [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
+        if self.strategy.serving_signature(hop):
+            # Choosing parts changes the model, so that what is needed next is read anew.
+            self.weights_of = None
+        for language in sorted(self.run.stream.languages):
+            self.stop.check()
+            self.strategy.for_language(language, seen)
+            yield language
