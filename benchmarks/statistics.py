@@ -88,7 +88,7 @@ class World:
                 M[..., order, at] = of[..., -1]
         found = {
             "F": metrics.forgetting(R), "T": metrics.transfer(R, M),
-            "T0": metrics.zero_shot_transfer(R), "FP": metrics.final_performance(R),
+            "T0": metrics.zero_shot_transfer(R), "FP": R[..., -1, :].mean(axis=-1),
         }  # fmt: skip
         return {name: values.mean(axis=-1) for name, values in found.items()}
 

@@ -86,7 +86,11 @@ def test_every_metric_and_measure_is_defined() -> None:
         assert metrics[metric.name][0] == metric.short
         task, _, tags_are = metrics[metric.name][1].replace("`", "").partition(", tags_are=")
         assert metric in task_of(task, tags_are or "spans").metrics(tagged=True)
-    assert list(rows("metrics.md", "From the score matrix")) == list(MEASURES)
+    measures = rows("metrics.md", "From the score matrix")
+    assert list(measures) == list(MEASURES)
+    for name, one in MEASURES.items():
+        title, _, better, source = (cell.strip(" |") for cell in measures[name])
+        assert (title, better == "higher", source) == (one.title, one.higher_is_better, one.source), name
 
 
 def test_the_glossary_has_each_word_once() -> None:

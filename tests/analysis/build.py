@@ -7,19 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.analysis.measures import EXAMPLE
 from xclrun.analysis.record import STREAMS, RunRecord
 
-# The matrix that the hand-worked tests use: N = 3, rows are hops 0…3. Hop 0 is best on the first language and hop 1 is
-# better on the second language than hop 2, which learns it: definitions that differ give different numbers.
-R = np.array(
-    [
-        [0.90, 0.20, 0.30],
-        [0.80, 0.60, 0.40],
-        [0.70, 0.50, 0.60],
-        [0.75, 0.55, 0.85],
-    ]
-)
-M = np.array([0.80, 0.45, 0.75])
+# The matrix and the references of the tests that are worked by hand.
+R, M = EXAMPLE
 
 
 def record(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from xclrun.analysis import metrics
-from xclrun.analysis.measures import _NEEDS
+from xclrun.analysis.measures import EXAMPLE, MEASURES, Measure, Scores
 
-from .build import M, R
+from .build import M, R, record
 
 NAN = np.nan
+
+
+def value(one: Measure, scores: Any, reference: Any) -> Any:
+    """The value of a measure of a run that learns in sequence."""
+    scores, reference = np.asarray(scores, dtype=float), np.asarray(reference, dtype=float)
+    languages = [f"l{j}" for j in range(scores.shape[-1])]
+    return one.formula(Scores(scores, reference, record(languages=languages), "intent_accuracy"))
 
 
 @st.composite
@@ -23,16 +32,8 @@ def matrices(draw: st.DrawFn, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
     return draw(arrays(float, (n + 1, n), elements=unit)), draw(arrays(float, n, elements=unit))
 
 
-AGGREGATES = {
-    "F": lambda scores, reference: metrics.forgetting(scores),
-    "T": metrics.transfer,
-    "T0": lambda scores, reference: metrics.zero_shot_transfer(scores),
-    "FP": lambda scores, reference: metrics.final_performance(scores),
-    "BWT": lambda scores, reference: metrics.backward_transfer(scores),
-    "I": metrics.intransigence,
-    "FP_std": lambda scores, reference: metrics.final_std(scores),
-    "FP_min": lambda scores, reference: metrics.final_min(scores),
-}
+# Those of the registry that are computed from matrices.
+AGGREGATES = {name: partial(value, one) for name, one in MEASURES.items() if one.example is not None}
 
 
 # --- known answers: the 3 × 3 matrix of build.py, worked by hand ---
@@ -83,18 +84,12 @@ def test_generalisation_refuses_a_distance_that_does_not_exist(distance: int) ->
         metrics.generalisation(R, distance)
 
 
-def test_final_performance() -> None:
-    # FP = (.75 + .55 + .85) / 3 = 2.15 / 3; variance = (.03333² + .16667² + .13333²) / 3 = .0466667 / 3
-    assert metrics.final_performance(R) == pytest.approx(2.15 / 3)
-    assert metrics.final_std(R) == pytest.approx(np.sqrt(0.14 / 9))
-    assert metrics.final_min(R) == 0.55
-
-
-def test_backward_transfer_and_ll_forgetting() -> None:
-    # BWT: hop 2: .70 − .80 = −.10; hop 3: ((.75 − .80) + (.55 − .50)) / 2 = 0; mean −.05
-    assert metrics.backward_transfer(R) == pytest.approx(-0.05)
-    # LL F_3 = ((max(.80, .70) − .75) + (max(.60, .50) − .55)) / 2 = .05
-    assert metrics.ll_forgetting(R) == pytest.approx(0.05)
+@pytest.mark.parametrize("name", MEASURES)
+def test_the_value_of_every_measure_for_the_worked_example(name: str) -> None:
+    one = MEASURES[name]
+    assert one.example is None or value(one, *EXAMPLE) == pytest.approx(one.example, abs=1e-12)
+    # Each has a known answer, or what a matrix alone lacks.
+    assert (one.example is None) == (not one.needs(3).any()) == bool(one.otherwise)
 
 
 def test_learnt_scores() -> None:
@@ -105,7 +100,7 @@ def test_one_language_has_no_second_hop() -> None:
     one, alone = np.array([[0.1], [0.9]]), np.array([0.8])
     for name in ("F", "T", "T0", "BWT"):
         assert np.isnan(AGGREGATES[name](one, alone))
-    assert metrics.final_performance(one) == 0.9
+    assert AGGREGATES["FP"](one, alone) == 0.9
     assert metrics.intransigence(one, alone) == pytest.approx(-0.1)
 
 
@@ -130,11 +125,12 @@ def test_formulas_written_as_loops(pair: tuple[np.ndarray, np.ndarray]) -> None:
         "FP": np.mean([r[n, j] for j in range(n)]),
         "BWT": np.mean([np.mean([r[i, j - 1] - r[j, j - 1] for j in range(1, i)]) for i in range(2, n + 1)]),
         "I": np.mean([m[i - 1] - r[i, i - 1] for i in range(1, n + 1)]),
+        "FP_std": np.sqrt(np.mean([(r[n, j] - np.mean(r[n])) ** 2 for j in range(n)])),
+        "FP_min": min(r[n, j] for j in range(n)),
     }
+    assert loops.keys() == AGGREGATES.keys()
     for name, expected in loops.items():
         assert AGGREGATES[name](r, m) == pytest.approx(expected, abs=1e-12), name
-    ll = np.mean([max(r[k, j] for k in range(1, n)) - r[n, j] for j in range(n - 1)])
-    assert metrics.ll_forgetting(r) == pytest.approx(ll, abs=1e-12)
     for k in range(1, n):
         expected = np.mean([r[i, i + k - 1] - r[0, i + k - 1] for i in range(1, n - k + 1)])
         assert metrics.generalisation(r, k) == pytest.approx(expected, abs=1e-12)
@@ -163,7 +159,7 @@ def test_unmeasured_cells_make_nan_exactly_what_needs_them(
     holed[i, j] = NAN
     for name, function in AGGREGATES.items():
         before, after = function(r, m), function(holed, m)
-        if _NEEDS[name.split("_")[0]](n)[i, j]:
+        if MEASURES[name].needs(n)[i, j]:
             assert np.isnan(after), name
         else:
             np.testing.assert_equal(after, before, err_msg=name)
@@ -185,11 +181,11 @@ def test_unknown_reference_makes_transfer_nan_never_a_mean_of_the_rest(
 def test_final_performance_does_not_depend_on_the_order_of_columns(
     pair: tuple[np.ndarray, np.ndarray], random: object
 ) -> None:
-    r, _ = pair
+    r, m = pair
     columns = list(range(r.shape[1]))
     random.shuffle(columns)  # type: ignore[attr-defined]
-    for function in (metrics.final_performance, metrics.final_std, metrics.final_min):
-        assert function(r[:, columns]) == pytest.approx(function(r), abs=1e-12)
+    for name in ("FP", "FP_std", "FP_min"):
+        assert AGGREGATES[name](r[:, columns], m) == pytest.approx(AGGREGATES[name](r, m), abs=1e-12)
 
 
 @given(matrices(least=2), st.floats(-1, 1))

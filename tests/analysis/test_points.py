@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xclrun.analysis.aggregate import summarise
-from xclrun.analysis.measures import NO_POINTS, measure
+from xclrun.analysis.measures import MEASURES, measure
 from xclrun.analysis.points import aultc, hop_points, learning_curve, selection
 from xclrun.analysis.record import RunRecord
 
@@ -50,14 +50,14 @@ def test_aultc_is_a_measure_that_says_what_it_needs() -> None:
     assert measure(run(), "intent_accuracy", nothing)["AULTC", ""] == pytest.approx(107 / 270)
     for points in ((), POINTS[:2]):  # none, and none in hop 2
         absent = measure(run(points=points), "intent_accuracy", nothing)["AULTC", ""]
-        assert getattr(absent, "reason", None) == NO_POINTS
+        assert getattr(absent, "reason", None) == MEASURES["AULTC"].otherwise
     joint = record("multilingual", scores=[[0.1, 0.1], [0.7, 0.3]], languages=("en", "de"), stream="joint",
                    points=POINTS[:2])  # fmt: skip
     assert measure(joint, "intent_accuracy", nothing)["AULTC", ""] == pytest.approx((100 * 0.2 + 50 * 0.4) / 150)
     alone = run(strategy="lang_spec_ft", stream="independent")
     assert learning_curve(alone, "intent_accuracy") is None
     frame = summarise([run(1), run(2, points=())]).query("measure == 'AULTC' and order == 'mean'")
-    assert frame["status"].item() == f"n/a: {NO_POINTS}"
+    assert frame["status"].item() == f"n/a: {MEASURES['AULTC'].otherwise}"
 
 
 def test_selected_and_oracle_scores_by_hand() -> None:

@@ -74,7 +74,7 @@ def by_hand(
         chosen[language] = np.repeat(np.arange(n), draws(n, seed, language, b + 1, None)[b].astype(int))
     R = scored(predictions[run.run_id], run.languages, chosen)[metric]
     if name != "T":
-        of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": metrics.final_performance}
+        of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": lambda R: R[-1].mean()}
         return float(of[name](R))
     (own,) = (r for r in runs if r.strategy == "lang_spec_ft" and r.order == run.order)
     alone = scored(predictions[own.run_id], own.languages, chosen)[metric]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.analysis.measures import MEASURES, PER_LANGUAGE, Absent, Measured, explain, measure
+from xclrun.analysis.measures import MEASURES, Absent, Measured, explain, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_reference
 from xclrun.analysis.settings import grouped, natural, strategy_labels
@@ -215,15 +215,15 @@ def _metric_rows(
 
 
 def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Return (measure, language) of the rows of some runs; a stream that is no sequence has only FP per language."""
+    """Return (measure, language) of the rows of some runs."""
     if not runs:
         return
     here = [language for language in languages if any(language in run.languages for run in runs)]
     if len({run.languages for run in runs}) == 1:
         here = list(runs[0].languages)
-    for name in MEASURES:
+    for name, one in MEASURES.items():
         yield name, ""
-        if name == "FP" or (name in PER_LANGUAGE and runs[0].stream == "sequence"):
+        if one.by_language is not None and runs[0].stream in one.streams:
             yield from ((name, language) for language in here)
 
 

@@ -1,4 +1,8 @@
-"""The meta-metrics of one run by name, or why a run does not have one. docs/metrics.md, "From the score matrix"."""
+"""The measures: what is computed from a run's score matrix, by name, or why a run does not have one.
+
+`MEASURES` is the one place that knows them. Means, tests, the bootstrap, tables, findings, the console and MLflow ask
+it, so a further measure is one entry, or a call of `register`. docs/metrics.md, "From the score matrix".
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,8 @@ import numpy as np
 
 from xclrun.analysis import metrics
 from xclrun.analysis.points import aultc
-from xclrun.analysis.record import RunRecord
+from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
-
-# Measures of a run, and those that it has for each language too, in the order of tables.
-MEASURES = ("F", "T", "T0", "FP", "BWT", "I", "FP_std", "FP_min", "AULTC")
-PER_LANGUAGE = ("F", "T", "T0", "FP")
-
-# What each needs: N → mask (N + 1, N) of the cells of R. Columns that a mean over languages does not use are left out.
-_NEEDS: dict[str, Callable[[int], np.ndarray]] = {
-    "F": lambda n: _rows(n, 1, n) & (np.arange(n) < n - 1),
-    "T": lambda n: np.eye(n + 1, n, k=-1, dtype=bool) & (np.arange(n) > 0),
-    "T0": lambda n: np.tri(n, n + 1, k=0, dtype=bool).T & (np.arange(n) > 0),
-    "FP": lambda n: _rows(n, n, n),
-    "BWT": lambda n: np.tri(n + 1, n, k=-1, dtype=bool) & (np.arange(n) < n - 1),
-    "I": lambda n: np.eye(n + 1, n, k=-1, dtype=bool),
-}
 
 NOT_A_SEQUENCE = {
     "independent": "trains each language alone",
@@ -32,7 +22,256 @@ NOT_A_SEQUENCE = {
     "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
 
-NO_POINTS = "needs evaluation inside hops (evaluate.every_examples)"
+
+@dataclass(frozen=True)
+class Scores:
+    """What a measure is computed from; leading axes (...) are resamples.
+
+    Attributes:
+        R: the score matrix, shape (..., hops + 1, N).
+        M: the reference scores, shape (..., N); NaN where not known.
+        record: the run.
+        metric: whose scores these are.
+    """
+
+    R: np.ndarray
+    M: np.ndarray
+    record: RunRecord
+    metric: str
+
+    @property
+    def final(self) -> np.ndarray:
+        """The last score on each language, shape (..., N): after its own hop in a run that trains each alone."""
+        return metrics.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
+
+
+def no_cells(n: int) -> np.ndarray:
+    """The mask of a measure that is not computed from R."""
+    return np.zeros((n + 1, n), dtype=bool)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure of a run.
+
+    Attributes:
+        name: in tables, ``summary.csv`` and MLflow.
+        title: what it is called in words.
+        definition: what tables say of it.
+        source: paper and equation; empty for our own.
+        higher_is_better: which way is better.
+        formula: gives its value, a fraction, shape (...); NaN where something is not measured.
+        example: its value for `EXAMPLE`, worked by hand; a test holds the formula against it. None where it needs more
+            than a score matrix: then it has a test of its own.
+        needs: N → mask (N + 1, N) of the cells of R that enter it. Columns that a mean over languages leaves out are
+            empty; a mask without any cell means that the measure is not defined for so few languages.
+        by_language: gives it for each language, shape (..., N); None where it has no such parts.
+        reference: whether it needs M, in the columns of ``needs``.
+        streams: kinds of run that have it.
+        otherwise: what a run lacks that does not have it, where it is no cell of R.
+        headline: whether it stands in tables, on the console and in MLflow's columns, and is tested and resampled; the
+            others are in ``summary.csv`` and MLflow alone.
+        unit: ``%``, ``points`` (a difference of percentages), or another in which values are given as they are.
+        finding: what the best strategy does, for the findings of a report; empty: not said there.
+    """
+
+    name: str
+    title: str
+    definition: str
+    source: str
+    higher_is_better: bool
+    formula: Callable[[Scores], np.ndarray | float]
+    example: float | None
+    needs: Callable[[int], np.ndarray] = no_cells
+    by_language: Callable[[Scores], np.ndarray] | None = None
+    reference: bool = False
+    streams: tuple[str, ...] = ("sequence",)
+    otherwise: str = ""
+    headline: bool = False
+    unit: str = "points"
+    finding: str = ""
+
+    @property
+    def arrow(self) -> str:
+        """Which way is better."""
+        return "↑" if self.higher_is_better else "↓"
+
+    @property
+    def scale(self) -> int:
+        """What a value is multiplied with where it is shown."""
+        return 100 if self.unit in ("%", "points") else 1
+
+    def shown(self, value: float) -> str:
+        """Return a value as tables print it: percent, with two decimals and no ``-0.00``."""
+        return f"{round(self.scale * value, 2) + 0.0:.2f}"
+
+    def left_out(self, n: int, column: int) -> bool:
+        """Whether the language in this place has no value, though nothing is missing."""
+        return not self.needs(n)[:, column].any()
+
+
+MEASURES: dict[str, Measure] = {}
+
+
+def register(measure: Measure) -> Measure:
+    """Add a measure, after the others.
+
+    Raises:
+        ValueError: there is one of this name, or a stream is unknown.
+    """
+    if measure.name in MEASURES:
+        raise ValueError(f"there is a measure {measure.name} already")
+    if unknown := set(measure.streams) - STREAMS.keys():
+        raise ValueError(f"measure {measure.name}: unknown stream {', '.join(unknown)}; known: {', '.join(STREAMS)}")
+    MEASURES[measure.name] = measure
+    return measure
+
+
+def headlines() -> list[Measure]:
+    """Return the measures of tables, in their order."""
+    return [measure for measure in MEASURES.values() if measure.headline]
+
+
+def _rows(n: int, first: int, last: int) -> np.ndarray:
+    """Mask (N + 1, N) of the rows of hops ``first``…``last``."""
+    mask = no_cells(n)
+    mask[first : last + 1] = True
+    return mask
+
+
+def _learnt(n: int) -> np.ndarray:
+    """Mask of R[i, i]."""
+    return np.eye(n + 1, n, k=-1, dtype=bool)
+
+
+# N = 3, rows are hops 0…3. Hop 0 is best on the first language, and hop 1 is better on the second than hop 2, which
+# learns it: definitions that differ give different numbers.
+EXAMPLE = (
+    np.array([[0.90, 0.20, 0.30], [0.80, 0.60, 0.40], [0.70, 0.50, 0.60], [0.75, 0.55, 0.85]]),
+    np.array([0.80, 0.45, 0.75]),
+)
+
+for _measure in (
+    Measure(
+        "F",
+        "forgetting",
+        "forgetting: how far a language's score falls from its best after any earlier hop, mean over hops (CCL eq. 1)",
+        "CCL eq. 1",
+        higher_is_better=False,
+        formula=lambda s: metrics.forgetting(s.R),
+        by_language=lambda s: metrics.forgetting_per_language(s.R),
+        needs=lambda n: _rows(n, 1, n) & (np.arange(n) < n - 1),
+        # F_2 = .80 − .70; F_3 = ((.80 − .75) + (.60 − .55)) / 2
+        example=(0.10 + 0.05) / 2,
+        headline=True,
+        finding="forgets least",
+    ),
+    Measure(
+        "T",
+        "transfer",
+        "transfer: score right after learning a language, minus that of `lang_spec_ft` (same data, model, trainer and "
+        "seed), which learns it alone",
+        "CCL §2.5",
+        higher_is_better=True,
+        formula=lambda s: metrics.transfer(s.R, s.M),
+        by_language=lambda s: metrics.transfer_per_language(s.R, s.M),
+        needs=lambda n: _learnt(n) & (np.arange(n) > 0),
+        # (.50 − .45) and (.85 − .75)
+        example=(0.05 + 0.10) / 2,
+        reference=True,
+        headline=True,
+        finding="learns each language best compared with learning it alone",
+    ),
+    Measure(
+        "T0",
+        "zero-shot transfer",
+        "zero-shot transfer: score on a language before it is learnt minus the score before any fine-tuning (hop 0)",
+        "CCL §2.5",
+        higher_is_better=True,
+        formula=lambda s: metrics.zero_shot_transfer(s.R),
+        by_language=lambda s: metrics.zero_shot_transfer_per_language(s.R),
+        needs=lambda n: np.tri(n, n + 1, k=0, dtype=bool).T & (np.arange(n) > 0),
+        # .60 − .20, and (.40 + .60) / 2 − .30
+        example=(0.40 + 0.20) / 2,
+        headline=True,
+        finding="gains most on languages before it learns them",
+    ),
+    Measure(
+        "FP",
+        "final performance",
+        "final performance: mean score over all languages after the last hop",
+        "CCL §2.5, LL §4.2",
+        higher_is_better=True,
+        formula=lambda s: s.final.mean(axis=-1),
+        by_language=lambda s: s.final,
+        needs=lambda n: _rows(n, n, n),
+        example=(0.75 + 0.55 + 0.85) / 3,
+        streams=tuple(STREAMS),
+        headline=True,
+        unit="%",
+        finding="ends highest on the mean of all languages",
+    ),
+    Measure(
+        "BWT",
+        "backward transfer",
+        "backward transfer: how a language's score changes after its own hop, mean over later hops",
+        "GEM",
+        higher_is_better=True,
+        formula=lambda s: metrics.backward_transfer(s.R),
+        needs=lambda n: np.tri(n + 1, n, k=-1, dtype=bool) & (np.arange(n) < n - 1),
+        # hop 2: .70 − .80; hop 3: ((.75 − .80) + (.55 − .50)) / 2
+        example=(-0.10 + 0.0) / 2,
+    ),
+    Measure(
+        "I",
+        "intransigence",
+        "intransigence: score of `lang_spec_ft` on a language minus the score right after learning it in the stream",
+        "LL §4.2",
+        higher_is_better=False,
+        formula=lambda s: metrics.intransigence(s.R, s.M),
+        needs=_learnt,
+        # (.80 − .80), (.45 − .50) and (.75 − .85)
+        example=(0.0 - 0.05 - 0.10) / 3,
+        reference=True,
+    ),
+    Measure(
+        "FP_std",
+        "spread of FP",
+        "standard deviation of the final scores over languages",
+        "",
+        higher_is_better=False,
+        formula=lambda s: s.final.std(axis=-1),
+        needs=lambda n: _rows(n, n, n),
+        # distances from the mean .71667: .03333, .16667 and .13333
+        example=(0.14 / 9) ** 0.5,
+        streams=tuple(STREAMS),
+    ),
+    Measure(
+        "FP_min",
+        "worst language",
+        "final score on the language that fares worst",
+        "",
+        higher_is_better=True,
+        formula=lambda s: s.final.min(axis=-1),
+        needs=lambda n: _rows(n, n, n),
+        example=0.55,
+        streams=tuple(STREAMS),
+        unit="%",
+    ),
+    Measure(
+        "AULTC",
+        "area under the learning curve",
+        "area under the learning curve: mean score over all languages, averaged over the sentences seen",
+        "LL §4.2",
+        higher_is_better=True,
+        formula=lambda s: aultc(s.record, s.metric),
+        example=None,
+        streams=("sequence", "joint"),
+        otherwise="needs evaluation inside hops (evaluate.every_examples)",
+        unit="%",
+    ),
+):
+    register(_measure)
 
 
 @dataclass(frozen=True)
@@ -57,47 +296,29 @@ Measured = dict[tuple[str, str], float | Absent]
 def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
     """Return (measure, language) → value or the reason why there is none; the language is empty for the aggregate.
 
-    ``reference`` is M, shape (N,), NaN where it is not known. Of a run that trains each language alone the final
-    score on a language is the one after its own hop; of a joint run it is the one after its only hop.
+    ``reference`` is M, shape (N,), NaN where it is not known.
     """
-    R = record.scores[metric]
-    if record.stream != "sequence":
-        final = metrics.learnt_scores(R) if record.stream == "independent" else R[-1]
-        area = aultc(record, metric)
-        return _measure_final(record, final, area, Absent(NOT_A_SEQUENCE[record.stream]))
-    forgot, gained = metrics.forgetting_per_language(R), metrics.transfer_per_language(R, reference)
-    zero_shot = metrics.zero_shot_transfer_per_language(R)
-    values: dict[str, tuple[np.ndarray, np.ndarray | None]] = {
-        "F": (metrics.forgetting(R), forgot),
-        "T": (metrics.transfer(R, reference), gained),
-        "T0": (metrics.zero_shot_transfer(R), zero_shot),
-        "FP": (metrics.final_performance(R), R[-1]),
-        "BWT": (metrics.backward_transfer(R), None),
-        "I": (metrics.intransigence(R, reference), None),
-        "FP_std": (metrics.final_std(R), None),
-        "FP_min": (metrics.final_min(R), None),
-        "AULTC": (np.asarray(aultc(record, metric)), None),
-    }
+    scores = Scores(record.scores[metric], reference, record, metric)
     found: Measured = {}
-    for name in MEASURES:
-        value, per_language = values[name]
-        found[name, ""] = _value_or_reason(float(value), record, R, reference, name, None)
-        for j, score in enumerate(() if per_language is None else per_language):
-            found[name, record.languages[j]] = _value_or_reason(float(score), record, R, reference, name, j)
+    for name, one in MEASURES.items():
+        if record.stream not in one.streams:
+            found[name, ""] = Absent(NOT_A_SEQUENCE.get(record.stream, "is not of a sequence of hops"))
+            continue
+        found[name, ""] = _value_or_reason(float(one.formula(scores)), one, scores, None)
+        for j, value in enumerate(() if one.by_language is None else one.by_language(scores)):
+            found[name, record.languages[j]] = _value_or_reason(float(value), one, scores, j)
     return found
 
 
 def leaves_out(record: RunRecord, measure: str, language: str) -> bool:
     """Whether a measure of a run has no value for a language, at its place in the order, though nothing is missing.
 
-    Forgetting needs a hop after the language's own, transfer one before it; of what is no sequence only FP is measured.
+    Forgetting needs a hop after the language's own, transfer one before it.
     """
-    if language not in record.languages:
+    one = MEASURES[measure]
+    if language not in record.languages or record.stream not in one.streams or one.by_language is None:
         return True
-    if record.stream != "sequence":
-        return measure != "FP"
-    last = record.languages.index(language) == len(record.languages) - 1
-    return last if measure == "F" else record.languages.index(language) == 0 and measure != "FP"
+    return record.stream == "sequence" and one.left_out(len(record.languages), record.languages.index(language))
 
 
 def explain(absents: Iterable[Absent]) -> str:
@@ -122,51 +343,34 @@ def explain(absents: Iterable[Absent]) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _measure_final(record: RunRecord, final: np.ndarray, area: float, absent: Absent) -> Measured:
-    """Return what a run that is no sequence has: its final performance, and a joint one its learning curve."""
-    missing = [language for language, score in zip(record.languages, final, strict=True) if np.isnan(score)]
-    found: Measured = {(name, ""): absent for name in MEASURES}
-    for name, value in {"FP": final.mean(), "FP_std": final.std(), "FP_min": final.min()}.items():
-        found[name, ""] = Absent(f"needs the final scores of {', '.join(missing)}") if missing else float(value)
-    if record.stream == "joint":
-        found["AULTC", ""] = Absent(NO_POINTS) if np.isnan(area) else area
-    for language, score in zip(record.languages, final, strict=True):
-        found["FP", language] = Absent(f"needs the final scores of {language}") if np.isnan(score) else float(score)
-    return found
-
-
-def _value_or_reason(
-    value: float, record: RunRecord, R: np.ndarray, reference: np.ndarray, measure: str, column: int | None
-) -> float | Absent:
+def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int | None) -> float | Absent:
+    """Return the value of the aggregate, or of the language in ``column``; where it is NaN, why."""
+    record, R = scores.record, scores.R
     if not np.isnan(value):
         return value
-    if measure == "AULTC":
-        return Absent(NO_POINTS)
-    n = len(record.languages)
-    if column is not None and leaves_out(record, measure, record.languages[column]):
-        where = "after" if measure == "F" else "before"
-        return Absent(f"needs a hop {where} {record.languages[column]}", by_definition=True)
-    needed = _NEEDS[measure.split("_")[0]](n) & (True if column is None else np.arange(n) == column)
+    if measure.otherwise:
+        return Absent(measure.otherwise)
+    languages = np.array(record.languages)
+    n = len(languages)
+    here = np.full(n, True) if column is None else np.arange(n) == column
+    if record.stream != "sequence":
+        return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & here])}")
+    if column is not None and measure.left_out(n, column):
+        # Which end of a stream has no value does not depend on its length.
+        where = "after" if measure.left_out(3, 2) else "before"
+        return Absent(f"needs a hop {where} {languages[column]}", by_definition=True)
+    needed = measure.needs(n) & here
     if not needed.any():
         return Absent("needs at least two hops")
     missing = needed & np.isnan(R)
     if missing.any():
         hops = [_hop(record, i, missing[i], needed[i]) for i in range(n + 1) if missing[i].any()]
         return Absent(f"needs {', '.join(hops)}")
-    unknown = needed.any(axis=0) & np.isnan(reference)
-    return Absent(
-        f"needs {reference_name(record)}", record.seed, frozenset(np.array(record.languages)[unknown].tolist())
-    )
+    unknown = needed.any(axis=0) & np.isnan(scores.M)
+    return Absent(f"needs {reference_name(record)}", record.seed, frozenset(languages[unknown].tolist()))
 
 
 def _hop(record: RunRecord, hop: int, missing: np.ndarray, needed: np.ndarray) -> str:
     """Name a hop whose scores are missing, with the languages where only some are."""
     languages = ", ".join(np.array(record.languages)[missing].tolist())
     return f"hop {hop}" if (missing == needed).all() else f"hop {hop} ({languages})"
-
-
-def _rows(n: int, first: int, last: int) -> np.ndarray:
-    """Mask (N + 1, N) of the rows of hops ``first``…``last``."""
-    mask = np.zeros((n + 1, n), dtype=bool)
-    mask[first : last + 1] = True
-    return mask

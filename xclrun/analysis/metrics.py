@@ -115,31 +115,11 @@ def one_hop(scores: ArrayLike) -> np.ndarray:
     return matrix[..., :3, :2]
 
 
-def final_performance(scores: ArrayLike) -> np.ndarray:
-    """FP = mean over j of R[N, j]; LL calls it average accuracy A_m. Higher is better. Shape (...)."""
-    return _mean(_after(scores)[..., -1, :])
-
-
-def final_std(scores: ArrayLike) -> np.ndarray:
-    """Standard deviation over j of R[N, j], over all N languages (they are no sample: divided by N). Shape (...)."""
-    return np.std(_after(scores)[..., -1, :], axis=-1)
-
-
-def final_min(scores: ArrayLike) -> np.ndarray:
-    """Minimum over j of R[N, j]: the language that fares worst. Shape (...)."""
-    return np.min(_after(scores)[..., -1, :], axis=-1)
-
-
 def backward_transfer(scores: ArrayLike) -> np.ndarray:
     """BWT = mean over i = 2…N of mean over j < i of (R[i, j] − R[j, j]) (GEM). Higher is better. Shape (...)."""
     after = _after(scores)
     change = after - learnt_scores(scores)[..., np.newaxis, :]
     return _mean(_mean_where(change, _earlier(after), axis=-1)[..., 1:])
-
-
-def ll_forgetting(scores: ArrayLike) -> np.ndarray:
-    """LL's F_m = mean over j < N of (max over l in 1…N−1 of R[l, j], minus R[N, j]). Lower is better. Shape (...)."""
-    return _mean(forgetting_matrix(scores)[..., -1, :-1])
 
 
 def aultc(examples: ArrayLike, scores: ArrayLike) -> np.ndarray:

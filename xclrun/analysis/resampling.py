@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
 from xclrun.analysis.base_scores import Counts, Predictions
 from xclrun.analysis.bootstrap import (
@@ -22,18 +21,15 @@ from xclrun.analysis.bootstrap import (
     resample_languages,
 )
 from xclrun.analysis.bootstrap import standard_error_of_mean as paper
-from xclrun.analysis.measures import Measured, measure
+from xclrun.analysis.measures import MEASURES, Measured, Scores, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.significance import Replicates
 from xclrun.core.task import BY_NAME
 
-# Measures that are tested and resampled, and whether more of it is better.
-TESTED = {"F": False, "T": True, "T0": True, "FP": True}
-
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
-    """Return `TESTED` measures of the strategies that learn in sequence, in the blocks that all of them have finished.
+    """Return the headline measures of the strategies that learn in sequence, in the blocks that all have finished.
 
     A strategy for which a measure is not available is left out of it; a measure of fewer than two strategies is left
     out.
@@ -49,7 +45,7 @@ def replicates(comparison: Comparison, references: References, metric: str) -> d
     of = {" → ".join(run.languages): "+".join(sorted(run.languages)) for run in comparison.runs}
     names = {" → ".join(run.languages): run.order for run in comparison.runs}
     tested = {}
-    for name in TESTED:
+    for name in (one.name for one in headlines()):
         found = {label: {block: values[name, ""] for block, values in them.items()} for label, them in measured.items()}
         found = {k: values for k, values in found.items() if all(isinstance(v, float) for v in values.values())}
         if len(found) > 1:
@@ -143,21 +139,18 @@ class Resampled:
         return self._of_runs[key]
 
     def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
-        R = matrix(run)
-        if run.stream != "sequence":
-            final = metrics.learnt_scores(R) if run.stream == "independent" else R[..., -1, :]
-            return final.mean(axis=-1) if name == "FP" else None
-        if len(run.languages) < 2 and name != "FP":
+        R, one = matrix(run), MEASURES[name]
+        # Columns of R that enter it; none where there are too few languages, or where it is of something else.
+        entering = np.any(one.needs(len(run.languages)), axis=0)
+        if run.stream not in one.streams or not entering.any():
             return None
-        if name != "T":
-            of = {"F": metrics.forgetting, "T0": metrics.zero_shot_transfer, "FP": metrics.final_performance}
-            return of[name](R)
-        cells = self.references.cells(run, self.metric)
-        if any(cell is None or cell[0].run_id not in self._matrices for cell in cells[1:]):
-            return None
-        # The first language needs no reference: T leaves it out.
-        M = [R[..., 1, 0] if cell is None else matrix(cell[0])[..., cell[1], cell[2]] for cell in cells]
-        return metrics.transfer(R, np.stack(M, axis=-1))
+        M = np.full((*R.shape[:-2], R.shape[-1]), np.nan)
+        for j, cell in enumerate(self.references.cells(run, self.metric) if one.reference else ()):
+            if cell is not None and cell[0].run_id in self._matrices:
+                M[..., j] = matrix(cell[0])[..., cell[1], cell[2]]
+            elif entering[j]:
+                return None
+        return np.asarray(one.formula(Scores(R, M, run, self.metric)))
 
     def of_strategy(self, label: str, name: str) -> np.ndarray | None:
         """Return the mean over the runs that enter the table, in every resample, shape (B,)."""

@@ -230,7 +230,7 @@ class Console(Listener):
         self.hop_began = time.monotonic()
 
     def run_ended(self, run: Run, seconds: float) -> None:
-        from xclrun.analysis.measures import measure
+        from xclrun.analysis.measures import headlines, measure
         from xclrun.analysis.reference import References
         from xclrun.core.task import short_name
         from xclrun.store.records import read_records, record
@@ -240,8 +240,8 @@ class Console(Listener):
         told = []
         for metric in mine.metrics:
             measured = measure(mine, metric, references.scores(mine, metric))
-            values = [(name, measured[name, ""]) for name in ("F", "T", "T0", "FP")]
-            known = [f"{name} {100 * value:.2f}" for name, value in values if isinstance(value, float)]
+            values = [(one, measured[one.name, ""]) for one in headlines()]
+            known = [f"{one.name} {one.scale * value:.2f}" for one, value in values if isinstance(value, float)]
             told.append(f"{short_name(metric)}: {'  '.join(known)}")
         took = f"({duration(seconds)})"
         rest = None if self.left is None or run.id == self.runs[-1] else self.left.seconds()

@@ -13,8 +13,9 @@ import numpy as np
 
 from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES, paired_p_value
+from xclrun.analysis.measures import MEASURES, headlines
 from xclrun.analysis.reference import References, is_reference
-from xclrun.analysis.resampling import TESTED, Resampled, replicates
+from xclrun.analysis.resampling import Resampled, replicates
 from xclrun.analysis.significance import (
     Anova,
     CriticalDifference,
@@ -270,7 +271,7 @@ class Inference(Verdicts):
         for metric in comparison.metrics:
             for name, data in replicates(comparison, references, metric).items():
                 if len(data.blocks) > 1:
-                    tests[metric, name] = Tests(data, TESTED[name])
+                    tests[metric, name] = Tests(data, MEASURES[name].higher_is_better)
         super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline)
 
     def _default_baseline(self, tests: Mapping[tuple[str, str], Tests]) -> str:
@@ -330,8 +331,8 @@ class Inference(Verdicts):
         for label in self.comparison.strategies:
             cells = []
             for resampled in self.resampled.values():
-                for name in TESTED:
-                    found = resampled.estimate(label, name, self.kind)
+                for one in headlines():
+                    found = resampled.estimate(label, one.name, self.kind)
                     if found is None:
                         cells.append(Cell("–"))
                         continue
@@ -342,10 +343,8 @@ class Inference(Verdicts):
             if any(cell != "–" for cell in cells):
                 rows.append((label, *cells))
         several = len(metrics) > 1
-        header = (
-            "strategy",
-            *(" ".join(_shown((metric, name))) if several else name for metric in metrics for name in TESTED),
-        )
+        keys = [(metric, one.name) for metric in metrics for one in headlines()]
+        header = ("strategy", *(" ".join(_shown(key)) if several else key[1] for key in keys))
         sizes = next(iter(self.resampled.values())).size
         n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
         notes = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
-from xclrun.analysis.measures import leaves_out
+from xclrun.analysis.measures import headlines, leaves_out
 from xclrun.analysis.reference import is_reference
 from xclrun.core.names import escape, markdown
 from xclrun.core.task import BY_NAME, Scored, short_name
@@ -26,17 +26,11 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 # The measures of the tables and which way is better; the others are in summary.csv.
-SHOWN = {"F": "↓", "T": "↑", "T0": "↑", "FP": "↑"}
+SHOWN = {one.name: one.arrow for one in headlines()}
 
 BOLD = "bold: best of the column"
 
-DEFINITIONS = {
-    "F": "forgetting: how far a language's score falls from its best after any earlier hop, mean over hops (CCL eq. 1)",
-    "T": "transfer: score right after learning a language, minus that of `lang_spec_ft` (same data, model, trainer and "
-    "seed), which learns it alone",
-    "T0": "zero-shot transfer: score on a language before it is learnt minus the score before any fine-tuning (hop 0)",
-    "FP": "final performance: mean score over all languages after the last hop",
-}
+DEFINITIONS = {one.name: one.definition for one in headlines()}
 
 
 # On a terminal: columns between two of a table, and how narrow a column of names can be folded at the most.

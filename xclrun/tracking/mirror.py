@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.analysis.measures import measure
+from xclrun.analysis.measures import MEASURES, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
@@ -55,7 +55,6 @@ FORMAT = 2
 # What they do read from tags of an experiment are saved views (MLflow 3.17), which have an address and a menu.
 VIEW = "xclrun"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
-HEADLINES = ("F", "T", "T0", "FP")
 
 
 def tracking_uri(outputs: Path, uri: str | None) -> str:
@@ -253,7 +252,7 @@ class Mirror:
         # One time stamp for all: sending the same value twice then leaves one. Later than that of an earlier format,
         # whose values MLflow keeps: the last one counts.
         time += FORMAT
-        batch = [Metric(name, 100 * value, time, 0) for name, value in metrics.items()]
+        batch = [Metric(name, value, time, 0) for name, value in metrics.items()]
         for metric in mine.metrics:
             for hop, row in enumerate(mine.scores[metric]):
                 for language, value in zip(mine.languages, row, strict=True):
@@ -434,13 +433,13 @@ def _tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
 
 
 def _metrics(mine: RunRecord, references: References) -> dict[str, float]:
-    """Return the meta-metrics of a run that are known, as fractions: ``intent.F``, ``slots.FP``, …"""
+    """Return the meta-metrics of a run that are known, as they are shown: ``intent.F``, ``slots.FP``, …"""
     found = {}
     for metric in mine.metrics:
         if mine.status == "finished":
             for (name, language), value in measure(mine, metric, references.scores(mine, metric)).items():
                 if isinstance(value, float) and not language:
-                    found[f"{short_name(metric)}.{name}"] = value
+                    found[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
     return found
 
 
@@ -452,7 +451,7 @@ def _version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
 def _view(metrics: Sequence[str]) -> str:
     """Return a saved view as MLflow 3.17 keeps it: runs alone, with what tells them apart and their headlines."""
     told = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
-    measured = [f"metrics.`{short_name(metric)}.{name}`" for metric in metrics for name in HEADLINES]
+    measured = [f"metrics.`{short_name(metric)}.{one.name}`" for metric in metrics for one in headlines()]
     state = {
         "searchFilter": f"tags.`{TAG}.kind` = 'run'",
         # By name: sorted by time, runs are hidden under their sweep until it is opened.
@@ -484,9 +483,7 @@ def saved_views(outputs: Path, server: str) -> list[str]:
 
 
 def _legend() -> str:
-    from xclrun.report.tables import DEFINITIONS, SHOWN
-
-    lines = [f"- `{name}` {SHOWN[name]} {DEFINITIONS[name]}" for name in HEADLINES]
+    lines = [f"- `{one.name}` {one.arrow} {one.definition}" for one in headlines()]
     return "\n".join(
         [
             "Metrics are percent, differences of scores are points; ↑ higher is better, ↓ lower is better.",
@@ -499,10 +496,10 @@ def _legend() -> str:
 
 
 def _about_experiment(experiment: str) -> str:
-    where = view_address("", experiment).removeprefix("/")
+    where, names = view_address("", experiment).removeprefix("/"), ", ".join(one.name for one in headlines())
     return (
         "Runs of xclrun, mirrored from its outputs folder: numbers of record are in the files there.\n\n"
-        f"The saved view [xclrun: headline measures]({where}) has F, T, T0 and FP as columns.\n\n{_legend()}"
+        f"The saved view [xclrun: headline measures]({where}) has {names} as columns.\n\n{_legend()}"
     )
 
 

@@ -1,0 +1,79 @@
+"""The registry of measures: what everything that shows measures takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.measures import EXAMPLE, MEASURES, Measure, headlines, leaves_out, measure, register
+from xclrun.analysis.record import STREAMS
+from xclrun.analysis.reference import References
+from xclrun.analysis.resampling import replicates
+
+from .build import M, R, alone, record
+
+
+@pytest.fixture
+def best() -> Iterator[Measure]:
+    """A measure that is added while the program runs: the best final score."""
+    one = replace(
+        MEASURES["FP_min"], name="FP_max", formula=lambda s: s.final.max(axis=-1), example=0.85, headline=True
+    )
+    yield register(one)
+    del MEASURES[one.name]
+
+
+def test_every_measure_is_whole() -> None:
+    assert [one.name for one in headlines()] == ["F", "T", "T0", "FP"]
+    for name, one in MEASURES.items():
+        assert name == one.name
+        assert one.title
+        assert one.definition
+        assert one.unit in ("%", "points")
+        assert "sequence" in one.streams
+        needed = one.needs(4)
+        assert needed.shape == (5, 4)
+        assert not one.reference or needed.any()
+        assert (one.by_language is not None) or not one.headline, f"tables show {name} by language"
+        assert bool(one.finding) == one.headline
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_every_measure_of_every_stream_is_a_number_or_a_reason(stream: str) -> None:
+    scores = {"joint": R[:2]}.get(stream, R)
+    found = measure(record(scores=scores, stream=stream), "intent_accuracy", M)
+    for name, one in MEASURES.items():
+        assert isinstance(found[name, ""], float) == (stream in one.streams and not one.otherwise), name
+        for language in ("en", "de", "th"):
+            left_out = leaves_out(record(stream=stream, scores=scores), name, language)
+            assert isinstance(found.get((name, language)), float) == (not left_out), (name, language)
+
+
+def test_every_measure_is_in_the_summary() -> None:
+    frame = summarise([record(scores=R), alone(M)])
+    own = frame[(frame["strategy"] == "naive") & (frame["order"] == "mean") & (frame["language"] == "")]
+    assert list(own["measure"]) == list(MEASURES)
+    for name, one in MEASURES.items():
+        (value,) = own.loc[own["measure"] == name, "value"]
+        assert (np.isnan(value) and one.example is None) or value == pytest.approx(one.example), name
+
+
+def test_a_measure_that_is_added_is_summarised_and_tested(best: Measure) -> None:
+    records = [record(s, order, 1, R) for s in ("naive", "er") for order in ("en-de-th", "b")]
+    frame = summarise(records)
+    assert set(frame.loc[(frame["measure"] == best.name) & (frame["language"] == ""), "value"]) == {0.85}
+    assert set(frame.loc[frame["measure"] == best.name, "language"]) == {""}
+    (comparison,) = comparisons(records)
+    assert replicates(comparison, References(records), "intent_accuracy")[best.name].values.tolist() == [[0.85]] * 2
+
+
+def test_names_are_unique_and_streams_known(best: Measure) -> None:
+    with pytest.raises(ValueError, match="there is a measure FP_max already"):
+        register(best)
+    with pytest.raises(ValueError, match="measure FP2: unknown stream sequences; known: sequence"):
+        register(replace(best, name="FP2", streams=("sequences",)))
+    assert EXAMPLE[0] is R
