@@ -223,8 +223,12 @@ def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def thaw(directory: RunDirectory) -> Run:
+def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = False) -> Run:
     """Return the run whose config was frozen in a directory.
+
+    Args:
+        outputs: the folder that it is to write to; None: as its config says.
+        fresh: with the store of that folder, wherever the run had its own.
 
     Raises:
         RunError: it is another run now: the data or the encoder has changed; or its config cannot be read.
@@ -233,6 +237,10 @@ def thaw(directory: RunDirectory) -> Run:
     try:
         frozen = OmegaConf.load(directory.config)
         assert isinstance(frozen, DictConfig)
+        if outputs is not None:
+            frozen.paths.outputs = str(outputs)
+        if fresh:
+            frozen.paths.store = None
         label = frozen.pop("strategy_label", None)
         schema = OmegaConf.structured(Config)
         schema.strategy = strategy_class(frozen.strategy.name).settings_type

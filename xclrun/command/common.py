@@ -7,11 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Container, Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.store.rundir import RunDirectory
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,6 +110,39 @@ def choose(what: str, name: str, known: Iterable[str], where: str) -> None:
         raise UsageError(
             f"no {what} is called '{name}' in {where}; " + (did_you_mean(name, names) if names else "there is none")
         )
+
+
+def named_run(text: str, known: Iterable[str], where: str) -> str:
+    """Return the one name that is ``text``, or else begins with it, or else contains it.
+
+    Raises:
+        UsageError: none, or several.
+    """
+    names = sorted(known)
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        if len(found := [name for name in names if fits(name, text)]) == 1:
+            return found[0]
+        if found:
+            more = ", …" if len(found) > 4 else ""
+            raise UsageError(f"{text}: {len(found)} runs are called so: {', '.join(found[:4])}{more}")
+    # What is typed is most often the beginning of an id.
+    near = get_close_matches(text, beginnings := {name[: len(text)]: name for name in names}, n=1)
+    meant = f"did you mean '{beginnings[near[0]]}'?" if near else did_you_mean(text, names, 8) if names else "none is"
+    raise UsageError(f"no run {where} is called '{text}'; {meant}")
+
+
+def chosen_run(outputs: Path, text: str) -> RunDirectory:
+    """Return the run with an id, a part of an id that no other run has, or a path.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    if (path := Path(text).expanduser()).is_dir() and (path / "config.yaml").is_file():
+        return RunDirectory(path.resolve())
+    runs = existing(outputs) / "runs"
+    return RunDirectory(
+        runs / named_run(text, (path.parent.name for path in runs.glob("*/config.yaml")), f"in {outputs}")
+    )
 
 
 def check_lost(outputs: Path, name: str | None, known: Container[str]) -> None:

@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import existing, parser
-from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.command.common import existing, named_run, parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,13 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch.cluster.slurm import states
 
     jobs = jobs_of_runs(outputs)
-    found = [run for run in jobs if given.run in run]
-    if len(found) != 1 and given.run not in jobs:
-        if len(found) > 1:
-            raise UsageError(f"{given.run}: {len(found)} runs are called so: {', '.join(sorted(found)[:4])}, …")
-        where = f"no run that was given to a cluster in {outputs} is called '{given.run}'"
-        raise UsageError(f"{where}; {did_you_mean(given.run, jobs)}" if jobs else f"{where}: none was")
-    job = jobs[given.run if given.run in jobs else found[0]]
+    job = jobs[named_run(given.run, jobs, f"that was given to a cluster in {outputs}")]
     if given.path:
         print(job.log)
         return 0

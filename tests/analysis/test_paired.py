@@ -1,0 +1,45 @@
+"""The paired bootstrap between two runs, against the textbook standard error of a paired difference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xclrun.analysis.bootstrap import Counts
+from xclrun.analysis.paired import paired_difference
+
+
+def right(*numbers: int, of: int) -> Counts:
+    """Sentences of which those with these numbers are right."""
+    return Counts.of_accuracy(np.isin(np.arange(of), numbers)[:, np.newaxis])
+
+
+def test_the_interval_is_that_of_a_paired_difference() -> None:
+    one = {"en": right(*range(60), of=100), "de": right(*range(50), of=400)}
+    other = {"en": right(*range(5, 75), of=100), "de": right(*range(20, 90), of=400)}
+    found = paired_difference(one, other)
+    # Languages count alike, however many sentences they have.
+    assert found.value == pytest.approx((10 / 100 + 20 / 400) / 2)
+    assert found.sentences == 500
+    # Of a difference d of +1, 0 and −1: its variance by hand, language by language.
+    en = (20 / 100 - 0.1**2) / 100
+    de = (60 / 400 - 0.05**2) / 400
+    error = np.sqrt(en + de) / 2
+    assert found.interval.high - found.interval.low == pytest.approx(2 * 1.96 * error, rel=0.06)
+    assert found.interval.low < found.value < found.interval.high
+    # Two-sided normal p of value / error = 3.1.
+    assert 0.0005 < found.p < 0.006
+    # The other way round it is the same difference.
+    back = paired_difference(other, one)
+    assert (back.value, back.p) == (-found.value, found.p)
+    assert back.interval.low == pytest.approx(-found.interval.high)
+
+
+def test_runs_that_are_right_on_the_same_sentences_are_alike() -> None:
+    one = {"en": right(1, 2, 3, of=10)}
+    found = paired_difference(one, one)
+    assert (found.value, found.interval.low, found.interval.high, found.p) == (0, 0, 0, 1)
+    with pytest.raises(ValueError, match="different sentences"):
+        paired_difference(one, {"en": right(1, of=11)})
+    with pytest.raises(ValueError, match="different sentences"):
+        paired_difference(one, {"de": right(1, of=10)})

@@ -1,0 +1,144 @@
+"""`xclrun show`, `rerun` and `compare`: one run, the same run again, and two runs side by side."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xclrun.cli import main
+from xclrun.command.rerun import differing_files, environment
+from xclrun.store.records import record
+from xclrun.store.rundir import RunDirectory
+
+from .conftest import SMALL, Told
+
+Xclrun = Callable[..., Told]
+# So that the two runs end with different scores.
+LEARNS = ("trainer.epochs=6", "model.lr=1e-2", "dataset.replay.every_k=1")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of a naive run and of one with a memory, who share their first hop."""
+    outputs = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HYDRA_FULL_ERROR", "1")
+        assert main([*SMALL, *LEARNS, "strategy=naive,er", f"paths.outputs={outputs}", "-m"]) == 0
+    return outputs
+
+
+@pytest.fixture
+def outputs(two: Path, here: Path) -> Path:
+    """These outputs, where commands look for them."""
+    shutil.copytree(two, here / "outputs")
+    return here / "outputs"
+
+
+def run_ids(outputs: Path) -> tuple[str, str]:
+    [er, naive] = sorted(path.name for path in (outputs / "runs").iterdir())
+    return er, naive
+
+
+def test_a_run_is_shown_with_its_scores_command_and_shared_hops(outputs: Path, xclrun: Xclrun) -> None:
+    er, _ = run_ids(outputs)
+    told = xclrun("show", er[:8])
+    assert told.code == 0, told.err
+    own = record(RunDirectory(outputs / "runs" / er))
+    lines = told.out.splitlines()
+    assert lines[0] == er
+    assert "\x1b" not in told.out
+    assert any(line.split()[:2] == ["state", "finished"] for line in lines)
+    assert f"  files     outputs/runs/{er}" in lines
+    assert any(line.startswith("  sweep ") and "strategy=naive,er" in line for line in lines)
+    for metric, matrix in own.scores.items():
+        at = lines.index(f"{metric} in %, on each language after each hop")
+        assert lines[at + 2].split() == ["hop", "language", *own.languages]
+        rows = [line.split() for line in lines[at + 4 : at + 4 + len(matrix)]]
+        assert [row[-len(own.languages) :] for row in rows] == [[f"{100 * v:.2f}" for v in row] for row in matrix]
+        assert [row[-len(own.languages) - 1] for row in rows] == ["before", "shared", "trained"]
+    facts = json.loads(xclrun("show", "--json", er).out)
+    assert [hop["shared"] for hop in facts["hops"]] == [False, True, False]
+    assert facts["scores"] == {metric: matrix.tolist() for metric, matrix in own.scores.items()}
+    assert "predictions/hop-2.parquet" in facts["files"]
+    # By its folder, from anywhere.
+    elsewhere = xclrun("show", str(outputs / "runs" / er), "--outputs", "/nowhere").out
+    assert elsewhere.splitlines()[8:] == lines[8:]
+
+
+@pytest.mark.parametrize("command", ["show", "rerun", "compare"])
+def test_a_run_that_is_not_there_or_not_the_only_one(command: str, outputs: Path, refused: Callable[..., str]) -> None:
+    er, naive = run_ids(outputs)
+    other = (er,) if command == "compare" else ()
+    assert refused(command, "mini-", *other) == f"mini-: 2 runs are called so: {er}, {naive}"
+    assert refused(command, naive.replace("naive", "naiev"), *other).endswith(f"; did you mean '{naive}'?")
+    assert refused(command, "mini-naiev", *other) == (
+        f"no run in outputs is called 'mini-naiev'; did you mean '{naive}'?"
+    )
+    assert f"Known: {er}, {naive}" in refused(command, "x", *other)
+    assert "there is no such folder" in refused(command, "x", *other, "--outputs", "nowhere")
+
+
+def test_a_run_goes_on_from_its_frozen_config(outputs: Path, xclrun: Xclrun) -> None:
+    er, _ = run_ids(outputs)
+    folder = outputs / "runs" / er
+    assert xclrun("rerun", er).out == f"{er}: finished (--fresh DIR does it anew)\n"
+    before = {path.name: path.read_bytes() for path in folder.glob("predictions/*")}
+    sweeps = {path: path.read_bytes() for path in outputs.glob("sweeps/*")}
+    (folder / "DONE").unlink()
+    shutil.rmtree(folder / "predictions")
+    told = xclrun("rerun", "mini-er")
+    assert (told.code, told.out) == (0, f"{er}: finished\n")
+    assert {path.name: path.read_bytes() for path in folder.glob("predictions/*")} == before
+    # It is no sweep of its own.
+    assert {path: path.read_bytes() for path in outputs.glob("sweeps/*")} == sweeps
+
+
+def test_a_fresh_run_is_compared_byte_for_byte(outputs: Path, xclrun: Xclrun, refused: Callable[..., str]) -> None:
+    er, naive = run_ids(outputs)
+    told = xclrun("rerun", naive, "--fresh", "again")
+    assert told.code == 0, told.err
+    assert told.out.startswith(f"{naive}: identical, all 4 files of predictions and scores (")
+    assert [path.name for path in Path("again/runs").iterdir()] == [naive]
+    # One byte of a prediction file is enough; and what may explain it is told.
+    path = Path("again") / "runs" / naive / "predictions" / "hop-1.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    manifest = outputs / "runs" / naive / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"code_version": "0.0.0"}))
+    directories = RunDirectory(outputs / "runs" / naive), RunDirectory(Path("again/runs") / naive)
+    assert differing_files(*directories) == ["predictions/hop-1.parquet"]
+    assert {name: was for name, (was, _) in environment(*directories).items()} == {"code": "0.0.0"}
+    path.unlink()
+    assert differing_files(*directories) == ["predictions/hop-1.parquet"]
+    assert refused("rerun", er, "--fresh", "outputs") == "--fresh outputs: holds the run itself; name another folder"
+    (outputs / "runs" / er / "DONE").unlink()
+    assert "there is nothing to compare with" in refused("rerun", er, "--fresh", "third")
+
+
+def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
+    er, naive = run_ids(outputs)
+    told = xclrun("compare", "mini-naive", "mini-er")
+    assert told.code == 0, told.err
+    lines = told.out.splitlines()
+    assert lines[:2] == [f"A  {naive}", f"B  {er}"]
+    assert ["strategy.name", "naive", "er"] in [line.split() for line in lines]
+    assert not any("paths" in line for line in lines)
+    facts = json.loads(xclrun("compare", "--json", "mini-naive", "mini-er").out)
+    one, other = (record(RunDirectory(outputs / "runs" / run_id)) for run_id in (naive, er))
+    for metric in one.scores:
+        for i, language in enumerate(one.languages):
+            assert facts["final"][metric][language] == [one.scores[metric][-1, i], other.scores[metric][-1, i]]
+        test = facts["tests"][metric]
+        difference = (other.scores[metric][-1] - one.scores[metric][-1]).mean()
+        assert test["value"] == pytest.approx(difference)
+        assert test["value"] != 0
+        assert facts["measures"][metric]["FP"] == [one.scores[metric][-1].mean(), other.scores[metric][-1].mean()]
+        assert f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)" in lines
+    # With itself, and with one that is not finished.
+    same = json.loads(xclrun("compare", "--json", er, er).out)
+    assert (same["settings"], {test["p"] for test in same["tests"].values()}) == ({}, {1.0})
+    (outputs / "runs" / er / "DONE").unlink()
+    assert "not tested: a run is not finished" in xclrun("compare", naive, er).out

@@ -1,0 +1,68 @@
+"""Two runs, sentence by sentence: is the difference of their final scores more than chance in the test sentences?
+
+Paired bootstrap (Efron & Tibshirani 1993, ch. 16; Koehn 2004): each resample draws test sentences of every language
+with replacement, as many as there are, and scores both runs on the same draw. It says nothing of other seeds or orders:
+for those, `xclrun report` compares strategies over several runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from xclrun.analysis.bootstrap import Counts, Interval, basic, draws, paired_p_value, resample
+from xclrun.analysis.study import Sentences
+from xclrun.core.task import Metric, Scored
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The mean over languages of the second run's score minus the first's.
+
+    Attributes:
+        value: on the test sentences as they are.
+        interval: 95 %, basic bootstrap.
+        p: two-sided.
+        sentences: that were drawn from, in all languages.
+    """
+
+    value: float
+    interval: Interval
+    p: float
+    sentences: int
+
+
+def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
+    """Return the counts of a metric after one hop, shape (sentences, 1).
+
+    Raises:
+        ValueError: there are none.
+    """
+    if metric.of is Scored.labels:
+        return Counts.of_accuracy(sentences.right[:, [hop]])
+    if sentences.spans is None:
+        raise ValueError("there are no span counts")
+    return Counts.of_f1(*(counts[:, [hop]] for counts in sentences.spans))
+
+
+def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], seed: int = 42) -> PairedDifference:
+    """Compare two runs by the counts of one cell each per language, shape (sentences, 1), sentence by sentence alike.
+
+    Raises:
+        ValueError: the languages, or numbers of sentences, differ.
+    """
+    if not one or one.keys() != other.keys() or any(len(one[k].hits) != len(other[k].hits) for k in one):
+        raise ValueError("the runs were tested on different sentences")
+    drawn_differences, differences = [], []
+    for language, first in one.items():
+        second, n = other[language], len(first.hits)
+        drawn = draws(n, seed, language, RESAMPLES, None)
+        drawn_differences.append((resample(second, drawn) - resample(first, drawn))[:, 0])
+        differences.append(second.scores()[0] - first.scores()[0])
+    value, values = float(np.mean(differences)), np.mean(drawn_differences, axis=0)
+    sentences = sum(len(counts.hits) for counts in one.values())
+    return PairedDifference(value, basic(values, value), paired_p_value(values), sentences)

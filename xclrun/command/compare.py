@@ -1,0 +1,168 @@
+"""``xclrun compare``: what is different between two runs: settings, scores, and whether the latter may be chance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from xclrun.command.common import chosen_run, parser
+from xclrun.core.errors import RunError
+from xclrun.store.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from xclrun.analysis.measures import Measured
+    from xclrun.analysis.record import RunRecord
+    from xclrun.analysis.study import Predictions
+
+MEASURES = ("F", "T", "T0", "FP")
+# Where files lie changes no result.
+NOT_SETTINGS = ("paths.", "strategy_label")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the differences between two runs; return the exit code."""
+    options = parser(
+        "compare",
+        "The settings in which two runs differ, their scores side by side, and a paired bootstrap test of their final "
+        "scores over the same test sentences (it says nothing of other seeds: `xclrun report` compares strategies).",
+    )
+    for name in ("A", "B"):
+        options.add_argument(name, help="id of a run, a part of it that no other has, or its folder")
+    options.add_argument("--json", action="store_true", help="print facts as JSON")
+    given = options.parse_args(arguments)
+    facts = differences(*(chosen_run(given.outputs, text) for text in (given.A, given.B)))
+    print(json.dumps(facts, indent=1) if given.json else render(facts))
+    return 0
+
+
+def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
+    """Return what is different between two runs, each time the first run's value and the second's.
+
+    Raises:
+        RunError: one has not begun, or its files cannot be read.
+    """
+    from xclrun.analysis.measures import measure
+    from xclrun.analysis.reference import References
+    from xclrun.store.records import read_records, record
+
+    records: list[RunRecord] = []
+    measured: list[dict[str, dict[str, float]]] = []
+    for directory in (one, other):
+        if not directory.manifest.is_file():
+            raise RunError(f"{directory.run_id} has not begun; `xclrun rerun {directory.run_id}` does it")
+        try:
+            own = record(directory)
+        except ValueError as error:
+            raise RunError(str(error)) from error
+        references = References(read_records(directory.path.parents[1]))
+        values = {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
+        records.append(own)
+        measured.append({metric: _numbers(found) for metric, found in values.items()})
+    settings = [dict(flat(own.config)) for own in records]
+    changed = {key: [s.get(key) for s in settings] for key in sorted(settings[0] | settings[1])}
+    both = [metric for metric in records[0].scores if metric in records[1].scores]
+    languages = [language for language in records[0].languages if language in records[1].languages]
+    return {
+        "runs": [own.run_id for own in records],
+        "settings": {key: values for key, values in changed.items() if values[0] != values[1]},
+        "measures": {m: {name: [of[m].get(name) for of in measured] for name in MEASURES} for m in both},
+        "final": {m: {k: [_final(own, m, k) for own in records] for k in languages} for m in both},
+        "tests": tests((one, other), records, both),
+    }
+
+
+def _numbers(found: Measured) -> dict[str, float]:
+    values = {name: found.get((name, "")) for name in MEASURES}
+    return {name: value for name, value in values.items() if isinstance(value, float)}
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested settings with their dotted keys, those that change no result left out."""
+    for key, value in settings.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{name}.")
+        elif not name.startswith(NOT_SETTINGS):
+            yield name, value
+
+
+def _final_hop(own: RunRecord, language: str) -> int:
+    """Return the hop whose score on a language is the run's final one: its own where each is learnt alone."""
+    return own.languages.index(language) + 1 if own.stream == "independent" else own.hops
+
+
+def _final(own: RunRecord, metric: str, language: str) -> float | None:
+    value = float(own.scores[metric][_final_hop(own, language), own.languages.index(language)])
+    return value if value == value else None
+
+
+def tests(
+    directories: Sequence[RunDirectory], records: Sequence[RunRecord], metrics: Sequence[str]
+) -> dict[str, dict[str, Any] | str]:
+    """Return metric → the paired test of the final scores, or why there is none."""
+    from xclrun.analysis.paired import cell, paired_difference
+    from xclrun.core.task import METRICS
+    from xclrun.store.records import predictions
+
+    if any(not directory.finished for directory in directories):
+        return dict.fromkeys(metrics, "not tested: a run is not finished")
+    try:
+        read = [predictions(directory) for directory in directories]
+        languages = [language for language in read[0].sentences if language in read[1].sentences]
+        if any(_examples(read[0], language) != _examples(read[1], language) for language in languages):
+            raise ValueError("the runs were tested on different sentences")
+        found: dict[str, dict[str, Any] | str] = {}
+        for metric in (metric for metric in METRICS if metric.name in metrics):
+            one, other = (
+                {k: cell(of.sentences[k], metric, _final_hop(own, k)) for k in languages}
+                for own, of in zip(records, read, strict=True)
+            )
+            test = paired_difference(one, other)
+            low, high = test.interval.low, test.interval.high
+            found[metric.name] = {"test": "paired bootstrap", **vars(test), "interval": [low, high]}
+        return found
+    except (OSError, ValueError, KeyError) as error:
+        return dict.fromkeys(metrics, f"not tested: {error}")
+
+
+def _examples(read: Predictions, language: str) -> list[tuple[str, str]]:
+    """Return id and gold class of the test sentences of a language."""
+    sentences, labels = read.sentences[language], (*read.labels, "")
+    return list(zip(sentences.ids.tolist(), (labels[gold] for gold in sentences.gold), strict=True))
+
+
+def render(facts: dict[str, Any]) -> str:
+    """Return the differences for a person; scores in percent."""
+    from xclrun.core.terminal import table
+
+    def cells(values: Sequence[float | None]) -> tuple[str, ...]:
+        a, b = values
+        difference = "" if a is None or b is None else f"{100 * (b - a):+.2f}"
+        return (*("" if v is None else f"{100 * v:.2f}" for v in values), difference)
+
+    one, other = facts["runs"]
+    shown = [f"A  {one}", f"B  {other}", ""]
+    if facts["settings"]:
+        rows = [(key, *map(_plain, values)) for key, values in facts["settings"].items()]
+        shown.append(table(("setting", "A", "B"), rows, left=3))
+    else:
+        shown.append("the same settings")
+    for metric, measures in facts["measures"].items():
+        rows = [(name, *cells(values)) for name, values in measures.items() if values != [None, None]]
+        rows += [(f"final {language}", *cells(values)) for language, values in facts["final"][metric].items()]
+        shown += ["", f"{metric} in %", "", table(("", "A", "B", "B − A"), rows)]
+        test = facts["tests"][metric]
+        if isinstance(test, str):
+            shown.append(test)
+            continue
+        low, high = test["interval"]
+        shown.append(
+            f"B − A, final, mean over languages: {100 * test['value']:+.2f}, 95 % interval {100 * low:+.2f} to "
+            f"{100 * high:+.2f},\np = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)"
+        )
+    return "\n".join(shown)
+
+
+def _plain(value: Any) -> str:
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,102 @@
+"""``xclrun rerun``: the same run again, from the config that was frozen with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xclrun.command.common import chosen_run, parser
+from xclrun.core.errors import RunError, UsageError
+from xclrun.store.rundir import RunDirectory
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do a run again; return the exit code: 1 where its predictions differ."""
+    options = parser(
+        "rerun",
+        "The same run again, from its frozen config: it goes on where it stopped. With --fresh it is done anew in "
+        "another folder, and its predictions are compared byte for byte; exit code 1 if they differ.",
+    )
+    options.add_argument("run", metavar="RUN", help="id of a run, a part of it that no other has, or its folder")
+    options.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to do it anew")
+    given = options.parse_args(arguments)
+    directory = chosen_run(given.outputs, given.run)
+    outputs = directory.path.parents[1]
+    if given.fresh is None:
+        if directory.finished:
+            print(f"{directory.run_id}: finished (--fresh DIR does it anew)")
+            return 0
+        again = _do(directory, outputs, fresh=False)
+        print(f"{again.run_id}: finished")
+        return 0
+    if given.fresh.resolve() == outputs.resolve():
+        raise UsageError(f"--fresh {given.fresh}: holds the run itself; name another folder")
+    if not directory.finished:
+        raise UsageError(f"{directory.run_id} is not finished, so there is nothing to compare with; rerun it first")
+    again = _do(directory, given.fresh, fresh=True)
+    differing = differing_files(directory, again)
+    if not differing:
+        print(f"{again.run_id}: identical, all {len(_files(again))} files of predictions and scores ({again.path})")
+        return 0
+    print(f"{again.run_id}: DIFFERENT in {', '.join(differing)}")
+    for name, (was, now) in environment(directory, again).items():
+        print(f"  {name}: {was} → {now}")
+    return 1
+
+
+def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
+    """Do a run in this process, in a folder of outputs; return its directory there.
+
+    Raises:
+        UsageError, RunError: it cannot be done, is another run by now, or has failed.
+        Stopped: a signal ended it.
+    """
+    from xclrun.launch.console import Console
+    from xclrun.launch.local import Local
+    from xclrun.launch.sweep import check_writable
+    from xclrun.launch.time_left import TimeLeft
+    from xclrun.launch.workers import work
+    from xclrun.run import thaw
+    from xclrun.tracking.mirror import BackgroundMirror
+
+    run = thaw(directory, outputs, fresh)
+    Local().check_runs([run])
+    check_writable(outputs)
+    # What is done to compare is nothing that MLflow should know.
+    mirror = BackgroundMirror(outputs, run.config.tracking, enabled=False if fresh else None)
+    mirror.start()
+    try:
+        work([run], Console([run.id], left=TimeLeft([run])), mirror)
+    except BaseException:
+        mirror.close(timeout=0.0)  # It goes on by itself.
+        raise
+    if not mirror.close():
+        print("note: MLflow could not be reached; `xclrun sync` sends the run later", file=sys.stderr)
+    if not run.directory.finished:
+        raise RunError(f"{run.id} failed: {run.directory.error or 'see above'}")
+    return run.directory
+
+
+def _files(directory: RunDirectory) -> list[Path]:
+    """Return the files of what a run predicted and scored, relative to its directory."""
+    found = [*directory.prediction_files(), directory.scores, *directory.path.glob(directory.attention.name)]
+    return [path.relative_to(directory.path) for path in found]
+
+
+def differing_files(one: RunDirectory, other: RunDirectory) -> list[str]:
+    """Return the names of the files of predictions and scores that two directories do not have alike."""
+    names = sorted({*_files(one), *_files(other)})
+    content = ({name: (d.path / name).read_bytes() for name in _files(d)} for d in (one, other))
+    before, after = content
+    return [str(name) for name in names if before.get(name) != after.get(name)]
+
+
+def environment(one: RunDirectory, other: RunDirectory) -> dict[str, tuple[str, str]]:
+    """Return name → values of what two directories say differently of versions and machine."""
+    before, after = (
+        {**m["environment"], "code": m["code_version"], "host": m["host"]}
+        for m in (one.read_manifest(), other.read_manifest())
+    )
+    names = (name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return {name: (str(before.get(name)), str(after.get(name))) for name in sorted(names)}

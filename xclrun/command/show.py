@@ -1,0 +1,117 @@
+"""``xclrun show``: what one run is, its scores, its command, and where its files are."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from xclrun.command.common import chosen_run, parser
+from xclrun.core.errors import RunError
+from xclrun.store.rundir import RunDirectory
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a run; return the exit code."""
+    options = parser("show", "What a run is: its settings, score matrix, command, files, and the hops that it shares.")
+    options.add_argument("run", metavar="RUN", help="id of a run, a part of it that no other has, or its folder")
+    options.add_argument("--json", action="store_true", help="print facts as JSON")
+    given = options.parse_args(arguments)
+    facts = describe(chosen_run(given.outputs, given.run))
+    print(json.dumps(facts, indent=1) if given.json else render(facts))
+    return 0
+
+
+def describe(directory: RunDirectory) -> dict[str, Any]:
+    """Return the facts of a run; its scores are in [0, 1], None where they were not measured.
+
+    Raises:
+        RunError: it has not begun, or its files cannot be read.
+    """
+    from xclrun.analysis.measures import measure
+    from xclrun.analysis.reference import References
+    from xclrun.launch.cluster.files import jobs_of_runs
+    from xclrun.launch.status import run_status
+    from xclrun.store.records import read_records, record, sweeps
+
+    outputs, run_id = directory.path.parents[1], directory.run_id
+    if not directory.manifest.is_file():
+        raise RunError(f"{run_id} has not begun; `xclrun rerun {run_id}` does it")
+    try:
+        own, manifest = record(directory), directory.read_manifest()
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    status = run_status(directory)
+    references = References(read_records(outputs))
+    measured = {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
+    job = jobs_of_runs(outputs).get(run_id)
+    return {
+        "run_id": run_id,
+        "state": status.state,
+        "detail": status.detail,
+        "seconds": status.seconds,
+        "host": status.host,
+        "dataset": own.dataset,
+        "languages": list(own.languages),
+        "model": own.model,
+        "strategy": own.strategy,
+        "settings": {k: v for k, v in own.config["strategy"].items() if k not in ("name", "expansion")},
+        "order": own.order,
+        "seed": own.seed,
+        "shots": own.shots,
+        "bucket": own.bucket,
+        "code": own.code_version,
+        "sweeps": {sweep["name"]: sweep["command"] for sweep in sweeps(outputs) if run_id in sweep["runs"]},
+        "folder": str(directory.path),
+        "files": sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*") if p.is_file()),
+        "log": None if job is None else str(job.log),
+        "hops": [
+            {"hop": s["hop"], "name": s.get("name", ""), "shared": s["shared"], "weights": s["train"]}
+            for s in manifest["stages"]
+        ],
+        "scores": {
+            metric: [[None if math.isnan(value) else float(value) for value in row] for row in R]
+            for metric, R in own.scores.items()
+        },
+        "measures": {
+            metric: {name: value for (name, language), value in values.items() if not language and _is_number(value)}
+            for metric, values in measured.items()
+        },
+    }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) and not math.isnan(value)
+
+
+def render(facts: dict[str, Any]) -> str:
+    """Return the facts of a run for a person; scores in percent."""
+    from xclrun.core.secret import redact
+    from xclrun.core.terminal import duration, table
+
+    few = "".join(f" · {key} {facts[key]}" for key in ("shots", "bucket") if facts[key] is not None)
+    took = "" if facts["seconds"] is None else f" · {duration(facts['seconds'])}"
+    settings = ", ".join(f"{key}={value}" for key, value in facts["settings"].items())
+    lines = {
+        "state": f"{facts['state']}{took} · {facts['host']}" + (f" · {facts['detail']}" if facts["detail"] else ""),
+        "dataset": f"{facts['dataset']}: {', '.join(facts['languages'])}",
+        "model": facts["model"],
+        "strategy": facts["strategy"] + (f" ({settings})" if settings else ""),
+        "order": f"{facts['order']} · seed {facts['seed']}{few}",
+        "code": facts["code"],
+        "files": facts["folder"],
+    }
+    if facts["log"]:
+        lines["log"] = facts["log"]
+    shown = [facts["run_id"], *(f"  {name:<9} {value}" for name, value in lines.items())]
+    shown += [f"  {'sweep':<9} {name}: {redact(command)}" for name, command in facts["sweeps"].items()]
+    for metric, matrix in facts["scores"].items():
+        rows = []
+        for hop, row in zip(facts["hops"], matrix, strict=False):
+            how = "shared" if hop["shared"] else "trained" if hop["hop"] else "before"
+            rows.append((str(hop["hop"]), hop["name"], how, *("" if v is None else f"{100 * v:.2f}" for v in row)))
+        values = "  ".join(f"{name} {100 * value:.2f}" for name, value in facts["measures"][metric].items())
+        shown += ["", f"{metric} in %, on each language after each hop", ""]
+        shown += [table(("hop", "language", "", *facts["languages"]), rows, left=3), *([values] if values else [])]
+    return "\n".join(shown)
