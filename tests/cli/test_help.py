@@ -32,13 +32,13 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
     assert told.code == 0
     assert told.err == ""
     lines = told.out.splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 38
+    assert max(map(len, lines)) <= 79
     for name, what in COMMANDS.items():
         assert f"  {name:<9} {what}" in lines
     assert any("strategy.expansion=" in line for line in lines)
     for group, by_choice in choices().items():
-        assert any(line.startswith(f"  {group} ") for line in lines)
+        assert any(line[at:].startswith(f"{group} ") for line in lines for at in (2, 43))
         for asked in ((), (group,)):
             listed = xclrun("list", *asked).out.splitlines()
             assert listed.index(group) == 0 or not asked

@@ -55,29 +55,40 @@ def overview() -> str:
     return "\n".join(
         [
             "usage: xclrun KEY=VALUE … [-m]   run jobs; several values: strategy=naive,er -m",
-            "       xclrun COMMAND [--help]",
             "",
-            "commands:",
+            "commands, xclrun COMMAND [--help]:",
             *(f"  {name:<9} {what}" for name, what in COMMANDS.items()),
             "",
             "choices, GROUP=CHOICE (all, and what each is: xclrun list GROUP):",
-            *(f"  {group:<15} {_some([*found[group]], 62)}" for group in in_order(found)),
+            *_two_columns([(group, _some([*found[group]], 61)) for group in in_order(found)]),
             "",
             "values, KEY=VALUE: trainer.epochs=3 trainer.lr=1e-4 order=[en,de,th]",
             "  strategy.expansion=lang_spec_task  parts of their own for languages",
             "  xclrun --cfg job strategy=…        every value as it would be run",
             "  xclrun --config-dir DIR …          DIR/strategy/mine.yaml is strategy=mine",
             '  eval "$(xclrun -sc install=bash)"  completion in the shell',
-            "  XCLRUN_OUTPUTS=DIR                 where everything goes (default: outputs)",
-            "  XCLRUN_DEBUG=1                     full tracebacks",
+            "  XCLRUN_OUTPUTS=DIR XCLRUN_DEBUG=1  where everything goes; full tracebacks",
         ]
     )
+
+
+def _two_columns(groups: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a line for each group and its choices; two that follow each other share one where both are short."""
+    lines, left = [], [*groups]  # Not list(): that is the name of a command here.
+    while left:
+        group, text = left.pop(0)
+        line = f"  {group:<15} {text}"
+        if left and len(text) <= 24 and len(left[0][1]) <= 20:
+            group, text = left.pop(0)
+            line = f"{line:<43}{group:<15} {text}"
+        lines.append(line)
+    return lines
 
 
 def _some(names: Sequence[str], width: int) -> str:
     """Return as many names as fit, and how many more there are."""
     text = " ".join(names)
-    kept = [*names]  # Not list(): that is the name of a command here.
+    kept = [*names]
     while len(text) > width:
         kept.pop()
         text = f"{' '.join(kept)} … {len(names) - len(kept)} more"
