@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xclrun.analysis.bootstrap import Counts
+from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.paired import paired_difference
 
 

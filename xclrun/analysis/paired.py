@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xclrun.analysis.bootstrap import Counts, Interval, basic, draws, paired_p_value, resample
-from xclrun.analysis.study import Sentences
+from xclrun.analysis.base_scores import Counts, Sentences
+from xclrun.analysis.bootstrap import Interval, basic, draws, paired_p_value
 from xclrun.core.task import Metric, Scored
 
 RESAMPLES = 2000
@@ -42,11 +42,10 @@ def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
     Raises:
         ValueError: there are none.
     """
-    if metric.of is Scored.labels:
-        return Counts.of_accuracy(sentences.right[:, [hop]])
-    if sentences.spans is None:
-        raise ValueError("there are no span counts")
-    return Counts.of_f1(*(counts[:, [hop]] for counts in sentences.spans))
+    if metric.of is Scored.spans and sentences.tags is not None:
+        raise ValueError("F1 over single tags (tag_macro) is no ratio of sums over sentences")
+    counts = sentences.counts(metric)
+    return Counts(counts.hits[:, [hop]], None if counts.totals is None else counts.totals[:, [hop]])
 
 
 def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], seed: int = 42) -> PairedDifference:
@@ -61,7 +60,7 @@ def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], se
     for language, first in one.items():
         second, n = other[language], len(first.hits)
         drawn = draws(n, seed, language, RESAMPLES, None)
-        drawn_differences.append((resample(second, drawn) - resample(first, drawn))[:, 0])
+        drawn_differences.append((second.resampled(drawn) - first.resampled(drawn))[:, 0])
         differences.append(second.scores()[0] - first.scores()[0])
     value, values = float(np.mean(differences)), np.mean(drawn_differences, axis=0)
     sentences = sum(len(counts.hits) for counts in one.values())

@@ -11,9 +11,9 @@ from xclrun.core.errors import RunError
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
+    from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.measures import Measured
     from xclrun.analysis.record import RunRecord
-    from xclrun.analysis.study import Predictions
 
 MEASURES = ("F", "T", "T0", "FP")
 # Where files lie changes no result.
@@ -103,27 +103,34 @@ def tests(
     """Return metric → the paired test of the final scores, or why there is none."""
     from xclrun.analysis.paired import cell, paired_difference
     from xclrun.core.task import METRICS
-    from xclrun.store.records import predictions
+    from xclrun.store.records import read_predictions
 
-    if any(not directory.finished for directory in directories):
-        return dict.fromkeys(metrics, "not tested: a run is not finished")
-    try:
-        read = [predictions(directory) for directory in directories]
-        languages = [language for language in read[0].sentences if language in read[1].sentences]
-        if any(_examples(read[0], language) != _examples(read[1], language) for language in languages):
-            raise ValueError("the runs were tested on different sentences")
-        found: dict[str, dict[str, Any] | str] = {}
-        for metric in (metric for metric in METRICS if metric.name in metrics):
+    unread: list[str] = []
+    read: list[Predictions] = []
+    for directory, own in zip(directories, records, strict=True):
+        if not directory.finished:
+            unread.append("a run is not finished")
+        else:
+            read += read_predictions(directory.path.parents[1], [own], unread.append).values()
+    if unread:
+        return dict.fromkeys(metrics, f"not tested: {unread[0]}")
+    languages = [language for language in read[0].sentences if language in read[1].sentences]
+    if any(_examples(read[0], language) != _examples(read[1], language) for language in languages):
+        return dict.fromkeys(metrics, "not tested: the runs were tested on different sentences")
+    found: dict[str, dict[str, Any] | str] = {}
+    for metric in (metric for metric in METRICS if metric.name in metrics):
+        try:
             one, other = (
                 {k: cell(of.sentences[k], metric, _final_hop(own, k)) for k in languages}
                 for own, of in zip(records, read, strict=True)
             )
             test = paired_difference(one, other)
-            low, high = test.interval.low, test.interval.high
-            found[metric.name] = {"test": "paired bootstrap", **vars(test), "interval": [low, high]}
-        return found
-    except (OSError, ValueError, KeyError) as error:
-        return dict.fromkeys(metrics, f"not tested: {error}")
+        except ValueError as error:
+            found[metric.name] = f"not tested: {error}"
+        else:
+            interval = [test.interval.low, test.interval.high]
+            found[metric.name] = {"test": "paired bootstrap", **vars(test), "interval": interval}
+    return found
 
 
 def _examples(read: Predictions, language: str) -> list[tuple[str, str]]:
