@@ -165,16 +165,18 @@ def composed(overrides: tuple[str, ...]) -> Composed:
 def remembering() -> Iterator[None]:
     """Let Hydra merge the same files once: a command composes three times, which is most of the time of a small one.
 
-    Files of a user, which may change, are read each time.
+    Files and plug-ins of a user, which may change, are read each time.
     """
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_repository import CachingConfigRepository
+
+    from xclrun.core import plugins
 
     merge, known = ConfigLoaderImpl._compose_config_from_defaults_list, {}
 
     def merged(self: Any, defaults: Any, repo: Any) -> Any:
         sources = tuple((source.provider, source.path) for source in repo.get_sources())
-        if {provider for provider, _ in sources} != {"hydra", "main", "schema"}:
+        if plugins._loaded or {provider for provider, _ in sources} != {"hydra", "main", "schema"}:
             return merge(self, defaults, repo)
         key = (*sources, *((one.config_path, one.package, one.parent, one.is_self) for one in defaults))
         if key not in known:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean
+from xclrun.core.plugins import load_folder, load_given, load_installed
 from xclrun.core.secret import put_away_arguments, redact
 
 
@@ -43,6 +44,7 @@ def _dispatch(arguments: list[str]) -> int:
     from xclrun import __version__
     from xclrun import command as commands
 
+    arguments = load_given(arguments)
     first = arguments[0] if arguments else "--help"
     if first in ("-h", "--help", "help"):
         print(commands.overview())
@@ -50,6 +52,7 @@ def _dispatch(arguments: list[str]) -> int:
     if first == "-V" or "--version" in arguments:
         print(f"xclrun {__version__}")
         return 0
+    load_installed()
     if first in commands.COMMANDS:
         return commands.run(first, arguments[1:])
     if first in ("-sc", "--shell-completion"):
@@ -65,13 +68,14 @@ def _hydra(arguments: list[str]) -> int:
     from xclrun import command as commands
     from xclrun.compose.jobs import by_job, check_files, checked, parse, register
 
-    register()
     given = _parsed(arguments)
     if given.help or given.hydra_help:
         print(commands.overview())
         return 0
     if given.config_dir is not None:
+        load_folder(Path(given.config_dir))
         check_files(Path(given.config_dir))
+    register()
     overrides = checked(given.overrides)
     flags = [] if given.config_dir is None else ["--config-dir", given.config_dir]
     if given.cfg is None and given.info is None:

@@ -16,6 +16,7 @@ from yaml import YAMLError
 
 from xclrun.config.checks import check
 from xclrun.config.schema import Config, LabelOn, TrainerConfig, plain
+from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.secret import private
@@ -242,6 +243,8 @@ def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = Fal
         if fresh:
             frozen.paths.store = None
         label = frozen.pop("strategy_label", None)
+        for group in ("dataset", "strategy"):
+            plugins.require(frozen[group].pop("plugins", ()), directory.run_id)
         schema = OmegaConf.structured(Config)
         schema.strategy = strategy_class(frozen.strategy.name).settings_type
         if (expansion := frozen.strategy.get("expansion")) is not None:
@@ -274,6 +277,7 @@ def plan_run(config: Config) -> Run:
     order = resolve_order(_languages(config, dataset), config.order.by_size, dataset.sizes())
     name = config.order.name or "-".join(order)
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
+    config = replace(config, plugins=_plugins(config))
     strategy = make(config.strategy)
     if (reason := strategy.unfit(dataset.task)) is not None:
         raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task.name}: {reason}")
@@ -299,6 +303,16 @@ def plan_run(config: Config) -> Run:
         whole_fingerprint=whole,
         encoder=encoder,
     )
+
+
+def _plugins(config: Config) -> dict[str, list[str]]:
+    """Return the plug-ins that the dataset and the strategy of a config come from, where they are not the package's."""
+    strategies = (config.strategy, getattr(config.strategy, "expansion", None))
+    found = {
+        "dataset": plugins.used(("dataset", config.dataset.reader), ("task", config.dataset.task)),
+        "strategy": plugins.used(*(("strategy", s.name) for s in strategies if s is not None)),
+    }
+    return {group: used for group, used in found.items() if used}
 
 
 def _languages(config: Config, dataset: Dataset) -> list[str] | None:

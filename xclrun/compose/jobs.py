@@ -32,7 +32,9 @@ from xclrun.config.files import choices, packaged, strategy_name
 from xclrun.config.schema import SCHEMAS, Config, ProtocolConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import check_name
+from xclrun.core.plugins import provided, without_yaml
 from xclrun.core.secret import put_away
+from xclrun.data.readers import READERS
 from xclrun.strategy import STRATEGIES, having, strategy_class
 
 # Plain values that no other value refers to, and that sweeps vary most.
@@ -58,9 +60,30 @@ def expansions_known() -> dict[str, str]:
     return {choice: what for choice, what in choices()["strategy"].items() if strategy_name(choice) in parts}
 
 
-@cache
 def register() -> None:
-    """Make the typed schemas and the sweeps known to Hydra, whose store of them lasts as long as the process."""
+    """Make the typed schemas and the sweeps known to Hydra, whose store of them lasts as long as the process.
+
+    Strategies and dataset readers of plug-ins get a choice each, unless a YAML in a config folder gives it.
+    """
+    _register_packaged()
+    store = ConfigStore.instance()
+    for name in provided("strategy"):
+        cls = strategy_class(name)
+        store.store(group="schema/strategy", name=name, node=cls.settings_type)
+        if cls.gives_parts:
+            node: dict[str, Any] = {"defaults": [f"/strategy/{name}@_here_"]}
+            store.store(group="strategy/expansion", name=name, node=node, provider="plug-in")
+    for name in without_yaml("strategy"):
+        below: list[Any] = ["_self_", {"expansion": None}] if strategy_class(name).expandable else []
+        node = {"defaults": [f"/schema/strategy/{name}@_here_", *below], "name": name}
+        store.store(group="strategy", name=name, node=node, provider="plug-in")
+    for name in without_yaml("dataset"):
+        node = {"defaults": ["/schema/dataset@_here_"], "name": name, "reader": name, **READERS[name].config}
+        store.store(group="dataset", name=name, node=node, provider="plug-in")
+
+
+@cache
+def _register_packaged() -> None:
     store = ConfigStore.instance()
     for name in expansions_known():
         node = {"defaults": [f"/strategy/{name}@_here_"]}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
 
 
@@ -16,7 +17,10 @@ def packaged(folder: str) -> Path:
 
 
 def choices() -> dict[str, dict[str, str]]:
-    """Return group → choice → the first line of comment of its YAML; sweeps are the group ``sweep``."""
+    """Return group → choice → the first line of comment of its YAML; sweeps are the group ``sweep``.
+
+    Datasets and strategies of plug-ins are choices without a YAML.
+    """
     root = packaged("conf")
     result: dict[str, dict[str, str]] = {}
     for path in sorted(root.rglob("*.yaml")):
@@ -25,11 +29,15 @@ def choices() -> dict[str, dict[str, str]]:
             result.setdefault(group, {})[path.stem] = _first_comment(path)
     for path in sorted(packaged("sweeps").glob("*.yaml")):
         result.setdefault("sweep", {})[path.stem] = _first_comment(path)
+    for group in ("dataset", "strategy"):
+        result[group] |= provided(group)
     return result
 
 
 def strategy_name(choice: str) -> str:
-    """Return the name of the code that a packaged choice of the group ``strategy`` configures."""
+    """Return the name of the code that a choice of the group ``strategy`` configures."""
+    if choice in provided("strategy"):
+        return choice
     content = yaml.safe_load((packaged("conf") / "strategy" / f"{choice}.yaml").read_text(encoding="utf-8"))
     return str(content.get("name") or strategy_name(content["defaults"][0].partition("@")[0]))
 

@@ -249,6 +249,8 @@ class Config:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     # No key: the name of a strategy's YAML of the user's own, which stands for the strategy's in ids and tables.
     strategy_label: str | None = field(default=None, metadata={"omegaconf_ignore": True})
+    # No key: group → plug-ins that it comes from (`xclrun.core.plugins.used`), of those that are not the package's own.
+    plugins: dict[str, list[str]] = field(default_factory=dict, metadata={"omegaconf_ignore": True})
 
     @property
     def from_source(self) -> str | None:
@@ -260,7 +262,10 @@ def plain(node: Any) -> Any:
     """Return a config as nested dicts and lists of plain values, enums by name: what is hashed, frozen and logged."""
     if is_dataclass(node):
         pairs = {f.name: getattr(node, f.name) for f in fields(node)}
-        return {key: plain(value) for key, value in pairs.items() if (key, value) != ("strategy_label", None)}
+        found = {key: plain(value) for key, value in pairs.items() if (key, value) != ("strategy_label", None)}
+        for group, used in found.pop("plugins").items() if isinstance(node, Config) else ():
+            found[group]["plugins"] = used
+        return found
     if isinstance(node, Mapping):
         return {key: plain(value) for key, value in node.items()}
     if isinstance(node, list | tuple):

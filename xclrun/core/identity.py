@@ -79,6 +79,10 @@ HALF = {"bf16": "bf16, heads in fp32", "fp16": "fp16, heads in fp32"}
 MEANS_NOW: Mapping[str, Mapping[Any, Any]] = {"trainer.precision": HALF, "protocol.source_trainer.precision": HALF}
 
 
+# Plug-ins that a run uses (`xclrun.core.plugins.used`); without any there is no such key.
+PLUGINS = ("dataset.plugins", "strategy.plugins")
+
+
 def digest(content: Any) -> str:
     """Return the SHA-256 (hex) of a JSON-able value, independent of the order of its keys."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -96,9 +100,13 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     unused = {"dataset.buckets"} if config.get("shots") is None else set()
 
     def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        kept = {}
+        kept: dict[str, Any] = {}
         for key, value in node.items():
             path = f"{prefix}{key}"
+            if path in PLUGINS:
+                # Its hash, not where it lies.
+                kept[key] = [plugin.split()[0] for plugin in value]
+                continue
             if path in NOT_IDENTITY | unused or (path in LATER and value == LATER[path]):
                 continue
             if isinstance(value, Mapping):
@@ -108,6 +116,11 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         return kept
 
     return keep(config, "")
+
+
+def _at(config: Mapping[str, Any], path: str) -> Any:
+    group, key = path.split(".")
+    return config[group].get(key)
 
 
 class Signed(Protocol):
@@ -186,6 +199,7 @@ def stages(
         "encoder": encoder,
         "labels": data.labels,
         "seed": known["seed"],
+        **{path: found for path in PLUGINS if (found := _at(known, path))},
     }
     # What is measured beside predictions changes neither them nor the training.
     evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"}

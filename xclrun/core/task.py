@@ -16,10 +16,13 @@ Standard library alone, so that analysis and reports may use it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from typing import Any
 
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.plugins import provides
 
 
 class Scored(Enum):
@@ -67,7 +70,7 @@ TOKEN_ACCURACY = Metric(
 ENTITY_F1 = Metric("entity_f1", "entities", "entity F1", Scored.spans, "entity", "entities")
 
 # In the order of tables.
-METRICS = (INTENT_ACCURACY, SLOT_F1, CLASS_ACCURACY, TOKEN_ACCURACY, ENTITY_F1)
+METRICS = [INTENT_ACCURACY, SLOT_F1, CLASS_ACCURACY, TOKEN_ACCURACY, ENTITY_F1]
 BY_SHORT = {metric.short: metric for metric in METRICS}
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -122,10 +125,63 @@ class Task:
         return self.name if self.tag is None or self.tag_spans else f"{self.name}/words"
 
 
-INTENT_SLOTS = Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O")
-SEQUENCE_CLASS = Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True)
-TOKEN_TAGS = Task("token_tags", None, ENTITY_F1, tags_needed=True)
-TASKS = {task.name: task for task in (INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS)}
+TASKS: dict[str, Task] = {}
+
+
+def register(task: Task) -> Task:
+    """Make a task known as ``dataset.task=NAME``, and its metrics with it.
+
+    Raises:
+        UsageError: it predicts nothing, or has a name of another task or metric.
+    """
+    if not task.metrics(tagged=True):
+        raise UsageError(f"task '{task.name}': needs a metric of labels or of tags")
+    if task.name in TASKS:
+        raise UsageError(f"task '{task.name}': there is one of this name already")
+    _add_metrics(task)
+    TASKS[task.name] = task
+    provides("task", task.name)
+    return task
+
+
+def described(task: Task) -> dict[str, Any]:
+    """Return a task as plain data, for the manifests of runs whose task is that of a plug-in: see `restored`."""
+    found = asdict(task)
+    for metric in (found["label"], found["tag"]):
+        if metric is not None:
+            metric["of"] = metric["of"].value
+    return found
+
+
+def restored(content: Mapping[str, Any]) -> Task:
+    """Return a task that a manifest describes; its metrics are known from then on, the task itself cannot be chosen.
+
+    Raises:
+        UsageError: a metric has a name of another one.
+    """
+    given = dict(content)
+    for key in ("label", "tag"):
+        if given[key] is not None:
+            given[key] = Metric(**{**given[key], "of": Scored(given[key]["of"])})
+    task = Task(**given)
+    _add_metrics(task)
+    return task
+
+
+def _add_metrics(task: Task) -> None:
+    metrics = task.metrics(tagged=True)
+    for new in metrics:
+        if other := next((m for m in METRICS if m != new and {m.name, m.short} & {new.name, new.short}), None):
+            raise UsageError(f"task '{task.name}': its metric '{new.name}' has a name of '{other.name}'")
+    for new in metrics:
+        if new not in METRICS:
+            METRICS.append(new)
+            BY_NAME[new.name] = new
+
+
+INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O"))
+SEQUENCE_CLASS = register(Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True))
+TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
 
 TAGS_ARE = ("spans", "words")
 

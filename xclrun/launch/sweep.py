@@ -16,6 +16,7 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.names import check_name
+from xclrun.core.plugins import flags
 from xclrun.core.secret import private, redact
 from xclrun.core.terminal import duration, if_slow, line, many
 from xclrun.data.notes import told
@@ -157,7 +158,7 @@ def command() -> str:
     """Return the command that was given, as it could be given again."""
     # Hydra is handed the long form of -m for every command (see `xclrun.cli`).
     given = [argument for argument in sys.argv[1:] if argument != "--multirun"]
-    return shlex.join(["xclrun", *map(redact, given), *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
+    return shlex.join(["xclrun", *flags(), *map(redact, given), *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
 
 
 def check_writable(folder: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.names import escape, slug
-from xclrun.core.task import METRICS
+from xclrun.core.task import BY_NAME
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
@@ -35,7 +35,14 @@ TIP = "tip:"
 # The attribute of an SVG that holds its title, and the class of the group that draws it.
 TITLE = "data-title"
 
-METRIC_NAMES = {metric.name: f"{metric.title} (%)" for metric in METRICS}
+
+class _Titles(dict[str, str]):
+    def __missing__(self, metric: str) -> str:
+        return f"{BY_NAME[metric].title} (%)"
+
+
+# Name of a metric → its title and unit; of plug-ins' metrics too.
+METRIC_NAMES = _Titles()
 
 
 def colour(k: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from xclrun.core.identity import strategy_name
-from xclrun.core.task import Metric, Scored, task_of
+from xclrun.core.task import Metric, Scored, restored, task_of
 from xclrun.store.files import read_json
 from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
@@ -110,7 +110,10 @@ def _record(directory: RunDirectory, counts: CountsOfRuns, slot_f1: str | None) 
 
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric, ...]:
     """Return the base scores that a run has."""
-    task = task_of(config["dataset"]["task"], config["dataset"].get("tags_are", "spans"))
+    dataset = config["dataset"]
+    task = (
+        restored(manifest["task"]) if "task" in manifest else task_of(dataset["task"], dataset.get("tags_are", "spans"))
+    )
     return tuple(task.metrics(tagged=bool(manifest["tags"])))
 
 

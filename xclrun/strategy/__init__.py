@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.plugins import provides
 from xclrun.strategy.base import Context, Length, State, Strategy, check_answers
 
 __all__ = ["STRATEGIES", "Context", "Length", "State", "Strategy", "having", "make", "register", "strategy_class"]
@@ -60,6 +61,7 @@ def register(cls: Class) -> Class:
     if name in STRATEGIES:
         raise UsageError(f"{place}: there is already a strategy called '{name}'")
     STRATEGIES.registered[name] = cls
+    provides("strategy", name, cls)
     return cls
 
 

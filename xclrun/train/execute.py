@@ -17,6 +17,8 @@ from omegaconf import OmegaConf
 
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.identity import ALGORITHMS, Stage
+from xclrun.core.plugins import provided
+from xclrun.core.task import described
 from xclrun.data.notes import noted
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -212,6 +214,8 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
         "stream": {"kind": run.stream.kind, "languages": list(run.stream.languages)},
         "labels": list(dataset.labels),
         "tags": list(dataset.tags),
+        # Reports know the package's own.
+        **({"task": described(dataset.task)} if dataset.task.name in provided("task") else {}),
         "data": {
             "fingerprint": run.data_fingerprint,
             "whole": run.whole_fingerprint,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.plugins import provides
 from xclrun.core.task import task_of
 from xclrun.data.example import Example
 from xclrun.data.readers.files import SPLIT_NAMES, Notes, Place, SplitFile, Splits, lines, read_files
@@ -33,12 +34,14 @@ class Reader:
         layout: file names that it looks for under ``dataset.root`` (see `xclrun.data.readers.files`); empty: none.
         gives: what it can know of an example, of `COLUMNS`; a task that needs more is refused.
         languages: how languages are ordered where the config names none; others follow, by name.
+        config: values of the choice ``dataset=`` of a plug-in's reader, which has no YAML, such as its task.
     """
 
     read: Callable[[DatasetConfig], tuple[Splits, Notes]]
     layout: tuple[str, ...] = ()
     gives: frozenset[str] = COLUMNS
     languages: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 READERS: dict[str, Reader] = {}
@@ -55,15 +58,23 @@ def register(name: str, reader: Reader) -> None:
     if not reader.gives or not reader.gives <= COLUMNS:
         raise UsageError(f"dataset reader '{name}': gives some of {', '.join(sorted(COLUMNS))}, not {reader.gives}")
     READERS[name] = reader
+    function: Any = reader.read
+    while isinstance(function, partial):
+        function = function.keywords.get("parse", function.func)
+    provides("dataset", name, function)
 
 
 def reader(
-    name: str, layout: Iterable[str] = (), gives: Collection[str] = COLUMNS, languages: Iterable[str] = ()
+    name: str,
+    layout: Iterable[str] = (),
+    gives: Collection[str] = COLUMNS,
+    languages: Iterable[str] = (),
+    **config: Any,
 ) -> Callable[[Callable[[DatasetConfig], tuple[Splits, Notes]]], Callable[[DatasetConfig], tuple[Splits, Notes]]]:
     """Register a function that reads a dataset whole; see `Reader`."""
 
     def decorate(read: Callable[[DatasetConfig], tuple[Splits, Notes]]) -> Any:
-        register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages)))
+        register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages), config))
         return read
 
     return decorate
@@ -77,6 +88,7 @@ def row_reader(
     rows: Callable[[SplitFile], Iterable[Any]] = lines,
     split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
     language_names: Mapping[str, str] | None = None,
+    **config: Any,
 ) -> Callable[[Callable[[Any, Place], Example | None]], Callable[[Any, Place], Example | None]]:
     """Register a function that makes an example of one row of a file.
 
@@ -87,13 +99,14 @@ def row_reader(
         rows: a file's rows: `lines`, or `blocks` of lines between blank ones.
         split_names: split → what stands for it in file names.
         language_names: what stands for a language in file names → its key; others are keys themselves.
+        config: see `Reader`.
     """
 
     def decorate(parse: Callable[[Any, Place], Example | None]) -> Any:
         read = partial(
             read_files, layout=layout, parse=parse, rows=rows, split_names=split_names, languages=language_names
         )
-        register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages)))
+        register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages), config))
         return parse
 
     return decorate

@@ -1,0 +1,273 @@
+"""Plug-ins: what docs/plugins.md shows is loaded from files, from a config folder and as a package, and runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from hydra.core.config_store import ConfigStore
+
+from xclrun.compose.jobs import compose_command
+from xclrun.core import plugins
+from xclrun.core.errors import UsageError
+from xclrun.core.task import BY_NAME, METRICS, TASKS, task_of
+from xclrun.data.readers import READERS
+from xclrun.run import Run, freeze, plan_jobs, thaw
+from xclrun.strategy import STRATEGIES
+
+REPOSITORY = Path(__file__).parents[1]
+PAGE = (REPOSITORY / "docs" / "plugins.md").read_text(encoding="utf-8")
+# The files that the page shows, by name.
+FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+TINY = (
+    "experiment=smoke",
+    "tracking=none",
+    "model.hidden_size=16",
+    "model.hidden_layers=1",
+    "model.attention_heads=2",
+    "model.intermediate_size=32",
+    "model.vocab_size=300",
+    "runtime.device=cpu",
+)
+# What plug-ins are added to.
+REGISTRIES: tuple[Any, ...] = (
+    plugins._loaded, plugins._given, plugins._folders, STRATEGIES.registered, READERS, TASKS, METRICS, BY_NAME
+)  # fmt: skip
+
+Command = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Take away what a test has loaded, after it or before it goes on as another process would."""
+    before = [copy.copy(registry) for registry in REGISTRIES]
+
+    def back() -> None:
+        # Hydra's store lasts as long as the process.
+        for kind in ("strategy", "dataset"):
+            for name in plugins.provided(kind):
+                ConfigStore.instance().repo[kind].pop(f"{name}.yaml", None)
+        for registry, content in zip(REGISTRIES, before, strict=True):
+            registry.clear()
+            registry.extend(content) if isinstance(registry, list) else registry.update(content)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "shown"]:
+            del sys.modules[name]
+
+    monkeypatch.delenv("XCLRUN_OUTPUTS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield back
+    back()
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Path:
+    """The folder with the files of the page, and reviews in two languages."""
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    for language in ("en", "de"):
+        for split in ("train", "dev", "test"):
+            path = tmp_path / "data" / language / f"{split}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(f"{'+-'[i % 2]} {language} {split} text {i}\n" for i in range(9)), encoding="utf-8")
+    return tmp_path
+
+
+def plan(*overrides: str) -> Run:
+    """Plan the run of a command; outputs lie in the current folder."""
+    [run] = plan_jobs(job.config for job in compose_command([*TINY, *overrides]))
+    return run
+
+
+def load(*files: str) -> None:
+    plugins.load_given([argument for file in files for argument in ("--plugin", file)])
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_installed_package_runs_from_end_to_end(
+    shown: Path, xclrun: Command, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]
+) -> None:
+    """All that the page shows, in two worker processes; its metric is in the report."""
+    package, info = shown / "site" / "shown", shown / "site" / "shown-1.0.dist-info"
+    package.mkdir(parents=True)
+    info.mkdir()
+    for name, content in FILES.items():
+        (package / name).write_text(content, encoding="utf-8")
+    (package / "__init__.py").touch()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shown\nVersion: 1.0\n")
+    groups = re.findall(r'^\[project.entry-points."([\w.]+)"\]\n(\w+) = "my_package\.(\w+)"', PAGE, re.MULTILINE)
+    assert {group for group, *_ in groups} == set(plugins.GROUPS)
+    points = "".join(f"[{group}]\n{name} = shown.{module}\n" for group, name, module in groups)
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(shown / "site")
+    asked = ("strategy=damped,naive", "dataset=reviews", "dataset.root=data", "dataset.task=mood")
+    code, said = xclrun(*TINY, *asked, "hydra.launcher.n=2")
+    assert (code, "2 of 2 runs finished" in said) == (0, True), said
+    found = {path.name.split("-")[1]: yaml.safe_load(path.joinpath("config.yaml").read_text())
+             for path in Path("outputs/runs").iterdir()}  # fmt: skip
+    [plugin] = found["damped"]["strategy"]["plugins"]
+    assert re.fullmatch(r"[0-9a-f]{64}  shown", plugin)
+    assert found["naive"]["dataset"]["plugins"] == [plugin]
+    assert "plugins" not in found["naive"]["strategy"]
+    # A report needs no plug-in, which may have changed or gone since.
+    monkeypatch.undo()
+    monkeypatch.chdir(shown)
+    forget()
+    assert "mood" not in TASKS
+    code, said = xclrun("report", "--from-runs")
+    assert code == 0, said
+    [report] = Path("outputs/reports").iterdir()
+    table = pd.read_csv(report / "summary.csv")
+    assert set(table["metric"]) == {"mood_accuracy"}
+    assert set(table["strategy"]) == {"damped", "naive"}
+
+
+def test_files_of_a_command_and_of_a_config_folder(shown: Path, xclrun: Command, forget: Callable[[], None]) -> None:
+    code, said = xclrun("--plugin", "damped.py", "plan", "strategy=damped", "strategy.factor=2", "dataset=mini")
+    assert (code, "damped" in said) == (0, True), said
+    forget()
+    own = shown / "own"
+    (own / "strategy").mkdir(parents=True)
+    (own / "plugins.yaml").write_text("plugins: [../damped.py, ../reviews.py]\n")
+    (own / "strategy" / "damped.yaml").write_text(
+        "defaults: [/schema/strategy/damped@_here_, _self_]\nname: damped\nfactor: 0.125\n"
+    )
+    code, said = xclrun("--config-dir", str(own), "strategy=damped", "dataset=reviews", "--cfg", "job")
+    assert code == 0, said
+    config = yaml.safe_load(said)
+    assert (config["strategy"]["factor"], config["dataset"]["task"]) == (0.125, "sequence_class")
+    code, said = xclrun("list", "strategy")
+    assert "Fine-tuning with a loss that is multiplied by a factor." in said
+
+
+def test_the_hash_is_in_ids_and_keys_of_the_runs_that_use_it(shown: Path, forget: Callable[[], None]) -> None:
+    golden = json.loads((REPOSITORY / "tests" / "golden_keys.json").read_text())["strategy=naive order=h2l seed=1"]
+    before = plan("strategy=naive")
+    load("damped.py", "reviews.py", "mood.py")
+    naive, damped = plan("strategy=naive"), plan("strategy=damped")
+    assert naive.id == before.id
+    assert naive.stages == before.stages
+    [job] = compose_command(["dataset=mini", "model=tiny", "tracking=none", "strategy=naive", "order=h2l", "seed=1"])
+    assert plan_jobs([job.config])[0].id == golden["run"]
+    tasked = plan("dataset.task=mood")
+    assert "plugins" in tasked.resolved["dataset"]
+    assert "plugins" not in tasked.resolved["strategy"]
+    # The reference run of a strategy from outside is one of the package's own.
+    assert damped.reference().id == naive.reference().id
+    forget()
+    for name in ("damped.py", "mood.py"):
+        with (shown / name).open("a") as file:
+            file.write("# the same, differently written\n")
+    load("damped.py", "mood.py")
+    for changed, same in ((plan("strategy=damped"), damped), (plan("dataset.task=mood"), tasked)):
+        assert changed.id != same.id
+        assert not {*changed.keys} & {*same.keys}
+    assert plan("strategy=naive").id == before.id
+
+
+def test_where_a_file_lies_changes_no_id(shown: Path, forget: Callable[[], None]) -> None:
+    load("damped.py")
+    run = plan("strategy=damped")
+    forget()
+    (shown / "elsewhere").mkdir()
+    (shown / "damped.py").rename(shown / "elsewhere" / "damped.py")
+    load("elsewhere/damped.py")
+    again = plan("strategy=damped")
+    assert (again.id, again.stages) == (run.id, run.stages)
+    assert again.resolved["strategy"]["plugins"] != run.resolved["strategy"]["plugins"]
+
+
+def test_a_frozen_run_loads_its_plugins_or_refuses_them(
+    shown: Path, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a Slurm job does, in another folder."""
+    load("damped.py", "reviews.py", "mood.py")
+    run = plan(
+        "strategy=damped", "dataset=reviews", "dataset.root=data", "dataset.task=mood", f"paths.outputs={shown}/o"
+    )
+    freeze(run)
+    forget()
+    monkeypatch.chdir("/")
+    assert "damped" not in STRATEGIES
+    again = thaw(run.directory)
+    assert (again.id, again.keys) == (run.id, run.keys)
+    assert again.resolved["strategy"]["plugins"] == run.resolved["strategy"]["plugins"]
+    with (shown / "mood.py").open("a") as file:
+        file.write("\n")
+    forget()
+    with pytest.raises(UsageError, match=rf"^{run.id}: the plug-in .*/mood.py has changed since .*; give the command"):
+        thaw(run.directory)
+    (shown / "mood.py").unlink()
+    forget()
+    with pytest.raises(UsageError, match=rf"^{run.id}: plug-in .*/mood.py: cannot be read \(No such file"):
+        thaw(run.directory)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"cannot be read \(No such file or directory\)"),
+        ("x = 1", "registers no strategy, dataset or task"),
+        ("\n\nimport no_such_module", r"cannot be imported \(ModuleNotFoundError: No module named .*, line 3\)"),
+        ("def", r"cannot be imported \(SyntaxError: .*\)"),
+        ("raise SystemExit(3)", r"cannot be imported \(SystemExit: 3, line 1\)"),
+        ("from xclrun.strategy import register\nregister(int)", "<class 'int'> is not a strategy: .*"),
+        (
+            "from xclrun.core.task import *\nregister(TASKS['token_tags'])",
+            "task 'token_tags': there is one of this name already",
+        ),
+        (
+            "from xclrun.core.task import *\nregister(Task('x', Metric('y', 'slots', '', Scored.spans, '', ''), None))",
+            "task 'x': its metric 'y' has a name of 'slot_f1'",
+        ),
+        (
+            "from xclrun.core.task import *\nregister(Task('x', None, None))",
+            "task 'x': needs a metric of labels or of tags",
+        ),
+        (
+            "from xclrun.data.readers import row_reader\nrow_reader('mini', ['{split}'])(print)",
+            "dataset reader 'mini': there is one of this name already",
+        ),
+    ],
+)
+def test_files_that_are_refused(content: str | None, message: str, tmp_path: Path, xclrun: Command) -> None:
+    if content is not None:
+        (tmp_path / "own.py").write_text(content)
+    code, said = xclrun("--plugin", "own.py", "plan")
+    assert code == 2
+    assert re.fullmatch(f"xclrun: --plugin own.py: {message}\n", said), said
+
+
+@pytest.mark.parametrize("content", ["plugins: damped.py", "[damped.py]", "plugins: [1]", "plugin: [damped.py]", "{"])
+def test_lists_of_files_that_are_refused(content: str, tmp_path: Path, xclrun: Command) -> None:
+    (tmp_path / "plugins.yaml").write_text(content)
+    code, said = xclrun("--config-dir", str(tmp_path), "strategy=naive")
+    assert code == 2
+    assert said.startswith(f"xclrun: {tmp_path}/plugins.yaml: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_a_flag_without_a_file(xclrun: Command) -> None:
+    for arguments in (["plan", "--plugin"], ["--plugin="]):
+        assert xclrun(*arguments) == (2, "xclrun: --plugin: a Python file is needed, as in --plugin my_strategy.py\n")
+
+
+def test_an_entry_point_must_register_what_its_group_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (tmp_path / "shown.py").write_text(FILES["mood.py"])
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[xclrun.tasks]\nmood = shown\n[xclrun.datasets]\nmood = shown\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"^entry point xclrun.datasets 'mood' \(shown\): registers no dataset$"):
+        plugins.load_installed()
+    (info / "entry_points.txt").write_text("[xclrun.tasks]\nmood = shown\n")
+    plugins.load_installed()
+    assert task_of("mood").label is BY_NAME["mood_accuracy"]
