@@ -323,7 +323,7 @@ def test_hub_columns_of_other_names(tmp_path: Path, config: Config) -> None:
     splits, _ = jsonl.read(config("jsonl", **asked, hub_columns=named))
     assert splits["de", "dev"] == (Example("dev-1", "de", ("wie", "warm"), "no", text_b="es ist kalt"),)
     for columns, message in [
-        ({"txt": "premise"}, r"no key is called 'txt'; did you mean 'text'\?"),
+        ({"txt": "premise"}, r"unknown key 'txt'; did you mean 'text'\?"),
         ({"text": "premis"}, r"has no column 'premis'; did you mean 'premise'\?"),
     ]:
         with pytest.raises(UsageError, match=f"dataset.hub_columns: .*{message}"):

@@ -267,7 +267,7 @@ def test_adapters_for_another_encoder(make_run: Make, do: Do, tmp_path: Path) ->
 
 
 def test_names_that_are_neither_folder_nor_on_a_hub(make_run: Make) -> None:
-    with pytest.raises(UsageError, match=r"pretrained\.en=/no/such/folder: is no folder, nor a name on the hub"):
+    with pytest.raises(UsageError, match=r"pretrained\.en=/no/such/folder: neither a folder nor a name on the hub"):
         make_run("strategy=lang_spec_ada_f", "strategy.pretrained={en:/no/such/folder}")
 
 

@@ -1,4 +1,4 @@
-"""``xclrun logs``: what the job that did a run said."""
+"""``xclrun logs``: the Slurm log of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xclrun.command.common import existing, named_run, parser
 
 def main(arguments: Sequence[str]) -> int:
     """Print the log of a run's job; return the exit code."""
-    options = parser("logs", "What the Slurm job that did a run last said; a job's log tells of all runs of its pack.")
+    options = parser("logs", "Show the log of the Slurm job that did a run last; it covers all runs of the job's pack.")
     options.add_argument("run", metavar="RUN", help="id of a run, or any part of it that no other has")
     options.add_argument("--path", action="store_true", help="print where the log lies instead")
     options.add_argument("--follow", "-f", action="store_true", help="go on as the log grows, until the job has ended")
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show(log: Path, read: int) -> int:
-    """Print what a log holds beyond ``read`` bytes; return how many it has."""
+    """Print a log from byte ``read`` on; return its size."""
     try:
         with log.open("rb") as file:
             file.seek(read)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         type=float,
         const=5.0,
         metavar="SECONDS",
-        help="print it again every so often (default: 5), until nothing runs or waits any more",
+        help="print it again every SECONDS (default: 5), until nothing runs or waits any more",
     )
     given = options.parse_args(arguments)
     if given.watch is not None and (given.json or given.watch <= 0):
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.watch is None:
         return _tell(given.outputs, sweeps, given.json, unreadable)[1]
     calm = 0
-    # Twice in a row: on a network file system what a job wrote last may show late.
+    # Twice in a row: on a network file system the last writes of a job may appear late.
     while True:
         going, code = _tell(given.outputs, sweeps, False, unreadable, CLEAR if sys.stdout.isatty() else "")
         calm = 0 if going else calm + 1

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
         type=float,
         const=60.0,
         metavar="SECONDS",
-        help="do it again every so often (default: 60), until nothing runs or waits any more",
+        help="do it again every SECONDS (default: 60), until nothing runs or waits any more",
     )
     add_tracking(options)
     given = options.parse_args(arguments)
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     tracking = TrackingConfig(uri=given.uri, experiment=given.experiment)
     calm, unreadable = 0, Unreadable()
     while True:
-        # Asked before, so that what ends meanwhile is sent too.
+        # Checked before sending, so that runs that end meanwhile are sent too.
         going = given.watch is not None and _going(outputs, unreadable)
         try:
             mirror = Mirror(outputs, tracking)

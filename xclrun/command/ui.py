@@ -12,7 +12,7 @@ from xclrun.core.errors import UsageError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become MLflow's server."""
+    """Run MLflow's server in place of this process."""
     options = parser("ui", "Open MLflow's pages on the runs; ends with Ctrl-C.")
     options.add_argument("--port", type=int, default=5000, help="port on this machine (default: %(default)s)")
     options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")

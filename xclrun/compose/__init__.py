@@ -1,1 +1,1 @@
-"""From what was typed to typed configs: overrides, sweeps, Hydra, and what is said of mistakes in them."""
+"""From the command line to typed configs: overrides, sweeps, Hydra, and messages for mistakes."""

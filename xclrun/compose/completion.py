@@ -1,4 +1,4 @@
-"""The words that may come next on a command line, from the YAML files alone: a shell waits for them at every TAB.
+"""Shell completion from the YAML files alone, since the shell waits for it at every TAB.
 
 Hydra's own completion composes a config first, which takes it a second or two.
 """

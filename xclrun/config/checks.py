@@ -23,7 +23,7 @@ def _require(ok: bool, key: str, value: Any, possible: str) -> None:
 
 
 def _infinite(node: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a config that are no numbers to compute with: inf and nan."""
+    """Yield the numbers of a config that are not finite: inf and nan."""
     for f in fields(node):
         value = getattr(node, f.name)
         if is_dataclass(value):
@@ -50,7 +50,7 @@ def _check_names(cfg: Config) -> None:
             check_name(key, name)
 
 
-# What no encoder has more of, by far: larger values are slips, and would fail after minutes, or take all memory.
+# Far above any encoder: larger values are typing errors, and would fail after minutes, or take all memory.
 MOST = {
     "vocab_size": 10_000_000,
     "hidden_size": 100_000,
@@ -108,7 +108,7 @@ def _check_trainer(key: str, t: TrainerConfig) -> None:
 
 
 def _check_protocol(cfg: Config) -> None:
-    """Check what few-shot transfer needs, and that nothing of it is given without it."""
+    """Check the keys of few-shot transfer, and refuse them outside `experiment=fewshot`."""
     if cfg.protocol is None:
         for key in ("source", "language"):
             _require(getattr(cfg, key) is None, key, getattr(cfg, key), "needs experiment=fewshot")

@@ -1,1 +1,1 @@
-"""Words, names and identities that everything else stands on: no files of a run, no torch, no Hydra."""
+"""Names, errors, identities and tasks that all other packages use; no files of a run, no torch, no Hydra."""

@@ -1,4 +1,4 @@
-"""Errors that a person reads: one line, what was wrong and what is possible.
+"""Errors for the user: one line that says what was wrong and what is possible.
 
 `UsageError` (exit code 2) is a mistake in what was asked: an unknown name, a missing file, a malformed line.
 `RunError` (exit code 1) is a failure while running: a loss that is not finite, a full disk.
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 
 class XclrunError(Exception):
-    """Base of all errors with a message made for a person."""
+    """Base of all errors with a message for the user."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""Names that people give: which are refused, and how they are written in file names, links, HTML and Markdown.
+"""Names given by users: which are refused, and how they are written in file names, links, HTML and Markdown.
 
 A dataset, strategy or sweep is named by its user, and the name stands in folder names, in commands and on pages. What
 would do harm in a folder or a command is refused before anything runs (`check_name`); everything else is written so
@@ -19,7 +19,7 @@ LONGEST = 120
 
 
 def check_name(key: str, name: str) -> None:
-    """Refuse a name that is empty, hidden, an option, a way to another folder, or not printable.
+    """Refuse a name that is empty, hidden, looks like an option, leads to another folder, or is not printable.
 
     Args:
         key: what the name was given as, for the message: ``dataset.name``, ``--name``.
@@ -72,7 +72,7 @@ def link(*parts: str) -> str:
 
 
 def markdown(text: object) -> str:
-    """Return text as Markdown shows it: it begins no tag, link, picture or cell; ``p < 0.05`` stays as it is."""
+    """Escape text for Markdown: it starts no tag, link, picture or cell; ``p < 0.05`` stays as it is."""
     return re.sub(r"<(?=[\w/!?])", "&lt;", str(text)).replace("](", "]\\(").replace("|", "\\|")
 
 

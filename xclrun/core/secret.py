@@ -28,13 +28,13 @@ _OPTION, _KEY = "--uri", "tracking.uri"
 
 
 def redact(text: str) -> str:
-    """Return a text with what addresses in it say of users and passwords hidden.
+    """Return a text with the users and passwords of its addresses hidden.
 
     >>> redact("at http://me:1234@host/x")
     'at http://***@host/x'
     """
     whole = os.environ.get(ENVIRONMENT, "")
-    # As it was given it may have blanks and quotes in it, by which a word ends elsewhere.
+    # As typed it may contain blanks and quotes, which end a word elsewhere.
     for known in (whole, _user(whole)):
         if ":" in known:
             text = text.replace(known, _hidden(known) if known == whole else HIDDEN)
@@ -55,7 +55,7 @@ def _hidden(uri: str) -> str:
 
 
 def private() -> int:
-    """Return the mode of a file of what a command was given: its owner's alone where a password was among it."""
+    """Return the mode for files that hold a command: readable by the owner alone if it contained a password."""
     return 0o600 if os.environ.get(ENVIRONMENT) else 0o644
 
 
@@ -70,7 +70,7 @@ def put_away(uri: str) -> str:
 
 
 def put_away_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a command with passwords of tracking servers put away."""
+    """Return the arguments of a command with the passwords of tracking servers replaced."""
     result: list[str] = []
     for argument in arguments:
         key, equals, value = argument.partition("=")

@@ -111,7 +111,7 @@ class Task:
 
     @property
     def words(self) -> bool:
-        """Whether words are told apart from each other: then none of them is cut in the middle."""
+        """Whether single words are labelled: then none of them is cut in the middle."""
         return self.tag is not None
 
     @property
@@ -121,7 +121,7 @@ class Task:
 
     @property
     def identified(self) -> str:
-        """What of the task is part of the identity of whatever is trained on it."""
+        """The part of the task that enters ids and keys."""
         return self.name if self.tag is None or self.tag_spans else f"{self.name}/words"
 
 
@@ -203,5 +203,5 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
     if tags_are == "spans":
         return TASKS[name]
     if name != TOKEN_TAGS.name:
-        raise UsageError(f"dataset.tags_are=words: only dataset.task={TOKEN_TAGS.name} has tags that are no spans")
+        raise UsageError(f"dataset.tags_are=words: only dataset.task={TOKEN_TAGS.name} has tags that are not spans")
     return replace(TOKEN_TAGS, tag=TOKEN_ACCURACY)

@@ -1,4 +1,4 @@
-"""What all commands print with: lines at once, numbers as a person says them, tables that fit 80 columns."""
+"""How commands print: lines without delay, durations and sizes in words, tables that fit 80 columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Ite
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as a person says them: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    """Return a duration in words: ``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -39,7 +39,7 @@ def duration(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """Return an estimate as a person says it: ``40 s``, ``3 min``, ``2 h 10 min``."""
+    """Return an estimated duration in words: ``40 s``, ``3 min``, ``2 h 10 min``."""
     if seconds < 60:
         return f"{max(1, round(seconds))} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -47,7 +47,7 @@ def about(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as a person says it: ``0.3 MB``, ``12 GB``."""
+    """Return a number of bytes in words: ``0.3 MB``, ``12 GB``."""
     return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"
 
 

@@ -1,1 +1,1 @@
-"""Doing runs: sweep → launcher (in this process, in workers, or on a Slurm cluster); how far they are, what is left."""
+"""Running sweeps: launchers (this process, workers, Slurm), progress, status, forecasts."""

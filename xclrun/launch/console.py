@@ -1,4 +1,4 @@
-"""What a person sees: progress on a terminal, plain lines in a log; the rows of the score matrix as they come."""
+"""Progress on a terminal, plain lines in a log; rows of the score matrix as they come."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from xclrun.run import Run
 
-# A log moves at least once a minute; seconds.
+# Seconds between two lines of a log at the most.
 HEARTBEAT = 50.0
 
 
 def workers_line(runs: Sequence[Run], left: TimeLeft | None) -> str:
-    """Return a line on what several workers are doing: runs finished, where the others are, and the time left."""
+    """Return a line on several workers: runs finished, where the others are, and the time left."""
     parts = [f"{sum(run.directory.finished for run in runs)} of {len(runs)} runs finished"]
     for i, run in enumerate(runs, 1):
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -83,17 +83,17 @@ def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str
 
 
 class Console(Listener):
-    """Tells about one run after another.
+    """Shows one run after another.
 
     On a terminal a bar shows hop, epoch, step, examples per second and the time left for the run and for the sweep;
     elsewhere there is one line per hop, and one a minute inside long ones.
 
-    Of several workers each tells a run as a whole when it has ended, so that their lines do not mix.
+    Each of several workers prints a run as a whole when it has ended, so that their lines do not mix.
 
     Args:
         runs: ids of the runs of the sweep, in order.
         held: keep lines until a run has ended.
-        left: estimates the time left; None: it is not told.
+        left: estimates the time left; None: it is not shown.
     """
 
     def __init__(self, runs: Sequence[str], held: bool = False, left: TimeLeft | None = None) -> None:
@@ -142,7 +142,7 @@ class Console(Listener):
         metrics = run.dataset.task.metrics(tagged=bool(run.dataset.tags))
         names = [learnt(hop) for hop in run.stream.hops]
         self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
-        self.head = self.rows.head()  # told with the first row, when everything has been loaded
+        self.head = self.rows.head()  # printed with the first row, when everything has been loaded
         self.run = run
         self.trained.clear()
         if not self.held:

@@ -1,4 +1,4 @@
-"""What a command would do: hop trainings asked for and needed after sharing, their time and disk. Without torch.
+"""Forecast of a command: hop trainings before and after sharing, their time and disk. Without torch.
 
 Time is estimated from the stages that are in the store already: seconds per training sentence of the same encoder,
 batch size and precision, under the same strategy where there is one, and on the machines that made them. It is that of
@@ -56,7 +56,7 @@ class Line:
 
 
 class Costs:
-    """What trainings of the store have cost: the basis of estimates."""
+    """The cost of stored trainings: the basis of estimates."""
 
     def __init__(self, store: StageStore) -> None:
         self.keys = set(store.all_keys())
@@ -76,7 +76,7 @@ class Costs:
             self.sizes.setdefault((cost["model"], cost["strategy"]), []).append(weights)
 
     def seconds(self, training: Training) -> float | None:
-        """Return the estimated seconds of a training; None where nothing alike was trained."""
+        """Return the estimated seconds of a training; None if nothing comparable was trained."""
         run, index = training
         hop = run.stages[index].hop
         cost = run.cost(hop)
@@ -84,7 +84,7 @@ class Costs:
         return None if rate is None else rate * cost["examples"] * run.trainer(hop).epochs
 
     def bytes(self, training: Training) -> int | None:
-        """Return the estimated size of the weights of a training; None where nothing alike was trained."""
+        """Return the estimated size of the weights of a training; None if nothing comparable was trained."""
         run, index = training
         weights = _median(self.sizes, run.cost(run.stages[index].hop))
         return None if weights is None else round(weights)
@@ -281,7 +281,7 @@ def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     for run in runs:
         if run.stream.kind == "sequence":
             reference = run.reference()
-            # Any order serves: what counts is that each of its hops is there.
+            # Any order will do, as long as all its hops exist.
             references.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
     by_strategy: dict[str, list[Run]] = {}
     finished: dict[Path, set[str]] = {}
@@ -299,7 +299,7 @@ def _evaluated_alone(outputs: Path) -> set[str]:
 
     found: set[str] = set()
     for directory in run_directories(outputs):
-        # What cannot be read counts for nothing; `report` names it.
+        # Unreadable runs are ignored here; `report` names them.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if directory.finished and (manifest := directory.read_manifest())["stream"]["kind"] == "independent":
                 found |= {stage["evaluation"] for stage in manifest["stages"]}

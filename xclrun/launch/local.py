@@ -42,9 +42,9 @@ class Local(Launcher):
             raise UsageError(f"hydra.launcher.gpus={self.gpus}: must be a list, as in [0,1]")
 
     def check_runs(self, runs: Sequence[Run]) -> None:
-        # Asked in this way, CUDA is not begun in this process, and workers can still be given a GPU each.
+        # Checked this way, CUDA is not initialised in this process, and each worker can still get its own GPU.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-        # What cannot fail is not checked, since that imports torch.
+        # Only checked where it can fail, since the check imports torch.
         for device, precision in {(run.config.runtime.device, run.config.trainer.precision) for run in runs}:
             if device is Device.cuda or precision is Precision.fp16:
                 from xclrun.train.precision import choose_device

@@ -1,4 +1,4 @@
-"""Kill a run at random instants, go on with it, and compare with one that was left alone: nothing may differ.
+"""Kill a run at random instants, continue it, and compare with an undisturbed one: nothing may differ.
 
 A child process does the run; it is killed by SIGKILL after a random time, and another child goes on, until one
 finishes. Children are forked from a process that has imported everything, so that the instants fall into the work and
@@ -41,7 +41,7 @@ JOB = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the test of one strategy found.
+    """The result of testing one strategy.
 
     Attributes:
         strategy: its name.

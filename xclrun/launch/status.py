@@ -18,7 +18,7 @@ from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
 
 STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "missing")
-# Something has to be done about these.
+# States that need attention.
 BAD = ("failed", "lost", "damaged")
 # These go on by themselves.
 OPEN = ("running", "waiting")
@@ -54,7 +54,7 @@ class RunStatus:
 
     @property
     def busy(self) -> bool:
-        """Whether it will be done without anybody giving a command."""
+        """Whether it will be done without a further command."""
         return self.state in OPEN
 
 
@@ -92,7 +92,7 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         )
     state = manifest["status"]
     if state in ("running", "finished"):
-        # Also where it was about to say that it is done.
+        # Also if it was just about to be marked as finished.
         return RunStatus(directory.run_id, "lost", done, hops, "its process died; the same command goes on", host)
     error = str(manifest.get("error", "")).splitlines()
     return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
@@ -104,7 +104,7 @@ def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
         if facts["hop"] > done:
             return facts["hop"], f"{facts['name']}: step {facts['step']}/{facts['steps']}"
     except (OSError, ValueError, KeyError, TypeError):
-        # It is for people alone, and written anew in a moment.
+        # It is for display only, and will be written again in a moment.
         pass
     return done, ""
 
@@ -130,7 +130,7 @@ def sweep_status(outputs: Path, runs: Sequence[str], tell: Callable[[str], None]
         elif s.state == "missing" and here:
             s = RunStatus(s.run_id, "waiting")
         elif s.state == "waiting" and not any(other.state == "running" for other in found):
-            # Nobody is left who would come back to what waits.
+            # No process is left to take up what waits.
             s = replace(s, state="interrupted", detail="")
         result.append(s)
     return result
@@ -142,7 +142,7 @@ def _on_cluster(s: RunStatus, job: Job, told: JobState, directory: RunDirectory)
         owner = directory.lease.owner()
         if owner is None or owner.facts.get("job") != job.id or told.live or told.state in ("", "UNKNOWN"):
             return s
-        # The heartbeat is young still, but the job is dead: killed with its memory or its node.
+        # The heartbeat is recent, but the job is gone: killed for memory, or with its node.
         return replace(s, state="lost", detail=str(told))
     if s.state == "failed" and directory.failed_since(job.submitted):
         return s
@@ -155,7 +155,7 @@ def _on_cluster(s: RunStatus, job: Job, told: JobState, directory: RunDirectory)
     if told.state in ("CANCELLED", "PREEMPTED"):
         return replace(s, state="interrupted", detail=str(told))
     if told.state == "":
-        # Nothing is known that its own files do not say.
+        # Slurm adds nothing to what its own files say.
         return replace(s, detail=s.detail or str(told))
     if s.state in ("lost", "interrupted") or told.state in ("COMPLETED", "UNKNOWN"):
         return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=str(told))

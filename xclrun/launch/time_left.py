@@ -1,4 +1,4 @@
-"""About how long the rest of a sweep takes, while it goes."""
+"""Estimates the remaining time of a running sweep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TimeLeft:
-    """About how long the rest of some runs takes, from how long it took to do what was done of them since the start.
+    """Estimates the remaining time of runs from the time that their finished part took.
 
     Work is counted in sentences to train on: those of a hop times its epochs, for each training that is needed once.
     What was done before (by an earlier attempt, or by other processes) is no work, and took no time.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FILES = ("adapter_config.json", "adapter.safetensors")
 
-# How an adapter is initialised says nothing of one that is trained.
+# The initialisation does not matter for a trained adapter.
 _OF_NO_MATTER = {"init_weights", "init_weights_seed"}
 
 
@@ -43,7 +43,7 @@ def locate(key: str, name: str) -> Path:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
-            raise UsageError(f"{key}={name}: is no folder, nor a name on the hub (owner/name)")
+            raise UsageError(f"{key}={name}: neither a folder nor a name on the hub (owner/name)")
         folder = _from_hub(key, name)
     if not (folder / FILES[0]).is_file():
         raise UsageError(f"{key}={name}: has no {FILES[0]}; it must hold an adapter that save_adapter wrote")
@@ -67,7 +67,7 @@ def _from_hub(key: str, name: str) -> Path:
     except RepositoryNotFoundError as error:
         raise UsageError(f"{key}={name}: neither a folder nor on the hub; {remedy}") from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise UsageError(f"{key}={name}: is no folder, and the hub cannot be reached; {remedy}") from error
+        raise UsageError(f"{key}={name}: not a folder, and the hub cannot be reached; {remedy}") from error
 
 
 @lru_cache
@@ -119,7 +119,7 @@ def read_adapter(encoder: Any, own: str, key: str, name: str) -> dict[str, Tenso
 
 @contextmanager
 def quiet(logger: str) -> Iterator[None]:
-    """Hold back a library's warnings about something that is checked here, or comes right in the next line."""
+    """Suppress library warnings about something that is checked here or mended in the next line."""
     found = logging.getLogger(logger)
     before = found.level
     found.setLevel(logging.ERROR)

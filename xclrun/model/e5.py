@@ -190,7 +190,7 @@ def read(source: Path) -> Contents:
     data = source.read_bytes()
     magic, _, hidden, layers, heads, inner, rows, positions, types, eps, block = HEADER.unpack_from(data)
     if magic != b"E5S1" or block != 2 * BLOCK["weights"].itemsize:
-        raise RunError(f"{source}: is no file of 4-bit E5 weights")
+        raise RunError(f"{source}: not a file of 4-bit E5 weights")
     at = HEADER.size
     n, bos, eos, pad, unk, text_bytes = TOKENIZER.unpack_from(data, at)
     offsets = np.frombuffer(data, "<u4", n + 1, at := at + TOKENIZER.size)

@@ -1,4 +1,4 @@
-"""What the prediction files of runs count: read from files that are checked, and kept for all runs in one file.
+"""Counts of the runs' prediction files: read from checked files, and cached for all runs in one file.
 
 A report of a thousand runs is about ten thousand prediction files. What of them is needed lies, once counted, in
 ``<outputs>/cache/counts-<SHA-256>.parquet`` (see `xclrun.store.kept`): for each run a row group with a row for each
@@ -58,7 +58,7 @@ def count(
     tags: Sequence[str] | None = None,
     alignment: Alignment | None = None,
 ) -> Counted:
-    """Count what the prediction files of a run say; those of a finished run are checked.
+    """Count the prediction files of a run; those of a finished run are checked.
 
     Args:
         manifest: of the run.
@@ -128,7 +128,7 @@ class CountsOfRuns:
         return self._counted(kept, manifest)
 
     def keep(self) -> None:
-        """Write what was counted since, unless it cannot be written: then it is counted again."""
+        """Write the new counts; if that fails, they are counted again next time."""
         import pyarrow.parquet as pq
 
         if not self._new:

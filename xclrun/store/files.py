@@ -19,7 +19,7 @@ TEMPORARY = ".tmp-"
 
 
 def explain(error: OSError, path: Path | str) -> XclrunError:
-    """Return the one-line error that a failed write deserves: a full disk, or a place that cannot be written."""
+    """Return the one-line error for a failed write: a full disk, or a place that cannot be written."""
     where = error.filename or path
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return RunError(

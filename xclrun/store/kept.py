@@ -20,7 +20,7 @@ _NAMED = re.compile(r"(.+)-([0-9a-f]{64})(\.\w+)")
 
 
 def note(text: str) -> None:
-    """Tell a person, where nobody else does."""
+    """Print a note on the standard error."""
     print(f"note: {text}", file=sys.stderr)
 
 

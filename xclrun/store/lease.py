@@ -34,7 +34,7 @@ CLOCK = ".clock-"  # files that show the time of the file system
 
 @lru_cache
 def _machine() -> str:
-    """Return what two processes have in common exactly if each can see whether the other lives."""
+    """Return an identifier that two processes share exactly if each can see whether the other is alive."""
     parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -43,7 +43,7 @@ def _machine() -> str:
 
 
 def _birth(pid: int) -> str | None:
-    """Return when a process began, so that a reused number is not taken for it; empty where that is not to be had.
+    """Return when a process began, so that a reused process number is recognised; empty if unknown.
 
     None: it is dead, though its parent has not asked how it ended.
     """
@@ -135,7 +135,7 @@ class Lease:
 
     @contextlib.contextmanager
     def held(self, mine: Path) -> Iterator[None]:
-        """Keep a lease that `try_acquire` gave alive while the block runs, and give it back after."""
+        """Renew a lease that `try_acquire` gave while the block runs, and release it afterwards."""
         over = threading.Event()
 
         def beat() -> None:
@@ -153,7 +153,7 @@ class Lease:
             self.release(mine)
 
     def release(self, mine: Path) -> None:
-        """Give a lease back: its file, and those of dead owners before it, are removed, the newest last."""
+        """Release a lease: its file, and those of dead owners before it, are removed, the newest last."""
         number = int(mine.name.rpartition("-")[2])
         for n, path in self._files():
             if n < number:

@@ -1,4 +1,4 @@
-"""Looking after the store: what lies there, what can go, what is damaged.
+"""Maintenance of the store: list it, remove what is not needed, find damage.
 
 Reports need run directories alone, which are never touched here. Trained weights and strategy states are needed by
 runs that are not finished, and save work for runs that are still to come.
@@ -129,7 +129,7 @@ def remove(store: StageStore, entry: Entry) -> bool:
 
 def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
     """Yield a line for each file of a stage, a checkpoint, a finished run or the cache that is not what was written."""
-    # Not by the keys of what is there: a stage that lost its facts is damaged too.
+    # Looks at all folders, since a stage that lost its facts is damaged too.
     for folder in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         if _STAGE.fullmatch(folder.name) and (name := store.damaged(folder.name)) is not None:
             yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
@@ -139,6 +139,6 @@ def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
     for done in sorted((outputs / "runs").glob("*/DONE")):
         directory = RunDirectory(done.parent)
         if (wrong := directory.damaged(thorough=True)) is not None:
-            # What no glance shows, such as a flipped bit, would be skipped.
+            # A flipped bit would otherwise go unnoticed.
             how = f"remove {done} and give" if directory.finished else "give"
             yield f"{wrong}: changed since the run finished; {how} the same command again: it is made from the store"

@@ -135,7 +135,7 @@ class RunDirectory:
         return self.path / "progress.json"
 
     def write_progress(self, facts: dict[str, Any]) -> None:
-        """Say how far the run is; for people, so it is not flushed to the disk, and may be lost."""
+        """Write the progress of the run; for display only, so it is not flushed to the disk and may be lost."""
         temporary = self.progress.with_name(f"{TEMPORARY}progress-{os.getpid()}")
         with contextlib.suppress(OSError):
             temporary.write_text(json.dumps(facts), encoding="utf-8")

@@ -100,7 +100,7 @@ def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
 
     along = torch.stack([(g * r).sum() for g, r in zip(gradients, reference, strict=True)]).sum()
     squared = torch.stack([r.square().sum() for r in reference]).sum()
-    # Where the memory's gradient is 0 there is no direction to project out.
+    # A zero memory gradient gives no direction to project out.
     share = along.clamp(max=0.0) / squared.clamp(min=torch.finfo(squared.dtype).tiny)
     torch._foreach_mul_(reference, share)
     torch._foreach_sub_(gradients, reference)

@@ -50,7 +50,7 @@ class Context:
         seed: the run's seed; use `generator` rather than this.
         batch_size: sentences in a mini-batch.
         precision: autocast type of the run (``fp32``, ``bf16``, ``fp16``).
-        beside: hears of each batch of the memory that a step learns from beside the batch that it is given.
+        beside: called with each batch of the memory that a step learns from in addition to its own batch.
     """
 
     model: Model
@@ -74,7 +74,7 @@ class Context:
 
 @dataclass
 class State:
-    """What a strategy carries from hop to hop, in a form that is stored without pickle.
+    """The state that a strategy carries from hop to hop, stored without pickle.
 
     Attributes:
         facts: JSON-able values, for example the ids of the examples in memory.
@@ -87,7 +87,7 @@ class State:
 
 @dataclass(frozen=True)
 class Length:
-    """How long a hop's training is at the most.
+    """The greatest length of a hop's training.
 
     Attributes:
         hop: the hop.
@@ -109,7 +109,7 @@ class Library(Protocol):
 
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
-# Hook → the signature that says what of it can change a result.
+# Hook → the signature that says how it can change a result.
 ANSWERED_BY: Mapping[str, str] = {
     "prepare": "signature",
     "begin_hop": "signature",
@@ -161,14 +161,14 @@ class Strategy(Generic[Settings]):
         super().__init_subclass__(**options)
         check_answers(cls)
 
-    # What a plan asks, before anything runs.
+    # Asked by plans, before anything runs.
 
     def stream(self, order: Sequence[str]) -> Stream:
         """Return the hops that this strategy makes of an order; default: one language after another."""
         return sequence(order)
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        """Return what of the strategy can change the *training* of ``hop``: the basis of sharing.
+        """Return everything about the strategy that can change the *training* of ``hop``: the basis of sharing.
 
         Default: everything described. Empty means: this hop is trained as by plain fine-tuning, and is shared with all
         strategies of which that is true.
@@ -180,7 +180,7 @@ class Strategy(Generic[Settings]):
         return None
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
-        """Return what can change the *evaluation* after ``hop``, beyond the trained weights.
+        """Return everything that can change the *evaluation* after ``hop``, beyond the trained weights.
 
         Must not be empty where `for_language` changes the model.
         """
@@ -199,14 +199,14 @@ class Strategy(Generic[Settings]):
         return None
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        """Return what a person should know before a run with hops of these lengths begins, a line each.
+        """Return warnings to print before a run with hops of these lengths begins, a line each.
 
         For settings that are allowed and do not do what they seem to; default: nothing.
         """
         return ()
 
     def check_depth(self, layers: int) -> None:
-        """Check that an encoder of so many layers has those that the strategy acts on.
+        """Check that an encoder with this number of layers has those that the strategy acts on.
 
         Raises:
             UsageError: it has not.
@@ -244,7 +244,7 @@ class Strategy(Generic[Settings]):
     # What the loop calls.
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        """Add the parameters that the strategy needs, freeze those that it does not train, and look at what is there.
+        """Add the parameters that the strategy needs, freeze those that it does not train, and inspect the rest.
 
         Called whenever an untrained model is made, on the CPU. New parameters take their values from the seeded global
         generator.
@@ -296,7 +296,7 @@ class Strategy(Generic[Settings]):
 
 
 def check_answers(cls: type[Strategy[Any]], instance: Strategy[Any] | None = None) -> None:
-    """Check that who overrides a hook says what it can change; with an instance, as it is now.
+    """Check that a class that overrides a hook also defines its signature; with an instance, as it is now.
 
     Classes are looked at when they are made, and again when a strategy is: hooks can be assigned in between.
 
@@ -308,7 +308,7 @@ def check_answers(cls: type[Strategy[Any]], instance: Strategy[Any] | None = Non
     for hook, signature in ANSWERED_BY.items():
         if instance is not None and hook in vars(instance):
             raise UsageError(f"{name}: sets {hook} on the object; define it in the class, with {signature} beside it")
-        # A mixin's hooks count too: who has the last word is decided by the order of resolution.
+        # A mixin's hooks count too: the method resolution order decides.
         if _place(cls, signature) > _place(cls, hook):
             raise UsageError(
                 f"{name}: overrides {hook} and inherits {signature}, so it would "
@@ -318,5 +318,5 @@ def check_answers(cls: type[Strategy[Any]], instance: Strategy[Any] | None = Non
 
 
 def _place(cls: type, name: str) -> int:
-    """Return where in a class's order of resolution an attribute is defined: 0 is the class itself."""
+    """Return the position in a class's method resolution order at which an attribute is defined: 0 is the class."""
     return next(i for i, found in enumerate(cls.__mro__) if name in vars(found))

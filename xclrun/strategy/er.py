@@ -1,4 +1,4 @@
-"""Experience replay (ER): keep a few sentences of every language seen, and learn from them again now and then.
+"""Experience replay (ER): keep a few sentences of every language seen, and train on them again at intervals.
 
 CCL, section 3.2 ("ER"), after Chaudhry et al. 2019, "On tiny episodic memories in continual learning". After each hop a
 sample of its training sentences enters a memory with equal shares per language. During later hops, after every k-th

@@ -36,7 +36,7 @@ class EWC(QuadraticPenalty[PenaltySettings]):
             if name in precision:
                 before, middle = precision[name].to(fisher.device), anchor[name].to(fisher.device)
                 total = before + fisher
-                # Where no hop cared, 0 / 0: the anchor has no say there.
+                # Where every Fisher value is 0 this is 0 / 0: the anchor has no effect there.
                 precision[name], anchor[name] = total, middle + (fisher / total).nan_to_num_(0.0) * (last - middle)
             else:
                 precision[name], anchor[name] = fisher, last

@@ -99,7 +99,7 @@ class QuadraticPenalty(Expandable[Settings]):
         sentences = concat([context.train[language] for language in context.hop.train])
         if (bound := self.settings.fisher_examples) is not None and bound < len(sentences):
             sentences = sentences.select(context.generator("fisher").permutation(len(sentences))[:bound])
-        # A language's own parts are done with its hop: later ones start theirs anew.
+        # A language's own parts are trained in its hop alone; later languages start with fresh ones.
         with frozen([p for name, p in context.model.named_parameters() if self.language_specific(name)]):
             return diagonal_fisher(context.model, sentences, context.device)
 

@@ -1,4 +1,5 @@
-"""Knowledge distillation on logits (KD-Logit): on remembered sentences, answer as the model that had just learnt them.
+"""Knowledge distillation on logits (KD-Logit): on remembered sentences, stay near the outputs that the model gave right
+after it learnt them.
 
 CCL, section 3.2 ("KD-Logit"), after Hinton et al. 2015. A memory is kept as by ``er``. In later hops, at every k-th
 main mini-batch, the loss of the main step is
@@ -73,7 +74,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         return super().active() and self.settings.weight > 0
 
     def distilled(self, output: Output, batch: Batch) -> dict[str, Tensor]:
-        """Return what is distilled of a forward pass: name → rows of a sentence each, or of a word each."""
+        """Return the distilled outputs of a forward pass: name → one row per sentence, or per word."""
         emissions = {} if output.emissions is None else {"emissions": output.emissions[batch.word_mask]}
         return emissions if output.logits is None else {"logits": output.logits, **emissions}
 

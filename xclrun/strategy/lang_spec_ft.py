@@ -42,7 +42,7 @@ class LangSpecFT(Expandable[ExpandableSettings]):
         return ()
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
-        # Nothing of another hop's model has a part in this one.
+        # Hops are independent: no weights of another hop enter.
         pass
 
     def stream(self, order: Sequence[str]) -> Stream:

@@ -38,7 +38,7 @@ Summary = Mapping[str, tuple[int, float]]
 
 @torch.no_grad()
 def of_pieces(model: Model, sentences: Encoded, device: torch.device, precision: str) -> np.ndarray:
-    """Return what share of the attention of [CLS] goes to each piece: as ``sentences.pieces.values``, float64.
+    """Return the share of [CLS]'s attention that goes to each piece: as ``sentences.pieces.values``, float64.
 
     The shares of a sentence have the sum 1.
 
@@ -60,7 +60,7 @@ def of_pieces(model: Model, sentences: Encoded, device: torch.device, precision:
 
 
 def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) -> Summary:
-    """Return how often each word of the examples, as written, occurs, and what share it gets on average.
+    """Return how often each word of the examples, as written, occurs, and its average share of attention.
 
     Args:
         shares: of each piece (see `of_pieces`).
@@ -116,7 +116,7 @@ def _attention(query: Tensor, keys: Tensor, mask: Tensor, heads: int) -> Tensor:
 
 @contextmanager
 def _last_layer(encoder: Any) -> Iterator[dict[str, Tensor]]:
-    """Yield what holds the last layer's queries and keys, each (B, L, H), after every forward pass."""
+    """Yield a holder of the last layer's queries and keys, each (B, L, H), after every forward pass."""
     layers = getattr(getattr(encoder, "encoder", None), "layer", None)
     layer = getattr(getattr(layers[-1], "attention", None), "self", None) if layers else None
     relative = getattr(layer, "position_embedding_type", "absolute") != "absolute"

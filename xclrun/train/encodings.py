@@ -33,7 +33,7 @@ class Encodings:
     kept: np.ndarray | None = None
 
     def cut(self, task: Task) -> dict[str, dict[str, int]]:
-        """Return what the length limit cuts, as a manifest tells it: what → ``language/split`` → count, if any.
+        """Return what the length limit cuts, for the manifest: what → ``language/split`` → count, if any.
 
         ``truncated``: sentences; and ``unscored_words``, where the task leaves out the words beyond: their number.
         """
@@ -47,7 +47,7 @@ class Encodings:
 
 @dataclass(frozen=True)
 class _Common:
-    """What runs have in common that agree on encoder and label sets; kept between the runs of one process.
+    """What runs with the same encoder and label sets share; kept between the runs of one process.
 
     Attributes:
         key: what they agree on.
@@ -114,7 +114,7 @@ def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
 
 
 def kept_cut(run: Run, tell: Callable[[str], None] = note) -> dict[str, dict[str, int]] | None:
-    """Return the counts of what is cut (see `Encodings.cut`) as they were kept, for runs that need encode nothing."""
+    """Return the stored counts of what is cut (see `Encodings.cut`), for runs that encode nothing."""
     path = _kept_cut(run, tell).find()
     found: dict[str, dict[str, int]] | None = None if path is None else json.loads(path.read_bytes())
     return found

@@ -122,7 +122,7 @@ class Evaluator:
                 values: tuple[Any, ...] = (None, None, 0, 0, 0)
             else:
                 gold = e.tags or ()
-                # Words beyond the length limit were not seen by the model: it says nothing of them.
+                # The model did not see words beyond the length limit, so it predicts nothing for them.
                 if self.task.outside is None:
                     gold = gold[: len(sequence)]
                 else:

@@ -1,4 +1,4 @@
-"""What a frozen encoder makes of sentences: computed once for each split under the same weights, and kept in the store.
+"""Features of a frozen encoder: computed once for each split and weights, and kept in the store.
 
 A hop that keeps the encoder (`Strategy.keeps_encoder`) learns from these features instead of word pieces: the states
 that heads read (`xclrun.model.network.Features`), in eval mode, as float32. All heads, K and buckets that adapt one
@@ -39,7 +39,7 @@ def features_key(weights: str, examples: str, precision: str) -> str:
 
 @torch.no_grad()
 def with_features(model: Model, sentences: Encoded, device: torch.device, precision: str) -> Encoded:
-    """Return the sentences with what the model's encoder makes of them."""
+    """Return the sentences with the features that the model's encoder gives them."""
     hidden: int = model.encoder.config.hidden_size  # type: ignore[union-attr,assignment]
     cls = np.zeros((len(sentences), hidden), np.float32)
     offsets = sentences.word_pieces.offsets

@@ -34,21 +34,21 @@ class Progress:
 
 
 class Listener:
-    """Hears everything and does nothing; subclasses act on what they want."""
+    """Ignores everything; subclasses override what they need."""
 
     def run_started(self, run: Run) -> None: ...
 
     def hop_started(self, run: Run, hop: Hop) -> None: ...
 
     def noted(self, text: str) -> None:
-        """Hear something that a person should know."""
+        """Take a message for a person."""
 
     def stepped(self, progress: Progress) -> None: ...
 
     def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None: ...
 
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
-        """Hear a hop's scores: language → metric → value in [0, 1]; ``shared``: another run has trained it."""
+        """Take a hop's scores: language → metric → value in [0, 1]; ``shared``: another run has trained it."""
 
     def run_ended(self, run: Run, seconds: float) -> None: ...
 

@@ -1,6 +1,6 @@
 """Stopping on a signal: the training loop looks at a flag after every step, saves a checkpoint, and ends.
 
-A second signal does not wait for the next step. Python hears of signals only between its own instructions, so that one
+A second signal does not wait for the next step. Python handles signals only between its own instructions, so that one
 long call into a library would hide the second as well as the first. A process of its own therefore counts them: the
 system writes every signal into a pipe at once, whatever this process is busy with.
 """
@@ -23,7 +23,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 # Seconds within which a second signal is the first one's echo: a terminal's Ctrl-C reaches workers themselves, and once
 # more through the launcher; Slurm tells the tasks and the step.
 ECHO = 1.0
-# Seconds that this process has to end by itself after the second signal.
+# Seconds in which this process may end by itself after the second signal.
 GRACE = 3.0
 
 # What the counting process does; it ends when this one does, which closes the pipe. A zero byte begins anew.
@@ -66,7 +66,7 @@ class Stopped(BaseException):
 
 @dataclass
 class StopFlag:
-    """Set by a signal; the second one stops at once."""
+    """A flag set by a signal; a second signal stops at once."""
 
     number: int | None = None
     since: float = 0.0
@@ -124,7 +124,7 @@ def _counted() -> int:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-        ).returncode = 0  # It lives as long as this process, so that nobody is to be told that it was left.
+        ).returncode = 0  # It lives as long as this process; else Popen warns that it is running.
         os.close(read)
         _pipes.clear()
         _pipes[os.getpid()] = write

@@ -100,7 +100,7 @@ class Workbench:
         self.state_of: int | None = 0
         self.features: dict[str, Encoded] = {}
 
-    # What is only made where something has to be computed.
+    # Built only if something has to be computed.
 
     @cached_property
     def encodings(self) -> Encodings:
@@ -188,7 +188,7 @@ class Workbench:
             optimizer: file of the state of the parent's optimiser, where this hop's goes on from there.
         """
         context, trainer, every = self.context(hop), self.run.trainer(hop), self.run.config.evaluate.every_examples
-        # From here on the model is between hops: an interruption must not let it pass for either.
+        # From here on the model is between two hops: after an interruption it must not count as either.
         self.weights_of = None
         inherited = self._begin(context, optimizer)
         dev = {language: self.sentences(hop, language, "dev") for language in hop.select}
@@ -213,7 +213,7 @@ class Workbench:
         return Trained(
             counters,
             trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict(),
-            # After the last update, whichever epoch's weights were selected: one Adam goes through all hops.
+            # The state after the last update, whichever epoch was selected: one Adam continues through all hops.
             state_by_name(training.optimizer, self.model) if hands_over else None,
             None if points is None else points.table(counters["points"]),
         )

@@ -181,7 +181,7 @@ def _hub_splits(cfg: DatasetConfig, config: str) -> dict[str, list[dict[str, Any
     renamed = {theirs: ours for ours, theirs in (cfg.hub_columns or {}).items()}
     for ours in renamed.values():
         if ours not in KEYS:
-            raise UsageError(f"dataset.hub_columns: no key is called '{ours}'; {did_you_mean(ours, KEYS)}")
+            raise UsageError(f"dataset.hub_columns: unknown key '{ours}'; {did_you_mean(ours, KEYS)}")
     splits = {}
     for split in SPLITS:
         name = next((name for name in SPLIT_NAMES[split] if name in published), None)

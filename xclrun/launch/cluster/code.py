@@ -1,4 +1,4 @@
-"""A copy of the code that later edits do not reach, for jobs that wait in a queue."""
+"""A copy of the code for jobs that wait in a queue, so that later edits do not change them."""
 
 from __future__ import annotations
 

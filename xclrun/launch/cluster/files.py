@@ -1,4 +1,4 @@
-"""What was handed to the cluster, as files: packs of runs, one per job, and how each try at a pack ended.
+"""Files of a submission to the cluster: packs of runs, one per job, and how each attempt at a pack ended.
 
 <outputs>/slurm/<sweep>/<time>/submission.json    the arrays of jobs
                               /<array>/<i>.json   the pack of job i; beside it <i>.tries.jsonl and the job's log
@@ -111,7 +111,7 @@ class Job:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether Slurm has it: not so where it was done in place, for debugging."""
+        """Whether Slurm knows it; not when it was run in place, for debugging."""
         return not self.id.startswith(DEBUG)
 
 
@@ -170,16 +170,16 @@ def submissions(outputs: Path, sweep: str = "*", tell: Callable[[str], None] = n
         try:
             content = read_json(path)
             submission = Submission(path.parent, list(content["arrays"]), float(content["submitted"]))
-            # All of it, so that nothing else stumbles over it.
+            # Read completely here, so that a damaged file fails nowhere else.
             assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
             found.append(submission)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
-            tell(f"{path} cannot be read: left out; where its jobs stand is told from the runs alone")
+            tell(f"{path} cannot be read: left out; the status of its jobs comes from the runs alone")
     return sorted(found, key=lambda submission: submission.submitted)
 
 
 def jobs_of_runs(outputs: Path, tell: Callable[[str], None] = note) -> dict[str, Job]:
-    """Return run id → the job to which it was given last, whichever sweep that was for."""
+    """Return run id → its latest job, whichever sweep submitted it."""
     return {
         run: job for submission in submissions(outputs, tell=tell) for job, runs in submission.jobs() for run in runs
     }

@@ -24,13 +24,13 @@ from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.mirror import BackgroundMirror
 from xclrun.train.stop import SIGNALS, Stopped
 
-# Tries in a row that get no further before a job is not requeued any more.
+# Attempts in a row without progress after which a job is not requeued any more.
 FRUITLESS = 2
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do the pack of this job: ``<folder of the array> [<index>]``; return the exit code."""
-    # From the first instant on: a signal that nobody handles would end the job without a requeue.
+    # Before anything else: an unhandled signal would end the job without a requeue.
     for number in SIGNALS:
         signal.signal(number, _stop)
     index = arguments[1] if len(arguments) > 1 else os.environ["SLURM_ARRAY_TASK_ID"]
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     except Stopped as stopped:
         _ignore_signals()
         return _stopped(files, runs, stopped.number)
-    # One that comes while Python shuts down would make a failure of what is done.
+    # A signal during shutdown would mark a finished job as failed.
     _ignore_signals()
     files.note("ended", errors=errors, position=position(runs))
     return int(bool(errors))
@@ -89,7 +89,7 @@ def _do(pack: Pack, runs: Sequence[Run]) -> dict[str, str]:
     try:
         work(todo, console, mirror)
     except BaseException:
-        mirror.close(timeout=0.0)  # It goes on by itself; there is little time left here.
+        mirror.close(timeout=0.0)  # It continues by itself; little time is left here.
         raise
     mirror.close()
     return {run.id: run.directory.error or "not finished" for run in todo if not run.directory.finished}
@@ -110,13 +110,13 @@ def position(runs: Sequence[Run]) -> list[int]:
 
 
 def fruitless(noted: Sequence[dict[str, object]], now: list[int]) -> bool:
-    """Whether the last tries in a row, the one that ends now among them, got no further."""
+    """Whether the last attempts in a row, including the current one, made no progress."""
     positions = [event["position"] for event in noted if event["event"] == "started"] + [now]
     return len(positions) > FRUITLESS and all(p == now for p in positions[-1 - FRUITLESS :])
 
 
 def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
-    """Requeue the job where that is meant and makes sense; return the exit code."""
+    """Requeue the job if that is wanted and useful; return the exit code."""
     name, code, now, noted = signal.Signals(number).name, 128 + number, position(runs), files.noted()
     if not (job := slurm.this_job()):
         line(f"xclrun: stopped by {name}; a checkpoint is saved")

@@ -22,7 +22,7 @@ from xclrun.launch.status import render_counts, sweep_status
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.run import Run, freeze
 
-# Seconds between two looks at a sweep that is waited for.
+# Seconds between two checks of a sweep that is waited for.
 LOOK = 2.0
 
 
@@ -112,7 +112,7 @@ class Slurm(Launcher):
     def _do_here(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
         """Do here, one after another, exactly what jobs on the cluster would do: for debugging."""
         code = copy_code(sweep.outputs / "slurm" / "code").absolute()
-        # No setting of a Slurm job that this may be in.
+        # Do not inherit the settings of a Slurm job that this process may run in.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         for wave in waves:
             name = f"array-{len(submission.arrays)}"
@@ -127,7 +127,7 @@ class Slurm(Launcher):
                     subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
 
     def options_of(self, sweep: str, after: Sequence[str]) -> dict[str, Any]:
-        """Return what Submitit is told about an array of jobs that starts when the arrays ``after`` have ended."""
+        """Return Submitit's options for an array of jobs that starts when the arrays ``after`` have ended."""
         names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem", "time")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         further = {"requeue" if self.requeue else "no-requeue": True, **self.options}
@@ -145,7 +145,7 @@ class Slurm(Launcher):
     def _wait(self, sweep: Sweep) -> None:
         began, ids = time.monotonic(), [run.id for run in sweep.runs]
         said, quiet = "", 0
-        # Twice in a row: on a network file system what a job wrote last may show late.
+        # Twice in a row: on a network file system the last writes of a job may appear late.
         while quiet < 2:
             statuses = sweep_status(sweep.outputs, ids)
             if (counts := render_counts(statuses)) != said:
@@ -172,7 +172,7 @@ def _announce_to_server(sweep: Sweep) -> None:
 
 def _say_what_next(sweep: Sweep) -> None:
     at, mlflow = sweep.outputs_option, sweep.tracking_options
-    line(f"Next: `xclrun status {sweep.name}{at} --watch` tells how it goes")
+    line(f"Next: `xclrun status {sweep.name}{at} --watch` shows how it goes")
     line(f"      `xclrun cancel {sweep.name}{at}` ends it")
     if sweep.tracking.enabled and sweep.tracking.uri is None:
         line(f"      `xclrun sync --watch{at}{mlflow}` sends finished runs to MLflow")

@@ -1,4 +1,4 @@
-"""What Slurm says and is told. Nothing here waits long: a command that does not answer counts as no answer."""
+"""Slurm's commands. Nothing here waits long: a command that does not return in time counts as no answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xclrun.core.errors import UsageError, require
 TIMEOUT = 20.0  # seconds
 BY_DEFAULT = 1001  # Slurm's own default of MaxArraySize
 
-# States in which a job has ended: https://slurm.schedmd.com/job_state_codes.html. All others may still do something.
+# States in which a job has ended: https://slurm.schedmd.com/job_state_codes.html. All others may still run.
 ENDED = frozenset(
     ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 )
@@ -33,7 +33,7 @@ def ask(*command: str) -> str | None:
 
 @dataclass(frozen=True)
 class JobState:
-    """What Slurm says of one job.
+    """Slurm's state of one job.
 
     Attributes:
         id: ``<array job>_<index>``.
@@ -47,7 +47,7 @@ class JobState:
 
     @property
     def live(self) -> bool:
-        """Whether it may still do something."""
+        """Whether it may still run."""
         return self.state not in ENDED and self.state not in ("", "UNKNOWN")
 
     def __str__(self) -> str:
@@ -72,9 +72,9 @@ def states(ids: Iterable[str]) -> dict[str, JobState]:
 
 
 def _of(wanted: set[str], told: Sequence[JobState]) -> dict[str, JobState]:
-    """Return what is told of the wanted jobs.
+    """Return the states of the wanted jobs.
 
-    An array that was cancelled before any of its jobs began is told as one job, under its number alone or with its
+    An array that was cancelled before any of its jobs began is listed as one job, under its number alone or with its
     indices in brackets.
     """
     alone = {job.id: job for job in told}

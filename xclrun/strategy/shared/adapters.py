@@ -83,7 +83,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         return super().described() | {"pretrained": self.contents}
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        # The model has other parameters from hop 0 on, so nothing is shared with strategies without adapters.
+        # The model has other parameters from hop 0 on, so strategies without adapters share nothing with this one.
         return self.described()
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]:

@@ -41,7 +41,7 @@ Sums = dict[Tensor, Tensor]
 
 
 class Unknown(Exception):
-    """The model has a module whose per-example gradients `by_batches` cannot tell."""
+    """The model has a module whose per-example gradients `by_batches` cannot compute."""
 
 
 def diagonal_fisher(model: Model, sentences: Encoded, device: torch.device) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ def _add(sums: Sums, parameter: Tensor, squares: Tensor) -> None:
 
 
 def _kind(module: nn.Module) -> type[nn.Module]:
-    """Return as what a module counts: a class head without cosines is a linear layer."""
+    """Return the kind that a module is treated as: a class head without cosines is a linear layer."""
     return nn.Linear if isinstance(module, ClassHead) and module.scale is None else type(module)
 
 

@@ -1,4 +1,4 @@
-"""Few-shot adapting that tunes heads alone: the encoder stays as source training left it.
+"""Few-shot adapting that tunes only the heads: the encoder stays as source training left it.
 
 FS (Zhao et al. 2021), Table 6. The encoder is in eval mode throughout, so that what it makes of a sentence never
 changes: it is computed once, and heads learn from what is kept (`xclrun.train.features`). Dropout before the heads is
@@ -42,7 +42,7 @@ class HeadsOnly(Strategy[Settings]):
     kept: ClassVar[tuple[str, ...]] = (ENCODER,)
 
     def adapts(self, hop: Hop) -> bool:
-        """Whether a hop adapts heads; otherwise it trains everything."""
+        """Whether a hop tunes only the heads; otherwise it trains everything."""
         return hop.adapts or hop.depth > 1
 
     def unfit(self, task: Task) -> str | None:

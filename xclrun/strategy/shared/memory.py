@@ -68,7 +68,7 @@ def herding(labels: np.ndarray, features: np.ndarray, limit: int | None = None) 
 
 
 def _turns(labels: np.ndarray) -> np.ndarray:
-    """Return of each element how many of the same class stand before it."""
+    """Return for each element how many of the same class come before it."""
     order = np.argsort(labels, kind="stable")
     _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
     turns = np.empty(len(labels), np.int64)
@@ -100,11 +100,11 @@ class BalancedMemory:
         self.kept: dict[str, np.ndarray] = {}
 
     def add(self, language: str, available: int, generator: np.random.Generator) -> None:
-        """Take in a uniform random sample of a language with ``available`` training sentences."""
+        """Add a uniform random sample of a language with ``available`` training sentences."""
         self.admit(language, generator.permutation(available))
 
     def admit(self, language: str, ranking: np.ndarray) -> None:
-        """Take in the first of a language's ranked training sentences, and shrink the others to the new share."""
+        """Add the first of a language's ranked training sentences, and shrink the other languages to the new share."""
         shares = self.shares([*self.kept, language])
         self.kept = {name: indices[: shares[name]] for name, indices in self.kept.items()}
         self.kept[language] = ranking[: shares[language]]
@@ -169,7 +169,7 @@ class MemoryStrategy(Expandable[Settings]):
         self.memory = BalancedMemory(settings.memory)
 
     def active(self) -> bool:
-        """Whether the settings let the strategy do anything at all."""
+        """Whether the settings have any effect."""
         return self.settings.memory > 0
 
     def signature(self, hop: Hop) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class MemoryStrategy(Expandable[Settings]):
         ]
 
     def relied_on(self, hop: Hop) -> Sequence[int]:
-        # What is remembered of a language goes through its own parts.
+        # Remembered sentences of a language go through its own parts.
         return range(1, hop.index) if self.settings.expansion is not None and self.active() else ()
 
     def due(self, step: int) -> list[str]:

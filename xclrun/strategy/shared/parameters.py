@@ -24,7 +24,7 @@ Sizes = Mapping[str, Sequence[int]]
 # Bytes of a number: weights are kept in fp32 whatever the precision of training.
 BYTES = 4
 
-# What the name of a parameter contains → where it belongs. The first that fits counts.
+# Substring of a parameter's name → its part of the model. The first match counts.
 PLACES = {
     r"adapter": ("adapters", "body"),
     r"^encoder\.embeddings\.": ("embeddings", "body"),
@@ -121,7 +121,7 @@ def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
     numbers: dict[tuple[str, str, int, bool, tuple[int, ...]], int] = {}
     for name, (n, may_be) in sizes.items():
         trained = tuple(hop.index for hop in stream.hops[1:] if may_be and strategy.trains(name, hop))
-        # What is never trained needs no copies.
+        # Parameters that are never trained need no copies.
         key = (*_place(name), strategy.language_specific(name) and bool(trained), trained)
         numbers[key] = numbers.get(key, 0) + n
     parts = []

@@ -102,7 +102,7 @@ class LanguageParts(Strategy[Settings]):
             self._choose(self.initial)
 
     def _choose(self, values: Mapping[str, Tensor]) -> None:
-        """Give the language-specific parameters these values, in place."""
+        """Set the language-specific parameters to these values, in place."""
         own = self.model.state_dict()
         for name, value in values.items():
             own[name].copy_(value)

@@ -1,4 +1,4 @@
-"""Passes over training sentences after a hop: what the model, without dropout, makes of them."""
+"""Forward passes over training sentences after a hop, without dropout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 64
 
 @contextmanager
 def evaluating(model: Model) -> Iterator[None]:
-    """Put the model into eval mode meanwhile."""
+    """Put the model into eval mode inside the block."""
     training = model.training
     model.eval()
     try:
@@ -35,7 +35,7 @@ def evaluating(model: Model) -> Iterator[None]:
 
 @contextmanager
 def frozen(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Leave parameters out of all gradients meanwhile."""
+    """Exclude parameters from all gradients inside the block."""
     trained = [p for p in parameters if p.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
