@@ -79,20 +79,11 @@ def zero_shot_transfer(scores: ArrayLike) -> np.ndarray:
     return _mean(zero_shot_transfer_per_language(scores)[..., 1:])
 
 
-def generalisation(scores: ArrayLike, distance: int) -> np.ndarray:
-    """Mean over i = 1…N−k of R[i, i + k] − R[0, i + k] at distance k (CCL Fig. 8). Shape (...).
-
-    Raises:
-        ValueError: ``distance`` is not in 1…N−1.
-    """
-    gain = _gain_over_hop_0(scores)
-    if not 1 <= distance < gain.shape[-1]:
-        raise ValueError(f"distance {distance} is not in 1…{gain.shape[-1] - 1}")
-    return _mean(np.diagonal(gain, offset=distance, axis1=-2, axis2=-1))
-
-
 def generalisation_by_distance(scores: ArrayLike) -> np.ndarray:
-    """`generalisation` at each distance k = 1…N−1 (CCL Fig. 8). Shape (..., N − 1); empty for one language."""
+    """Mean over i = 1…N−k of R[i, i + k] − R[0, i + k] at each distance k = 1…N−1 (CCL Fig. 8).
+
+    Shape (..., N − 1); empty for one language.
+    """
     gain = _gain_over_hop_0(scores)
     distances = range(1, gain.shape[-1])
     if not distances:

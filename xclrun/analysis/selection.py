@@ -42,26 +42,14 @@ def spread(scores: ArrayLike) -> np.ndarray:
     return np.ptp(np.asarray(scores, dtype=float), axis=0)
 
 
-def directional_agreement(
-    dev: ArrayLike, test: ArrayLike, rng: np.random.Generator | None = None, pairs: int | None = None
-) -> float:
-    """Share of pairs of points in which dev of a rises and falls with test of b, where |Δ test| ≥ 0.005.
+def directional_agreement(dev: ArrayLike, test: ArrayLike) -> float:
+    """Share of all pairs of points in which dev of a rises and falls with test of b, where |Δ test| ≥ 0.005.
 
-    Args:
-        dev, test: scores of languages a and b at the P points, shape (P,).
-        rng: draws the pairs; not needed for all of them.
-        pairs: how many pairs to draw, with replacement; None: every pair once.
-
-    Returns:
-        Ties in dev count as half, pairs that lack a score not at all; NaN where no pair differs enough.
+    ``dev`` and ``test`` are scores of languages a and b at the P points, shape (P,). Ties in dev count as half, pairs
+    that lack a score not at all; NaN where no pair differs enough.
     """
     a, b = np.asarray(dev, dtype=float), np.asarray(test, dtype=float)
     first, second = np.triu_indices(len(a), k=1)
-    if pairs is not None:
-        if rng is None:
-            raise ValueError("drawing pairs needs a generator")
-        drawn = rng.integers(len(first), size=pairs)
-        first, second = first[drawn], second[drawn]
     change_dev, change_test = a[second] - a[first], b[second] - b[first]
     # Scores are multiples of 1/n: a difference of exactly 0.005 must not be lost to rounding.
     apart = (np.abs(change_test) >= LEAST - 1e-12) & ~np.isnan(change_dev)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.identity import NOT_IDENTITY, identity
+from xclrun.core.identity import NOT_IDENTITY, flat, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
 # Evaluation inside hops changes no score after them, and neither do summaries of attention.
@@ -40,12 +40,9 @@ _known: WeakKeyDictionary[RunRecord, Settings] = WeakKeyDictionary()
 def config_settings(record: RunRecord) -> Settings:
     """Return the settings of a run that may not differ inside an average: (dotted key, value), sorted by key."""
     if record not in _known:
-        _known[record] = _config_settings(record)
+        found = flat(identity(record.config), FREE)
+        _known[record] = tuple(sorted((key, _text(value)) for key, value in found if key not in NAMED))
     return _known[record]
-
-
-def _config_settings(record: RunRecord) -> Settings:
-    return tuple(sorted((k, v) for k, v in _flat(identity(record.config), FREE) if k not in NAMED))
 
 
 def content_settings(record: RunRecord) -> Settings:
@@ -104,7 +101,7 @@ def filtered(
 
 def _facts(record: RunRecord) -> dict[str, str]:
     named = {"strategy": record.strategy, "order": record.order, "dataset": record.dataset, "model": record.model}
-    return dict(_flat(record.config)) | named
+    return {key: _text(value) for key, value in flat(record.config)} | named
 
 
 def _number(text: str) -> float | str:
@@ -227,20 +224,6 @@ def _rank(key: str) -> tuple[bool, bool, str]:
 
 def _short(key: str, value: str) -> str:
     return value[:6] if key in ("data", "encoder") else value
-
-
-def _flat(
-    config: Mapping[str, Any], without: Collection[str] = frozenset(), prefix: str = ""
-) -> Iterable[tuple[str, str]]:
-    """Yield (dotted key, value) of a nested config, but for the keys ``without`` and what is below them."""
-    for key, value in config.items():
-        dotted = f"{prefix}{key}"
-        if dotted in without:
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, without, f"{dotted}.")
-        else:
-            yield dotted, _text(value)
 
 
 def _text(value: Any) -> str:

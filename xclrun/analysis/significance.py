@@ -344,7 +344,10 @@ def smallest_p(replicates: int) -> float:
 
 
 def detectable_effect(replicates: int, alpha: float = ALPHA, power: float = POWER) -> float:
-    """The smallest |d_z| that a paired t-test finds with probability ``power``; NaN below two replicates."""
+    """The smallest |d_z| that a paired t-test finds with probability ``power``; NaN below two replicates.
+
+    Own lines: statsmodels' search stops at the sixth digit, and its import takes longer than all tests of a report.
+    """
     if replicates < 2:
         return math.nan
     from scipy.optimize import brentq

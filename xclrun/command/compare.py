@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import chosen_run, parser
 from xclrun.core.errors import RunError
+from xclrun.core.identity import flat
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
         values = {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
         records.append(own)
         measured.append({metric: _numbers(found) for metric, found in values.items()})
-    settings = [dict(flat(own.config)) for own in records]
+    settings = [{k: v for k, v in flat(own.config) if not k.startswith(NOT_SETTINGS)} for own in records]
     changed = {key: [s.get(key) for s in settings] for key in sorted(settings[0] | settings[1])}
     both = [metric for metric in records[0].scores if metric in records[1].scores]
     languages = [language for language in records[0].languages if language in records[1].languages]
@@ -75,16 +76,6 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
 def _numbers(found: Measured) -> dict[str, float]:
     values = {name: found.get((name, "")) for name in MEASURES}
     return {name: value for name, value in values.items() if isinstance(value, float)}
-
-
-def flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested settings with their dotted keys, those that change no result left out."""
-    for key, value in settings.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{name}.")
-        elif not name.startswith(NOT_SETTINGS):
-            yield name, value
 
 
 def _final_hop(own: RunRecord, language: str) -> int:

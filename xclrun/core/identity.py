@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -92,6 +92,16 @@ def digest(content: Any) -> str:
 def derive(seed: int, purpose: str, *position: int | str) -> int:
     """Return the seed (63 bits) of one generator: for ``purpose`` at ``position``, for example (hop, epoch)."""
     return int(digest([seed, purpose, *position])[:16], 16) >> 1
+
+
+def flat(
+    config: Mapping[str, Any], without: Collection[str] = frozenset(), prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of nested settings, but for the keys ``without`` and what is below them."""
+    for key, value in config.items():
+        dotted = f"{prefix}{key}"
+        if dotted not in without:
+            yield from flat(value, without, f"{dotted}.") if isinstance(value, Mapping) else [(dotted, value)]
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
+from xclrun.core.identity import flat
 from xclrun.core.secret import connect, put_away, redact
 from xclrun.core.task import METRICS, short_name
 from xclrun.store.files import sha256
@@ -242,9 +243,9 @@ class Mirror:
 
         # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
         # Null says that something was not asked for: a column of it says nothing.
-        sent = ((_allowed(k), v) for k, v in _flatten(config) if v is not None)
-        flat = {k: str(v)[:6000] for k, v in sent if k not in run.data.params}
-        self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in flat.items()])
+        sent = ((_allowed(k), v) for k, v in flat(config) if v is not None)
+        params = {k: str(v)[:6000] for k, v in sent if k not in run.data.params}
+        self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in params.items()])
 
     def _log_metrics(self, run: str, mine: RunRecord, metrics: Mapping[str, float], time: int) -> None:
         from mlflow.entities import Metric
@@ -512,14 +513,6 @@ def _about_run(mine: RunRecord) -> str:
         f"**{markdown(mine.strategy)}** on {markdown(mine.dataset)} with {markdown(mine.model)}: order "
         f"{markdown(mine.order)} ({hops}), seed {mine.seed}{few}.\n\n{_legend()}"
     )
-
-
-def _flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _allowed(key: str) -> str:
