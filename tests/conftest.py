@@ -261,7 +261,7 @@ def blank_figures() -> Iterator[None]:
         return paths
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xclrun.report.drawing.save", save)
+        patch.setattr("xclrun.report.workers.save", save)
         yield
 
 

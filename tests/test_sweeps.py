@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from xclrun.config.files import choices, packaged
-from xclrun.report.fewshot.tables import method_name
+from xclrun.report.fewshot.names import method_name
 from xclrun.report.published import ccl_tables, table_of
 from xclrun.report.published.fsxlt import fsxlt_tables, sweep_table
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from xclrun.analysis.fewshot import Outcome, Words
 from xclrun.analysis.record import RunRecord
-from xclrun.report.fewshot import Behind
+from xclrun.report.fewshot import FewShotData
 
 ZERO_SHOT = {"de": 0.86, "fi": 0.74, "hi": 0.62, "tr": 0.57, "zh": 0.60}
 TAGS = ("O", "ADJ", "NOUN", "VERB")
@@ -83,7 +83,7 @@ def study(
     ]  # fmt: skip
 
 
-def behind(records: Iterable[RunRecord], sentences: int = 30) -> Behind:
+def given(records: Iterable[RunRecord], sentences: int = 30) -> FewShotData:
     """Make what lies behind tagged runs: words of a bucket are more often put right than others."""
     outcomes, words = {}, {}
     for record in records:
@@ -105,4 +105,4 @@ def behind(records: Iterable[RunRecord], sentences: int = 30) -> Behind:
         )
         lengths = np.full(len(test), 8)
         outcomes[record.run_id] = Outcome(TAGS, tuple(test), lengths, gold, before, after)
-    return Behind({"token_accuracy": outcomes}, words)
+    return FewShotData({"token_accuracy": outcomes}, words)

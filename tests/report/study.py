@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
+from xclrun.core.task import short_name
+from xclrun.report.inference import Verdicts
+from xclrun.report.part import Part, make_block
+from xclrun.report.strategies import ReportData, StrategySection
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LANGUAGES = ("en", "de", "fr", "hi", "es", "th")
 ORDERS = {
@@ -92,6 +100,31 @@ def run(
         strategy=strategy, order=order, languages=tuple(languages), seed=seed, stream=stream, scores=scores,
         **(given | fields),
     )  # fmt: skip
+
+
+def section_of(records: Sequence[RunRecord], **given: Any) -> StrategySection:
+    """Return the section of a report about records of one dataset and model."""
+    (comparison,) = comparisons(records)
+    return StrategySection(comparison, ReportData(records, **given))
+
+
+def drawn(section: StrategySection, part: Part, name: str) -> Figure:
+    """Draw the figure of a part whose name begins so."""
+    (plot,) = (plot for plot in make_block(part, section).plots if plot.name.startswith(name))
+    figure = plot.draw()
+    assert figure is not None
+    return figure
+
+
+def pairs_of(verdicts: Verdicts, metric: str, measure: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the rows of the table of all pairs that are about one measure: (a, b) → column → cell."""
+    table = verdicts.all_pairs()
+    assert table is not None
+    return {
+        row[2:4]: dict(zip(table.header, row, strict=True))
+        for row in table.rows
+        if row[:2] == (short_name(metric), measure)
+    }
 
 
 def study(

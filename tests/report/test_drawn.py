@@ -11,17 +11,20 @@ import pytest
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import comparisons, summarise
-from xclrun.analysis.reference import References
-from xclrun.report import plots
-from xclrun.report.figures import heatmaps
-from xclrun.report.inference import Inference, p_text
-from xclrun.report.tables import Cell, Summary, Table
+from xclrun.report.heatmaps import heatmaps
+from xclrun.report.inference import p_text
+from xclrun.report.latex import latex
+from xclrun.report.parts import trade_offs
+from xclrun.report.parts.significance import significance
+from xclrun.report.strategies import StrategySection
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Cell, Table
 
-from .study import LANGUAGES, ORDERS, run, study
+from .study import LANGUAGES, ORDERS, drawn, pairs_of, run, section_of, study
 
 
 @cache
-def made() -> tuple[Summary, Inference, References]:
+def made() -> StrategySection:
     records = study(("naive", "er", "ewc_online", "lang_spec_ft"), ORDERS, (1, 2))
     for memory in (750, 60):
         for order, languages in ORDERS.items():
@@ -31,10 +34,7 @@ def made() -> tuple[Summary, Inference, References]:
                 kept = np.linspace(1, 0.9 + memory / 10000, len(languages) + 1)[:, None]
                 scores = {metric: R * kept for metric, R in one.scores.items()}
                 records.append(dataclasses.replace(one, scores=scores))
-    (comparison,) = comparisons(records)
-    references = References(records)
-    inference = Inference(comparison, references, {})
-    return Summary(summarise(records), comparison, inference.marks()), inference, references
+    return section_of(records)
 
 
 def column(table: Table, name: str) -> dict[str, str]:
@@ -46,8 +46,8 @@ def printed(value: float) -> str:
 
 
 def test_trade_offs_draw_every_row_of_the_table() -> None:
-    summary, _, _ = made()
-    table, figure = summary.main(["slot_f1"]), plots.trade_offs(summary, "slot_f1")
+    summary = made().summary
+    table, figure = summary.main(["slot_f1"]), trade_offs.trade_off_figure(summary, "slot_f1")
     assert figure is not None
     for axes, name in zip(figure.axes, ("FP ↑", "T ↑", "T0 ↑"), strict=True):
         points = {line.get_gid().split(":")[1]: line.get_xydata()[0] for line in axes.lines if line.get_gid()}
@@ -63,8 +63,8 @@ def test_trade_offs_draw_every_row_of_the_table() -> None:
 
 
 def test_replay_by_memory_draws_the_table() -> None:
-    summary, _, _ = made()
-    table, figure = summary.main(["intent_accuracy"]), plots.memory_curve(summary, "intent_accuracy")
+    summary = made().summary
+    table, figure = summary.main(["intent_accuracy"]), trade_offs.memory_figure(summary, "intent_accuracy")
     assert figure is not None
     for axes, name in zip(figure.axes, ("F ↓", "T ↑", "T0 ↑", "FP ↑"), strict=True):
         line, naive = axes.lines
@@ -76,19 +76,17 @@ def test_replay_by_memory_draws_the_table() -> None:
 
 
 def test_p_values_are_those_of_the_tables_of_pairs() -> None:
-    _, inference, _ = made()
-    figure = inference.p_values("intent_accuracy")
-    assert figure is not None
+    section = made()
+    figure = drawn(section, significance, "p_values_mini_tiny_intent")
     for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
-        table = inference.pairs("intent_accuracy", name)
-        assert table is not None
+        rows = pairs_of(section.inference, "intent_accuracy", name)
         texts = {text.get_position(): text.get_text() for text in axes.texts}
         labels = [label.get_text() for label in axes.get_xticklabels()]
         checked = 0
-        for row in table.rows:
-            i, j = labels.index(row[0]), labels.index(row[1])
+        for (a, b), row in rows.items():
+            i, j = labels.index(a), labels.index(b)
             for (x, y), test in (((j, i), "Tukey, blocks"), ((i, j), "Tukey, orders (CCL)")):  # above, below
-                told = row[table.header.index(test)]
+                told = row[test]
                 shown = "< 0.001" if texts[x, y] == "<.001" else texts[x, y] if x == y else _whole(texts[x, y])
                 assert shown == told
                 checked += 1
@@ -100,11 +98,10 @@ def _whole(text: str) -> str:
 
 
 def test_critical_differences_draw_the_ranks() -> None:
-    _, inference, _ = made()
-    figure = inference.critical_differences("slot_f1")
-    assert figure is not None
+    section = made()
+    figure = drawn(section, significance, "critical_mini_tiny_slots")
     for axes, name in zip(figure.axes, ("F", "T", "T0", "FP"), strict=True):
-        ranks = inference.tests["slot_f1", name].ranks
+        ranks = section.inference.tests["slot_f1", name].ranks
         stems = sorted(line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 3)
         np.testing.assert_allclose(stems, sorted(ranks.ranks))
         told = [text.get_text() for text in axes.texts]
@@ -113,10 +110,10 @@ def test_critical_differences_draw_the_ranks() -> None:
 
 
 def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
-    summary, _, references = made()
+    summary, references = made().summary, made().references
     by_distance, boxes = (
-        plots.distances(summary, "intent_accuracy"),
-        plots.one_hop(summary, references, "intent_accuracy"),
+        trade_offs.distance_figure(summary, "intent_accuracy"),
+        trade_offs.one_hop_figure(summary, references, "intent_accuracy"),
     )
     assert by_distance is not None
     assert boxes is not None
@@ -126,7 +123,7 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     # The first order once more changes nothing: each order counts the same.
     again = [dataclasses.replace(r, seed=r.seed + 10, run_id=f"{r.run_id}-2") for r in runs if r.order == runs[0].order]
     (more,) = comparisons([*runs, *again])
-    larger = plots.distances(Summary(summarise(more.runs), more), "intent_accuracy")
+    larger = trade_offs.distance_figure(Summary(summarise(more.runs), more), "intent_accuracy")
     assert larger is not None
     assert len(again) > 0
     np.testing.assert_allclose(larger.axes[0].lines[0].get_ydata(), expected)
@@ -188,15 +185,14 @@ def well_formed(tex: str) -> int:
 
 
 def test_latex_tables_are_well_formed() -> None:
-    summary, inference, _ = made()
+    summary, inference = made().summary, made().inference
     tables = [summary.main(["intent_accuracy", "slot_f1"]), summary.orders("slot_f1"),
-              summary.languages("intent_accuracy", "T"), inference.anovas(),
-              inference.pairs("intent_accuracy", "F")]  # fmt: skip
+              summary.languages("intent_accuracy", "T"), inference.anovas(), inference.all_pairs()]  # fmt: skip
     for table in tables:
         assert table is not None
-        assert well_formed(table.latex()) == len(table.rows) + 1
+        assert well_formed(latex(table)) == len(table.rows) + 1
     odd = Table(
         "odd", ("a_b", "100 % ≠ ∞"), (("[x] & {y}", Cell("−1 ~ ^ \\ ± 2 ≥ η²", best=True, mark="**")), ("#$", "→ Δ·ρ"))
     )
-    assert well_formed(odd.latex()) == 3
-    assert "$\\neq$" in odd.latex()
+    assert well_formed(latex(odd)) == 3
+    assert "$\\neq$" in latex(odd)

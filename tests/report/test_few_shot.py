@@ -16,19 +16,20 @@ from xclrun.analysis.attention import COLUMNS
 from xclrun.analysis.fewshot import few_shot_scores, over_buckets
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError
-from xclrun.report import write_report
-from xclrun.report.fewshot import Behind, few_shot_sections
-from xclrun.report.fewshot.figures import PANELS
-from xclrun.report.fewshot.tables import by_language, by_strategy, table_3
-from xclrun.report.fewshot.words import improvement, jaccards, overlaps
-from xclrun.report.sections import Options
+from xclrun.report import Options, write_report
+from xclrun.report.fewshot import FewShotData, few_shot_sections
+from xclrun.report.fewshot.data import PANELS
+from xclrun.report.fewshot.numbers import improvement, jaccards, overlaps
+from xclrun.report.inference import p_text
+from xclrun.report.parts.fewshot_gains import table_3
+from xclrun.report.parts.fewshot_means import by_language, by_strategy
 from xclrun.report.tables import Table
 from xclrun.report.write import Report
 
-from .few_shot import behind, run, study
+from .few_shot import given, run, study
 from .study import run as other
 
-FIGURES = ("histograms", "jaccard", "improved", "confusions", "gains", "curves", "curves_fc")
+FIGURES = ("histograms", "jaccard", "improved", "confusions", "gains", "curves", "curves_fc", "p_values", "critical")
 
 
 # A run of another experiment, whose figures are quickly drawn.
@@ -39,8 +40,8 @@ OTHER = other("naive", "h2l", 1, ("en", "de"), metrics=("intent_accuracy",), cur
 def written(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report over few-shot runs of two languages, and runs of other experiments."""
     records = study(languages=("de", "hi"), shots=(1,), buckets=3, strategies=("naive", "fc"))
-    given, folder = behind(records, 5), tmp_path_factory.mktemp("report")
-    return write_report([*records, OTHER], folder, "both", options=Options(few_shot_table="3"), behind=given)
+    folder = tmp_path_factory.mktemp("report")
+    return write_report([*records, OTHER], folder, "both", options=Options(few_shot_table="3"), given=given(records, 5))
 
 
 def test_few_shot_runs_have_a_section_of_their_own(written: Report) -> None:
@@ -69,7 +70,7 @@ def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:
         assert f"figures/{name}.svg" in page
     for told in ("FS Table 3, panx: recomputed", "Lexical overlap", "where the variance comes from", "improved"):
         assert told in page
-    assert "attention of [CLS] (FS Table 5): n/a: needs attention summaries" in page
+    assert "Attention of [CLS]: n/a: needs attention summaries" in page
 
 
 def test_the_terminal_shows_means_over_buckets(written: Report) -> None:
@@ -91,10 +92,10 @@ def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn:
 def test_what_is_missing_is_told() -> None:
     (section,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
     told = "\n".join(section.notes)
-    assert "lexical overlap: n/a: needs the words of the buckets" in told
+    assert "Lexical overlap: n/a: needs the words of the buckets" in told
     assert "token accuracy: confusions: n/a: needs predictions" in told
     records = [*study(languages=("de",), shots=(1,), buckets=3, seeds=(1,)), run("hi", 1, 0)]
-    (section,) = few_shot_sections(records, Behind(reasons=("words: n/a: needs the data",)))
+    (section,) = few_shot_sections(records, FewShotData(reasons=("words: n/a: needs the data",)))
     assert section.notes[0] == "words: n/a: needs the data"
     assert "means over fewer buckets than the 3 of others: hi K = 1 full: 1" in section.notes
 
@@ -136,7 +137,7 @@ def test_table_3_says_what_comes_closest() -> None:
 
 def test_words_of_buckets() -> None:
     records = study(languages=("de",), shots=(1,), buckets=3, seeds=(1,))
-    found = behind(records, 5)
+    found = given(records, 5)
     words = {("de", 1): [found.words[r.run_id] for r in records]}
     union = frozenset().union(*(w.bucket for w in words["de", 1]))
     source = words["de", 1][0].source
@@ -152,8 +153,8 @@ def test_attention_is_shown_where_it_was_kept() -> None:
     records = study(languages=("de",), shots=(1,), buckets=2, seeds=(1,))
     rows = [(hop, "de", word, 9, 0.1 + 0.1 * hop * (word == "gut")) for hop in (1, 2) for word in ("gut", "ein")]
     summary = pd.DataFrame(rows, columns=list(COLUMNS))
-    (section,) = few_shot_sections(records, Behind(attention={records[0].run_id: summary}))
-    (table,) = next(part for part in section.parts if part.title == "Attention of [CLS]").tables
+    (section,) = few_shot_sections(records, FewShotData(attention={records[0].run_id: summary}))
+    (table,) = next(block for block in section.blocks if block.title == "Attention of [CLS]").tables
     assert table.rows[0] == ("gut", "?", "9", "20.00", "30.00", "10.00")
     assert table.title == "[CLS] in de, K = 1, bucket 0, full, seed 1"
 
@@ -166,8 +167,8 @@ def test_attention_that_no_word_gets_more_of_is_not_shown() -> None:
         change = 0.1 * (record.bucket != 0)
         rows = [(hop, "de", word, 9, 0.2 + change * hop) for hop in (1, 2) for word in ("gut", "ein")]
         summaries[record.run_id] = pd.DataFrame(rows, columns=list(COLUMNS))
-    (section,) = few_shot_sections(records, Behind(attention=summaries))
-    tables = next(part for part in section.parts if part.title == "Attention of [CLS]").tables
+    (section,) = few_shot_sections(records, FewShotData(attention=summaries))
+    tables = next(block for block in section.blocks if block.title == "Attention of [CLS]").tables
     assert len(tables) == PANELS
     assert not any("bucket 0" in table.title for table in tables)
 
@@ -178,7 +179,7 @@ TUNED = ("naive", "fc", "fc_pooler")
 def tables(records: list[RunRecord], options: Options | None = None) -> tuple[Table, ...]:
     """What is tuned; and its tests: of all strategies, and of pairs."""
     (section,) = few_shot_sections(records, options=options)
-    made = {table.title: table for part in section.parts for table in part.tables}
+    made = {table.title: table for block in section.blocks for table in block.tables}
     names = ("what is tuned", "do strategies differ", "all pairs of strategies")
     return tuple(made[f"tokens: {name}"] for name in names if f"tokens: {name}" in made)
 
@@ -244,6 +245,32 @@ def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languag
     assert "buckets: 2 to 3, not the same in all rows; seeds: 1 to 2, not the same for all buckets" in means.notes
 
 
+def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
+    records = study(languages=("de", "fi", "hi", "tr"), shots=(1,), buckets=3, strategies=TUNED)
+    (section,) = few_shot_sections(records)
+    said, caveat = section.conclusions
+    means, _, pairs = tables(records)
+    *_, across = cells(means)
+    of_language = (
+        few_shot_scores(records).query("strategy == 'full'").groupby("language")[["score", "zero_shot"]].mean()
+    )
+    gain = 100 * (of_language["score"] - of_language["zero_shot"]).mean()
+    assert said.startswith(
+        f"Token accuracy: full gains {gain:.2f} points over zero-shot at K = 1 (mean over 4 languages)."
+    )
+    second = max(TUNED[1:], key=lambda s: across[s].value)
+    row = next(r for r in cells(pairs) if (r["a"], r["b"]) == ("full", second))
+    assert (
+        f"At K = 1: full scores highest of 3 strategies (mean score {across['full']}%), {row['Δ']} points more" in said
+    )
+    assert f"than {second} (Tukey's HSD over languages, p {p_text(row['Tukey, blocks'].value, sign=True)})" in said
+    assert caveat.startswith("Caveat: replicates: 4 languages")
+    assert caveat.endswith("under “token accuracy: tests of what is tuned”.")
+    # Of one strategy there is its gain alone.
+    (alone,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
+    assert [text.count("gains") for text in alone.conclusions] == [1]
+
+
 def test_of_one_language_the_replicates_are_its_buckets() -> None:
     records = study(languages=("de",), shots=(1,), buckets=5, strategies=("naive", "fc"))
     means, anovas, pairs = tables(records, Options(baseline="fc"))
@@ -282,9 +309,14 @@ def test_what_cannot_be_tested_says_why() -> None:
     assert any("all that its own strategy has; tests and means of languages over" in note for note in wide.notes)
 
 
-def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothing(tmp_path: Path) -> None:
+def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothing(
+    tmp_path: Path, undrawn: None
+) -> None:
     records = [*study(languages=("de",), shots=(1,), buckets=2, seeds=(1,), strategies=("naive", "fc")), OTHER]
     with pytest.raises(UsageError, match="--baseline fcc: no strategy of this report is called so; did you mean 'fc'"):
         write_report(records, tmp_path, "x", options=Options(baseline="fcc"))
     means, *_ = tables(records, Options(baseline="er"))
+    # Nor has a baseline of few-shot runs a mark to give elsewhere, and the section says why.
+    report = write_report(records, tmp_path, "x", options=Options(baseline="full"))
+    assert "no significance marks: the baseline, full, has no runs in this section" in report.sections[0].notes
     assert "no significance marks: the baseline, er, is not among the strategies tested" in means.notes

@@ -16,8 +16,8 @@ from matplotlib.text import Text
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
 from xclrun.core.names import slug
-from xclrun.report import curves
-from xclrun.report.figures import heatmap, heatmaps
+from xclrun.report.heatmaps import heatmap, heatmaps
+from xclrun.report.parts import curves
 from xclrun.report.style import MARKERS, axis_of, colour, marker, places, save
 
 from .study import LANGUAGES, ORDERS, run, study
@@ -26,11 +26,11 @@ TASKS = ("boolq", "udpos", "wic", "fewrel", "yelp", "agnews", "sst2", "dbpedia")
 
 
 def learning_curves(*given: Any) -> list[Figure]:
-    return [draw() for draw in curves.learning_curves(*given)]
+    return [draw() for draw in curves.learning_curve_pages(*given)]
 
 
 def training_curves(*given: Any) -> list[Figure]:
-    return [draw() for draw in curves.training_curves(*given)]
+    return [draw() for draw in curves.training_curve_pages(*given)]
 
 
 def texts(figure: Figure) -> list[str]:
@@ -135,7 +135,7 @@ def test_unmeasured_cells_are_dashes() -> None:
 
 
 def test_a_task_without_scores_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no scores for slots; it has intent"):
+    with pytest.raises(ValueError, match="has no scores for slot_f1; it has intent_accuracy"):
         heatmap(run("naive", "h2l", 1, LANGUAGES, metrics=("intent_accuracy",)), "slot_f1")
 
 
@@ -264,7 +264,7 @@ def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) ->
 
 def test_figures_have_no_global_state() -> None:
     code = (
-        "import sys; from study import run, LANGUAGES; from xclrun.report.figures import heatmap;"
+        "import sys; from study import run, LANGUAGES; from xclrun.report.heatmaps import heatmap;"
         "assert 'matplotlib' not in sys.modules; heatmap(run('naive', 'h2l', 1, LANGUAGES), 'intent_accuracy');"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )

@@ -15,13 +15,21 @@ from xclrun.analysis.bootstrap import Interval
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Estimate
-from xclrun.report import plots, sections
-from xclrun.report.costs import fairness, trials
-from xclrun.report.figures import heatmaps
+from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import KINDS, Inference, p_text
-from xclrun.report.tables import Cell, Summary
+from xclrun.report.latex import latex
+from xclrun.report.page import table_html
+from xclrun.report.part import Part, make_block
+from xclrun.report.parts.budgets import budget_table
+from xclrun.report.parts.confusions import confusion_figure, confusions
+from xclrun.report.parts.curves import score_matrices
+from xclrun.report.parts.significance import bootstrap_table, significance
+from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_hop_figure, trade_off_figure
+from xclrun.report.strategies import tuning_trials
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Cell
 
-from .study import LANGUAGES, ORDERS, run, study
+from .study import LANGUAGES, ORDERS, drawn, pairs_of, run, section_of, study
 from .test_figures import is_cut_off, texts
 
 
@@ -34,21 +42,13 @@ def records() -> tuple[RunRecord, ...]:
 
 @cache
 def made() -> tuple[Summary, Inference, References]:
-    (comparison,) = comparisons(records())
-    references = References(records())
-    inference = Inference(comparison, references, {})
-    return (
-        Summary(summarise(records()), comparison, inference.marks(), told=inference.marks_told),
-        inference,
-        references,
-    )
+    section = section_of(records())
+    return section.summary, section.inference, section.references
 
 
 def test_the_table_of_pairs_holds_what_scipy_finds() -> None:
     summary, inference, _ = made()
-    table = inference.pairs("intent_accuracy", "FP")
-    assert table is not None
-    rows = {row[:2]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    rows = pairs_of(inference, "intent_accuracy", "FP")
     finals = {
         label: [
             np.mean(
@@ -78,12 +78,12 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
     ]  # fmt: skip
     (comparison,) = comparisons(records)
     inference = Inference(comparison, References(records), {})
-    for table in (inference.anovas(), inference.pairs("intent_accuracy", "FP")):
+    for table in (inference.anovas(), inference.all_pairs()):
         assert table is not None
         assert any("replicates: 3 seeds of one order: the tests speak of h2l alone" in note for note in table.notes)
         assert table.notes[0] == "[1] needs two replicates or more"  # the paper's, over orders
     assert "by Tukey's HSD with seeds as blocks (of h2l alone)" in inference.marks_told
-    rows = {row[:2]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    rows = pairs_of(inference, "intent_accuracy", "FP")
     assert rows["naive", "agem"]["paired t"] == "n/a [2]"
     assert table.notes[1] == "[2] all differences are equal"
     assert rows["naive", "er"]["paired t"] != "n/a [2]"
@@ -131,11 +131,11 @@ def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
     for told in (table.text(), table.markdown()):
         assert "*" not in told
         assert "bold" not in told
-    assert all(html in table.html({}) for html in ("<sup>***</sup>", inference.marks_told[:40]))
-    assert r"\tnote{***}" in table.latex()
-    assert r"\item[*, **, ***] differs from the baseline, naive, by" in table.latex()
-    assert r"\item[1] trains each language alone" in table.latex()
-    assert r"n/a\tnote{1}" in table.latex()
+    assert all(html in table_html(table) for html in ("<sup>***</sup>", inference.marks_told[:40]))
+    assert r"\tnote{***}" in latex(table)
+    assert r"\item[*, **, ***] differs from the baseline, naive, by" in latex(table)
+    assert r"\item[1] trains each language alone" in latex(table)
+    assert r"n/a\tnote{1}" in latex(table)
 
 
 def test_reference_models_are_ruled_off_and_never_the_best() -> None:
@@ -146,13 +146,13 @@ def test_reference_models_are_ruled_off_and_never_the_best() -> None:
     assert finals["multilingual"].value > max(finals[k].value for k in ("naive", "er", "ewc_online"))
     assert not finals["multilingual"].best
     assert "reference models, never marked as best: lang_spec_ft, multilingual" in table.notes
-    assert table.html({}).count("<tr class=ruled>") == 1
+    assert table_html(table).count("<tr class=ruled>") == 1
     lines = table.text().splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("lang_spec_ft"))
     assert set(lines[at - 1]) == {"─"}
-    assert table.latex().split("\\midrule")[2].strip().startswith("lang")
+    assert latex(table).split("\\midrule")[2].strip().startswith("lang")
     assert summary.languages("intent_accuracy", "FP").ruled == table.ruled
-    assert fairness(summary.comparison, {}).ruled == table.ruled
+    assert budget_table(summary.comparison, {}).ruled == table.ruled
     assert summary.orders("intent_accuracy").ruled == (6, 12, 18)
 
 
@@ -163,7 +163,7 @@ def test_the_best_of_a_column_is_bold_and_in_latex_text_is_escaped() -> None:
     best = max((cell for label, cell in finals.items() if not summary.is_reference(label)), key=lambda cell: cell.value)
     assert [cell.best for cell in finals.values()].count(True) == 1
     assert best.best
-    tex = table.latex()
+    tex = latex(table)
     assert "\\textbf{" + best.replace("±", "$\\pm$") + "}" in tex
     assert "lang\\_spec\\_trans" in tex
     assert tex.count("\\\\\n") == len(table.rows) + 1
@@ -186,7 +186,7 @@ def test_few_replicates_are_told_and_one_is_no_test() -> None:
     single = study(("naive", "er"), ("h2l",), (1,))
     (comparison,) = comparisons(single)
     alone = Inference(comparison, References(single), {})
-    assert (alone.tests, alone.marks(), alone.anovas(), alone.p_values("intent_accuracy")) == ({}, {}, None, None)
+    assert (alone.tests, alone.marks(), alone.anovas(), alone.all_pairs()) == ({}, {}, None, None)
 
 
 def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none() -> None:
@@ -202,7 +202,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
 
     comparison = made()[0].comparison
     resampled: Any = {"intent_accuracy": Resamples()}
-    table = Inference(comparison, References(records()), resampled, "bca").intervals()
+    table = bootstrap_table(Inference(comparison, References(records()), resampled, "bca"))
     assert table is not None
     assert table.rows == (
         ("naive", "12.00 (bias -0.42) [11.00, 14.50]", "–", *["12.00 (bias +0.42) [11.00, 14.50]"] * 2),
@@ -223,29 +223,30 @@ def test_p_values_as_text() -> None:
 
 
 def test_figures_are_whole_and_say_what_they_show() -> None:
-    summary, inference, references = made()
-    drawn = {
-        "trade": plots.trade_offs(summary, "intent_accuracy"),
-        "distance": plots.distances(summary, "slot_f1"),
-        "hop": plots.one_hop(summary, references, "intent_accuracy"),
-        "p": inference.p_values("intent_accuracy"),
-        "critical": inference.critical_differences("slot_f1"),
+    section = section_of(records())
+    summary, references = section.summary, section.references
+    figures = {
+        "trade": trade_off_figure(summary, "intent_accuracy"),
+        "distance": distance_figure(summary, "slot_f1"),
+        "hop": one_hop_figure(summary, references, "intent_accuracy"),
+        "p": drawn(section, significance, "p_values_mini_tiny_intent"),
+        "critical": drawn(section, significance, "critical_mini_tiny_slots"),
         "matrices": heatmaps(
             {k: v[:2] for k, v in summary.comparison.strategies.items()}, "intent_accuracy", "two runs"
         ),
     }
-    for name, figure in drawn.items():
+    for name, figure in figures.items():
         assert figure is not None, name
         assert not is_cut_off(figure), name
         assert "naive" in " ".join(texts(figure)), name
     assert "mini, tiny: slot F1 (%); mean ranks over orders, 1 is best; CD: critical difference at 0.05" in " ".join(
-        " ".join(texts(drawn["critical"])).split()
+        " ".join(texts(figures["critical"])).split()
     )
 
 
 def test_trade_offs_show_the_means_of_the_table() -> None:
     summary, _, _ = made()
-    figure = plots.trade_offs(summary, "intent_accuracy")
+    figure = trade_off_figure(summary, "intent_accuracy")
     assert figure is not None
     points = {line.get_gid(): line.get_xydata()[0] for line in figure.axes[0].lines if line.get_gid()}
     (er,) = (xy for gid, xy in points.items() if gid.startswith("tip:er:"))
@@ -257,15 +258,15 @@ def test_replay_by_memory_needs_two_sizes() -> None:
     few = [run("er", "h2l", seed, LANGUAGES, settings={"memory": m}) for m in (750, 6000) for seed in (1, 2)]
     few += [run("naive", "h2l", seed, LANGUAGES) for seed in (1, 2)]
     (comparison,) = comparisons(few)
-    figure = plots.memory_curve(Summary(summarise(few), comparison), "intent_accuracy")
+    figure = memory_figure(Summary(summarise(few), comparison), "intent_accuracy")
     assert figure is not None
     assert figure.axes[3].lines[0].get_xdata().tolist() == [750, 6000]
-    assert plots.memory_curve(made()[0], "intent_accuracy") is None
+    assert memory_figure(made()[0], "intent_accuracy") is None
     # Two settings with memories of the same sizes are two lines.
     few += [run("er", "h2l", 1, LANGUAGES, settings={"memory": m, "every_k": 9}) for m in (750, 6000)]
     (comparison,) = comparisons(few)
     both = Summary(summarise(few), comparison)
-    figure = plots.memory_curve(both, "intent_accuracy")
+    figure = memory_figure(both, "intent_accuracy")
     assert figure is not None
     drawn = {line.get_label(): line.get_ydata()[0] for line in figure.axes[3].lines}
     assert set(drawn) == {"er(every_k=9)", "er(every_k=unset)", "naive"}
@@ -274,11 +275,11 @@ def test_replay_by_memory_needs_two_sizes() -> None:
 
 def test_confusions_are_shares_of_the_gold_class() -> None:
     summary, _, _ = made()
-    figure = plots.confusions(summary, {"naive": np.array([[3, 1], [0, 0]])}, ["set_alarm", "call"])
+    figure = confusion_figure(summary, {"naive": np.array([[3, 1], [0, 0]])}, ["set_alarm", "call"])
     assert figure is not None
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), [[75, 25], [0, 0]])
     many = np.eye(60, dtype=int) * np.arange(60)
-    large = plots.confusions(summary, {"naive": many, "er": many}, [f"intent_{k}" for k in range(60)])
+    large = confusion_figure(summary, {"naive": many, "er": many}, [f"intent_{k}" for k in range(60)])
     assert large is not None
     assert not is_cut_off(large)
     assert "the 24 most frequent of 60" in " ".join(texts(large))
@@ -288,18 +289,24 @@ def test_what_is_not_drawn_is_told() -> None:
     class Predicted:
         labels = ("set_alarm", "call")
 
+        @property
+        def sentences(self) -> None:
+            raise ValueError("none are needed")
+
         def confusion(self, hop: int) -> np.ndarray:
             return np.eye(2, dtype=int)
 
     names = ("naive", "er", "agem", "ewc", "ewc_online", "kd_logit", "kd_rep", "lang_spec_trans")
-    made = [run(name, f"order{k}", 1, LANGUAGES) for name in names for k in range(1, 9)]
-    (comparison,) = comparisons(made)
-    summary = Summary(summarise(made), comparison)
+    made = [run(name, f"order{k}", 1, ("en", "th")) for name in names for k in range(1, 9)]
     predicted: dict[str, Any] = {record.run_id: Predicted() for record in made}
-    assert sections._confusion(summary, predicted).text.endswith("The first 6 of 8 strategies.")
     few = {record.run_id: predicted[record.run_id] for record in made if record.strategy in names[:6]}
-    assert "The first" not in sections._confusion(summary, few).text
-    assert sections._matrices(comparison).text.endswith("Matrices of the first 6 of 8 orders.")
+
+    def told(part: Part, predictions: dict[str, Any]) -> str:
+        return " ".join(make_block(part, section_of(made, predictions=lambda: predictions)).paragraphs)
+
+    assert told(confusions, predicted).endswith("The first 6 of 8 strategies.")
+    assert "The first" not in told(confusions, few)
+    assert told(score_matrices, {}).endswith("Matrices of the first 6 of 8 orders.")
 
 
 def test_unequal_budgets_are_marked() -> None:
@@ -309,7 +316,7 @@ def test_unequal_budgets_are_marked() -> None:
         for record in study(("naive", "er"), ("h2l",), (1,))
     ]
     (comparison,) = comparisons(runs)
-    table = fairness(comparison, trials([*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
+    table = budget_table(comparison, tuning_trials([*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert rows["er"]["steps"] == "150 ≠"
     assert rows["naive"]["steps"] == "100"

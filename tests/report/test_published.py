@@ -14,7 +14,8 @@ from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.significance import Replicates, anova, tukey
 from xclrun.report.published import beside_ours, ccl_tables, published_names
-from xclrun.report.tables import Cell, Summary, percent
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Cell, percent
 
 from .study import ORDERS, run
 

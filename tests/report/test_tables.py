@@ -7,7 +7,8 @@ import pytest
 
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.record import RunRecord
-from xclrun.report.tables import Summary, Table, percent
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Table, percent
 
 from .study import LANGUAGES, run, study
 

@@ -13,9 +13,9 @@ from tests.conftest import blank_figures
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.core.errors import UsageError
 from xclrun.core.names import code
-from xclrun.report import write, write_report
+from xclrun.report import Options, write, write_report
 from xclrun.report.notes import comparison_notes
-from xclrun.report.sections import Options, Part
+from xclrun.report.part import Block, Part
 from xclrun.report.tables import Table
 
 from .study import LANGUAGES, run, study
@@ -182,7 +182,7 @@ def test_a_baseline_must_be_there_and_what_unpaired_does_not_reach_is_told(tmp_p
     assert not (tmp_path / "x").exists()
     (section,) = write_report(records, tmp_path, "demo", options=Options(unpaired=True, baseline="er")).sections
     assert any(note.startswith("--unpaired: means are over all runs of each") for note in section.notes)
-    budgets = next(part for part in section.parts if part.title == "Budgets").tables[0]
+    budgets = next(block for block in section.blocks if block.title == "Budgets").tables[0]
     assert budgets.notes[-1].startswith("≠: differs from er by more than 1%")
 
 
@@ -211,13 +211,15 @@ def test_the_first_language_of_an_order_needs_no_reference_run(tmp_path: Path) -
 
 
 def test_no_table_overwrites_another(tmp_path: Path) -> None:
-    def part(title: str) -> Part:
-        return Part("x", [Table(title, ("a",), ((title,),))])
+    def block(title: str) -> Block:
+        return Block(Part("x", object, 1, "x", list), "x", tables=[Table(title, ("a",), ((title,),))])
 
     long = "Ä very long title " * 9
     sections = [
         SimpleNamespace(
-            where="w", title="mini · tiny", parts=[part(long + "one"), part(long + "other"), part("A b"), part("a B")]
+            where="w",
+            title="mini · tiny",
+            blocks=[block(long + "one"), block(long + "other"), block("A b"), block("a B")],
         )
     ]
     write._write_tables(sections, tmp_path)  # type: ignore[arg-type]

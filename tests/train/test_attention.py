@@ -219,7 +219,7 @@ def test_a_report_shows_it(make_run: Make, do: Do) -> None:
     behind = read_behind(run.outputs, records)
     assert behind.attention[run.id].equals(read(run))
     (section,) = few_shot_sections(records, behind)
-    (table,) = next(part for part in section.parts if part.title == "Attention of [CLS]").tables
+    (table,) = next(block for block in section.blocks if block.title == "Attention of [CLS]").tables
     rows = read(run).pivot_table(index=["language", "word"], columns="hop", values=["count", "attention"])
     assert table.rows
     for row in table.rows:

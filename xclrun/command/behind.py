@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from xclrun.analysis.fewshot import Outcome, Words
     from xclrun.analysis.record import RunRecord
     from xclrun.data.example import Dataset, Example
-    from xclrun.report.fewshot import Behind
+    from xclrun.report.fewshot import FewShotData
     from xclrun.store.rundir import RunDirectory
 
 
-def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
+def read_behind(outputs: Path, records: Sequence[RunRecord]) -> FewShotData:
     """Return what lies behind the finished few-shot runs among the outputs; what cannot be read is told as a reason."""
     from xclrun.analysis.fewshot import is_few_shot
-    from xclrun.report.fewshot import Behind
+    from xclrun.report.fewshot import FewShotData
     from xclrun.store.records import outcomes
     from xclrun.store.rundir import RunDirectory
 
@@ -53,7 +53,7 @@ def read_behind(outputs: Path, records: Sequence[RunRecord]) -> Behind:
             words[record.run_id] = read[key]
         except (UsageError, RunError) as error:
             reasons.append(f"words: n/a: needs the data of the runs: {error}")
-    return Behind(by_metric, words, attention, tuple(dict.fromkeys(reasons))[:3])
+    return FewShotData(by_metric, words, attention, tuple(dict.fromkeys(reasons))[:3])
 
 
 def _dataset(directory: RunDirectory) -> Dataset:

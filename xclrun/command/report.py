@@ -78,11 +78,10 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.analysis.settings import filtered, parse_filters
     from xclrun.command.behind import read_behind
     from xclrun.launch.sweep import command
-    from xclrun.report import write_report
+    from xclrun.report import Options, write_report
     from xclrun.report.notes import unfinished
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
-    from xclrun.report.sections import Options
     from xclrun.store.records import read_predictions, sweeps
 
     if given.all and given.sweep:

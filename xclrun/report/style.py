@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +15,12 @@ from xclrun.core.task import BY_NAME
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 # Okabe & Ito 2008, their yellow darkened to show on white; then those of Tol's muted scheme (2021) that differ from
 # them, and two more. Beyond the sixteenth they come again with another marker.
@@ -31,6 +35,7 @@ GREY = "#767676"
 FORMATS = ("png", "pdf", "svg")
 DPI = 150
 WIDEST = 14.0  # inches of panels side by side: shrunk to a page's width, more cannot be read
+FEW = 8  # classes of a confusion matrix whose cells hold their number
 TIP = "tip:"
 # The attribute of an SVG that holds its title, and the class of the group that draws it.
 TITLE = "data-title"
@@ -82,6 +87,87 @@ def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: 
 def short(names: Sequence[str]) -> bool:
     """Say whether labels are short enough to stand upright side by side: language keys are, names of tasks are not."""
     return max(map(len, names)) <= 3
+
+
+def figure_of(width: float, height: float) -> Figure:
+    """Return a figure of that size in inches, laid out by itself."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def plain(axes: Axes) -> None:
+    """Take away what says nothing: the frame's upper and right line; lay a light grid beneath."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=7)
+    axes.grid(color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def legend(figure: Figure, labels: Sequence[str], of: Iterable[str]) -> None:
+    """Name the strategies at the right, in the colours and markers that they have among all (``of``)."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], linestyle="", color=colour(k), marker=marker(k), label=textwrap.fill(label, 26))
+        for label, k in places(labels, of).items()
+    ]
+    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+
+
+def titled(figure: Figure, text: str) -> None:
+    """Set the title, in lines that fit the figure."""
+    figure.suptitle(textwrap.fill(text, int(figure.get_size_inches()[0] * 13)), fontsize=10)
+
+
+def panel_grid(
+    panels: int,
+    most: int,
+    panel: tuple[float, float],
+    margin: tuple[float, float],
+    sharex: bool = False,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of equal panels, at most ``most`` to a row, and their axes, of which those left over are hidden.
+
+    Args:
+        panels: how many.
+        most: in a row.
+        panel: width and height of one in inches.
+        margin: what the figure has beyond them.
+        sharex, sharey: whether panels have the same axes.
+    """
+    columns = min(most, panels)
+    rows = math.ceil(panels / columns)
+    figure = figure_of(panel[0] * columns + margin[0], panel[1] * rows + margin[1])
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).ravel().tolist()
+    for axes in grid[panels:]:
+        axes.set_visible(False)
+    return figure, grid
+
+
+def confusion_panel(axes: Axes, counts: np.ndarray, chosen: np.ndarray, names: Sequence[str], size: float) -> AxesImage:
+    """Draw which share of each gold class (rows) was taken for which class, in percent.
+
+    Args:
+        axes: of the panel.
+        counts: shape (classes, classes).
+        chosen: the classes to show.
+        names: of these.
+        size: of the names.
+    """
+    import numpy as np
+
+    total = counts.sum(axis=1, keepdims=True)
+    shares = 100 * np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)[np.ix_(chosen, chosen)]
+    if len(chosen) <= FEW:
+        for (i, j), value in np.ndenumerate(shares):
+            ink = "white" if value < 60 else "black"
+            axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=6, color=ink)
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+    axes.set_yticks(range(len(names)), names, fontsize=size)
+    tickless(axes)
+    return axes.imshow(shares, cmap="viridis", vmin=0, vmax=100)
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import xclrun
-from xclrun.analysis.aggregate import Comparison, comparisons, summarise
+from xclrun.analysis.aggregate import Comparison, comparisons
 from xclrun.analysis.fewshot import called, few_shot_scores, is_few_shot
 from xclrun.analysis.fewshot import labels as labels_of
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import References
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import code, link, markdown, slug
-from xclrun.report.costs import trials
-from xclrun.report.drawing import Drawers, Drawing
-from xclrun.report.fewshot import Behind, few_shot_sections
-from xclrun.report.notes import comparison_notes, report_notes, unfinished
+from xclrun.report import parts as parts
+from xclrun.report.fewshot import FewShotData, few_shot_sections
+from xclrun.report.latex import latex
+from xclrun.report.notes import report_notes, unfinished
 from xclrun.report.page import page, runs_table
-from xclrun.report.sections import Options, Part, Shown, make_section, parts_of_runs
+from xclrun.report.part import Block, Plot
+from xclrun.report.section import Options, Section
+from xclrun.report.strategies import ReportData, StrategySection
 from xclrun.report.style import FORMATS
+from xclrun.report.workers import PlotWorkers
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
@@ -42,24 +46,6 @@ if TYPE_CHECKING:
 PRECISION = "`summary.csv` has fractions in full precision, 95 % intervals, and further measures; `index.html` has all."
 
 FEW_SHOT = "few_shot.csv"
-
-# How the names of figures begin; what an earlier report left under such a name is removed.
-FIGURES = (
-    "learning_curves_",
-    "training_curves_",
-    "heatmap_",
-    "matrices_",
-    "trade_offs_",
-    "distances_",
-    "one_hop_",
-    "memory_",
-    "p_values_",
-    "critical_",
-    "confusions_",
-    "example_curves_",
-    "selection_",
-    "few_shot_",
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ class Report:
     directory: Path
     frame: pd.DataFrame
     few_shot: pd.DataFrame
-    sections: list[Shown]
+    sections: list[Section]
     records: list[RunRecord]
     notes: list[str]
     figures: list[Path]
@@ -140,7 +126,7 @@ def write_report(
     predictions: Callable[[], Mapping[str, Predictions]] | None = None,
     pool: Sequence[RunRecord] | None = None,
     options: Options | None = None,
-    behind: Behind | None = None,
+    given: FewShotData | None = None,
     started: Mapping[str, str] | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
@@ -156,7 +142,7 @@ def write_report(
             asked when what can be drawn without them is being drawn.
         pool: all runs that are known, to count tuning trials; None: ``records``.
         options: how it is made.
-        behind: predictions and words of few-shot runs.
+        given: predictions and words of few-shot runs.
         started: run id → the command that made it, to tell how to make what is missing.
 
     Raises:
@@ -172,33 +158,48 @@ def write_report(
     options = options or Options()
     # Few-shot runs have no order and no measures of forgetting: they have sections of their own.
     others = [record for record in unique if not is_few_shot(record)]
-    found = comparisons(others)
+    compared = comparisons(others)
     if options.baseline is not None:
-        _check_baseline(options.baseline, found, unique)
-    curves = [parts_of_runs(comparison) for comparison in found]
-    with Drawers(out / "figures") as drawers:
-        drawers.begin(_figures(part for parts in curves for part in parts))
-        predicted = predictions() if predictions is not None else {}
-        frame, references, few_shot = summarise(others, options.unpaired), References(others), few_shot_scores(unique)
-        tried = trials(records if pool is None else pool)
-        sections: list[Shown] = [
-            make_section(c, frame, references, predicted, tried, options, comparison_notes(c, started), parts)
-            for c, parts in zip(found, curves, strict=True)
-        ]
-        sections += few_shot_sections(unique, behind, options)
-        made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-        figures, drawings = _draw(sections, drawers)
-    report = Report(name, out, frame, few_shot, sections, unique, report_notes(unique), figures)
+        _check_baseline(options.baseline, compared, unique)
+    data = ReportData(others, options, records if pool is None else pool, predictions, started)
+    sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
+    with PlotWorkers(out / "figures") as workers:
+        workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))
+        sections += few_shot_sections(unique, given, options)
+        every = _plots(block for section in sections for block in section.blocks)
+        saved = workers.finish(every)
+    figures = [path for plot in every for path in saved[plot.name]]
+    drawings = {name: paths[-1].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
+    made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    few_shot = few_shot_scores(unique)
+    report = Report(name, out, data.frame, few_shot, sections, unique, report_notes(unique), figures)
     _write_tables(sections, out / "tables")
-    atomic_write(report.summary_csv, frame.to_csv(index=False, lineterminator="\n"))
+    atomic_write(report.summary_csv, data.frame.to_csv(index=False, lineterminator="\n"))
     if few_shot.empty:
         (out / FEW_SHOT).unlink(missing_ok=True)
     else:
         atomic_write(out / FEW_SHOT, few_shot.to_csv(index=False, lineterminator="\n"))
     atomic_write(out / "runs.csv", runs_table(unique).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made))
+    _remove_earlier(report)
     atomic_write(report.index, page(name, made, commands, sections, drawings, unique, report.notes))
     return report
+
+
+def _plots(blocks: Iterable[Block]) -> list[Plot]:
+    return [plot for block in blocks for plot in block.plots]
+
+
+def _remove_earlier(report: Report) -> None:
+    """Remove the figures of an earlier report of this name: those that its page shows and this one has not."""
+    if not report.index.is_file():
+        return
+    earlier = re.findall(r'href="figures/([^"/]+)"', report.index.read_text(encoding="utf-8"))
+    for path in {report.directory / "figures" / Path(unquote(name)).name for name in earlier}.difference(
+        report.figures
+    ):
+        if path.suffix[1:] in FORMATS:
+            path.unlink(missing_ok=True)
 
 
 def _check_baseline(label: str, found: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
@@ -209,28 +210,12 @@ def _check_baseline(label: str, found: Sequence[Comparison], records: Sequence[R
         raise UsageError(f"--baseline {label}: no strategy of this report is called so; {told}")
 
 
-def _figures(parts: Iterable[Part]) -> list[Drawing]:
-    return [figure for part in parts for figure in part.figures]
-
-
-def _draw(sections: Sequence[Shown], drawers: Drawers) -> tuple[list[Path], dict[str, str]]:
-    """Draw all figures that are not being drawn yet; return all paths, and name → SVG for the page."""
-    every = _figures(part for section in sections for part in section.parts)
-    saved = drawers.finish(every)
-    paths = [path for name, _ in every for path in saved[name]]
-    drawings = {name: saved[name][-1].read_text(encoding="utf-8") for name, _ in every if saved[name]}
-    for path in drawers.folder.glob("*"):
-        if path not in paths and path.name.startswith(FIGURES) and path.suffix[1:] in FORMATS:
-            path.unlink(missing_ok=True)
-    return paths, drawings
-
-
-def _write_tables(sections: Sequence[Shown], folder: Path) -> None:
+def _write_tables(sections: Sequence[Section], folder: Path) -> None:
     """Write each table as Markdown, CSV and LaTeX, and remove those of an earlier report."""
     kept: set[Path] = set()
     for section in sections:
         where = slug(section.where)
-        for table in (table for part in section.parts for table in part.tables):
+        for table in (table for block in section.blocks for table in block.tables):
             name = f"{where}_{table.slug}"
             # Two tables whose names come out the same both stay.
             same = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
@@ -238,7 +223,7 @@ def _write_tables(sections: Sequence[Shown], folder: Path) -> None:
             for suffix, content in (
                 ("md", table.markdown()),
                 ("csv", table.csv()),
-                ("tex", table.latex(section.title, name)),
+                ("tex", latex(table, section.title, name)),
             ):
                 path = folder / f"{name}.{suffix}"
                 atomic_write(path, content)
@@ -267,9 +252,9 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
     lines += ["", "↑ higher is better, ↓ lower is better.", ""]
     for section in report.sections:
         lines += [f"## {markdown(section.title)}", ""]
-        lines += [line for text in section.findings for line in (markdown(text), "")]
+        lines += [line for text in section.conclusions for line in (markdown(text), "")]
         lines += [*(table.markdown() for table in section.lead)]
-        lines += [table.markdown() for part in section.parts for table in part.tables]
+        lines += [table.markdown() for block in section.blocks for table in block.tables]
         if section.notes:
             lines += ["### What is missing, what differs", "", *(f"- {markdown(note)}" for note in section.notes), ""]
     lines += ["## Figures", "", *_figure_lines(report), ""]

@@ -270,7 +270,7 @@ class Mirror:
             self.client.log_batch(run, metrics=batch[start : start + 1000])
 
     def _log_artifacts(self, run: str, directory: RunDirectory, mine: RunRecord) -> None:
-        from xclrun.report.figures import heatmap
+        from xclrun.report.heatmaps import heatmap
         from xclrun.report.style import settle
 
         self.client.log_dict(run, mine.to_json(), RECORD)

@@ -17,7 +17,8 @@ from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
-from xclrun.report.tables import Cell, Summary, Table, percent
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Cell, Table, percent
 
 # The paper calls the first two orders by what they are.
 SAME_ORDER = {"h2l": "order1", "l2h": "order2"}

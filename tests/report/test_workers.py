@@ -13,8 +13,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from xclrun.core.errors import RunError, UsageError
-from xclrun.report import drawing
-from xclrun.report.drawing import EACH, Drawers, Drawing
+from xclrun.report import workers
+from xclrun.report.part import Plot
+from xclrun.report.workers import EACH, PlotWorkers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
 
@@ -30,25 +31,25 @@ def of(k: int) -> Callable[[], Figure | None]:
     return draw
 
 
-def drawings(first: int, last: int) -> list[Drawing]:
-    return [(f"figure {k}", of(k)) for k in range(first, last)]
+def plots(first: int, last: int) -> list[Plot]:
+    return [Plot(f"figure {k}", "", of(k)) for k in range(first, last)]
 
 
-def drawn(folder: Path, early: list[Drawing], every: list[Drawing]) -> dict[str, list[bytes]]:
-    with Drawers(folder) as drawers:
-        drawers.begin(early)
-        return {name: [path.read_bytes() for path in paths] for name, paths in drawers.finish(every).items()}
+def drawn(folder: Path, early: list[Plot], every: list[Plot]) -> dict[str, list[bytes]]:
+    with PlotWorkers(folder) as drawing:
+        drawing.begin(early)
+        return {name: [path.read_bytes() for path in paths] for name, paths in drawing.finish(every).items()}
 
 
 def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "EACH", 3)
-    early, every = drawings(0, 6), drawings(0, 8)
-    monkeypatch.setattr(drawing, "cores", lambda: 1)
+    monkeypatch.setattr(workers, "EACH", 3)
+    early, every = plots(0, 6), plots(0, 8)
+    monkeypatch.setattr(workers, "cores", lambda: 1)
     alone = drawn(tmp_path / "alone", early, every)
-    monkeypatch.setattr(drawing, "cores", lambda: 3)
+    monkeypatch.setattr(workers, "cores", lambda: 3)
     together = drawn(tmp_path / "together", early, every)
     assert together == alone
-    assert together.keys() == {name for name, _ in every}
+    assert together.keys() == {plot.name for plot in every}
     assert [len(together[f"figure {k}"]) for k in range(6)] == [3, 3, 3, 3, 0, 3]
 
 
@@ -59,7 +60,7 @@ def test_garbage_is_looked_for_among_what_figures_made(before: bool, tmp_path: P
     if before:
         gc.freeze()
     try:
-        with Drawers(tmp_path):
+        with PlotWorkers(tmp_path):
             assert gc.get_freeze_count() > 1000
         assert (gc.get_freeze_count() > 1000) == before
     finally:
@@ -67,25 +68,25 @@ def test_garbage_is_looked_for_among_what_figures_made(before: bool, tmp_path: P
 
 
 def test_an_error_of_another_process_is_raised_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "cores", lambda: 2)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
     (tmp_path / "file").write_text("no folder")
-    with Drawers(tmp_path / "file") as drawers:
-        drawers.begin(drawings(0, EACH))
+    with PlotWorkers(tmp_path / "file") as drawing:
+        drawing.begin(plots(0, EACH))
         with pytest.raises(UsageError, match="cannot write"):
-            drawers.finish([])
+            drawing.finish([])
 
 
 def test_a_killed_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "cores", lambda: 2)
+    monkeypatch.setattr(workers, "cores", lambda: 2)
     here = os.getpid()
 
     def die() -> None:
         if os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with Drawers(tmp_path) as drawers:
-        drawers.begin([("fatal", die)] * EACH)
-        ((process, _),) = drawers._working
+    with PlotWorkers(tmp_path) as drawing:
+        drawing.begin([Plot("fatal", "", die)] * EACH)
+        ((process, _),) = drawing._working
         process.join()
         with pytest.raises(RunError, match="killed"):
-            drawers.finish([])
+            drawing.finish([])

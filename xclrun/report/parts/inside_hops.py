@@ -7,7 +7,8 @@ Only for runs with ``evaluate.every_examples``; AULTC is LL's, checkpoint select
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,25 +18,47 @@ from xclrun.analysis.points import Selected, learning_curve, selection
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.settings import natural
 from xclrun.core.task import short_name
-from xclrun.report.plots import figure_of, legend, plain, titled, where
-from xclrun.report.style import GREY, METRIC_NAMES, SIDES, colour, marker, tip
-from xclrun.report.tables import BOLD, Cell, Notes, Summary, Table, mark_best, percent
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.strategies import StrategySection
+from xclrun.report.style import (
+    GREY,
+    METRIC_NAMES,
+    SIDES,
+    colour,
+    figure_of,
+    legend,
+    marker,
+    panel_grid,
+    plain,
+    tip,
+    titled,
+)
+from xclrun.report.summary import Summary
+from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def chosen(summary: Summary, metric: str) -> dict[str, Selected]:
-    """Return strategy → what the choice of checkpoints did to the runs that enter its mean; only those with points."""
-    found = {}
-    for label, (runs, _) in compared(summary.comparison).items():
-        of = selection(runs, metric, summary.comparison.languages)
-        if of is not None:
-            found[label] = of
-    return found
+@part(StrategySection, place=90, title="Inside hops: learning curves and checkpoints")
+def inside_hops(section: StrategySection) -> Iterator[Item]:
+    summary = section.summary
+    table = efficiency_table(summary)
+    if table is None:
+        return
+    yield table
+    for metric in section.comparison.metrics:
+        selected = selected_checkpoints(summary, metric)
+        draw = partial(example_curve_figure, summary, metric)
+        yield Plot(section.file("example_curves", metric), "Learning curves over sentences seen", draw)
+        draw = partial(selection_figure, summary, selected, metric)
+        yield Plot(section.file("selection", metric), "Checkpoint selection", draw)
+        table = checkpoint_table(summary, selected, metric)
+        if table is not None:
+            yield table
 
 
-def efficiency(summary: Summary) -> Table | None:
+def efficiency_table(summary: Summary) -> Table | None:
     """Return AULTC of each strategy; None where no run was evaluated inside hops."""
     metrics, notes = summary.comparison.metrics, Notes()
     if not any(run.points for run in summary.comparison.runs):
@@ -64,7 +87,17 @@ def _area(summary: Summary, label: str, metric: str, notes: Notes) -> Cell:
     return Cell(text, value, summary.behind(label, metric=metric))
 
 
-def checkpoints(summary: Summary, found: Mapping[str, Selected], metric: str) -> Table | None:
+def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:
+    """Return strategy → what the choice of checkpoints did to the runs that enter its mean; only those with points."""
+    found = {}
+    for label, (runs, _) in compared(summary.comparison).items():
+        of = selection(runs, metric, summary.comparison.languages)
+        if of is not None:
+            found[label] = of
+    return found
+
+
+def checkpoint_table(summary: Summary, found: Mapping[str, Selected], metric: str) -> Table | None:
     """Return a row for each strategy and language, and their mean: selected and oracle scores, spread, agreement."""
     rows, entering = [], compared(summary.comparison)
     for label, of in found.items():
@@ -94,7 +127,7 @@ def checkpoints(summary: Summary, found: Mapping[str, Selected], metric: str) ->
     return Table(f"{short_name(metric).capitalize()}, checkpoint selection", header, tuple(rows), notes, left=2)
 
 
-def example_curves(summary: Summary, metric: str) -> Figure | None:
+def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw the mean score over all languages by sentences seen, a panel per order and a line per strategy.
 
     Mean over seeds and buckets; dotted: the ends of hops. None where there are no points.
@@ -116,33 +149,28 @@ def example_curves(summary: Summary, metric: str) -> Figure | None:
     if not curves:
         return None
     labels = list(dict.fromkeys(label for of in curves.values() for label in of))
-    columns = min(3, len(curves))
-    rows = math.ceil(len(curves) / columns)
-    figure = figure_of(2.2 + 3.6 * columns, 1.0 + 2.5 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    for axes in grid.flat[len(curves) :]:
-        axes.set_visible(False)
-    for axes, order in zip(grid.flat, sorted(curves, key=natural), strict=False):
+    figure, grid = panel_grid(len(curves), 3, (3.6, 2.5), (2.2, 1.0), sharey=True)
+    for axes, order in zip(grid, sorted(curves, key=natural), strict=False):
         for label, (x, y) in curves[order].items():
             k = list(summary.comparison.strategies).index(label)
             every = max(1, len(x) // 12)
-            (line,) = axes.plot(x, y, color=colour(k), marker=marker(k), markevery=every, markersize=4, linewidth=1.2)
+            (drawn,) = axes.plot(x, y, color=colour(k), marker=marker(k), markevery=every, markersize=4, linewidth=1.2)
             area = np.trapezoid(y, x) / x[-1]
-            tip(line, f"{label}, {order}: AULTC {area:.2f}, last {y[-1]:.2f}")
+            tip(drawn, f"{label}, {order}: AULTC {area:.2f}, last {y[-1]:.2f}")
         for end in ends.get(order, ()):
             axes.axvline(end, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
         axes.set_title(order, fontsize=9)
         axes.set_xlabel("sentences of the stream seen", fontsize=8)
         plain(axes)
-    grid[0, 0].set_ylabel(f"mean {METRIC_NAMES[metric]}", fontsize=8)
+    grid[0].set_ylabel(f"mean {METRIC_NAMES[metric]}", fontsize=8)
     legend(figure, labels, summary.comparison.strategies)
     titled(
-        figure, f"{where(summary)}: {METRIC_NAMES[metric]} over all languages by sentences seen (dotted: ends of hops)"
+        figure, f"{summary.names}: {METRIC_NAMES[metric]} over all languages by sentences seen (dotted: ends of hops)"
     )
     return figure
 
 
-def selections(summary: Summary, found: Mapping[str, Selected], metric: str) -> Figure | None:
+def selection_figure(summary: Summary, found: Mapping[str, Selected], metric: str) -> Figure | None:
     """Draw selected against oracle scores, and the directional agreement of the two dev scores, by strategy."""
     if not found:
         return None
@@ -172,7 +200,7 @@ def selections(summary: Summary, found: Mapping[str, Selected], metric: str) -> 
     scores.set_ylabel(f"mean {METRIC_NAMES[metric]}", fontsize=8)
     agreement.set_ylabel("directional agreement (%)", fontsize=8)
     bars = "bars: spread over seeds; " if any(not np.isnan(of.selected_spread).all() for of in found.values()) else ""
-    titled(figure, f"{where(summary)}: checkpoint selection, {METRIC_NAMES[metric]}; {bars}dotted: chance")
+    titled(figure, f"{summary.names}: checkpoint selection, {METRIC_NAMES[metric]}; {bars}dotted: chance")
     return figure
 
 

@@ -1,56 +1,44 @@
-"""Tables of few-shot scores: means over buckets with the published ones beside, correlations of gains, variance.
+"""Few-shot scores: means over buckets, published ones beside (FS Tables 2, 6, 11–13).
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.fewshot import WHOLE, common, groups, over_buckets
 from xclrun.analysis.fewshot import rows as rows_of
-from xclrun.analysis.gains import ALL, FACTORS, Association, ByLanguage, associations, with_mean
-from xclrun.analysis.variance import balanced, nested_variance
 from xclrun.core.task import short_name
-from xclrun.report.inference import Verdicts, p_text
+from xclrun.report.fewshot.data import FewShotRuns
+from xclrun.report.fewshot.inference import UNTESTED
+from xclrun.report.fewshot.names import mean_and_std, method_name, shots_name, source_name, task_name
+from xclrun.report.inference import Verdicts
+from xclrun.report.part import Item, part
+from xclrun.report.parts.fewshot_tests import fewshot_tests
 from xclrun.report.published import fsxlt
 from xclrun.report.tables import Cell, Table, percent
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Our names → those of the paper's tasks.
-TASK_OF = {"pud": "udpos"}
+
 OVER_BUCKETS = "mean ± sample standard deviation over buckets; a bucket's score is the mean over seeds"
 ZERO = "K = 0: zero-shot, the score on the target before adapting; mean ± standard deviation over seeds"
-
-UNTESTED = "strategies are not tested against each other here: a difference between columns may be chance"
 # Rows that a note names.
 NAMED = 8
 
 
-def shots_name(shots: int) -> str:
-    """Return how a K is written."""
-    return "all data" if shots == WHOLE else f"K = {shots}"
-
-
-def task_name(dataset: str) -> str:
-    """Return what the paper calls the task of a dataset."""
-    return TASK_OF.get(dataset, dataset)
-
-
-def source_name(source: str) -> str:
-    """Return what a title says of the source: nothing of English, the paper's."""
-    return "" if source == fsxlt.SOURCE else f", source {source}"
-
-
-def method_name(label: str) -> str:
-    """Return what the paper calls a strategy: its name without settings."""
-    return re.split(r"[(#]", label)[0]
+@part(FewShotRuns, place=10, title="{metric}{source}: means over buckets")
+def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
+    for strategy in runs.strategies:
+        yield by_language(runs.means, strategy)
+    told = runs.tests.notes(fewshot_tests.title.format_map(runs.heading))
+    across = by_strategy(runs.scores, runs.strategies, runs.tests, runs.options.unpaired, told)
+    if across is not None:
+        yield across
 
 
 def by_language(own: pd.DataFrame, strategy: str) -> Table:
@@ -73,7 +61,7 @@ def by_language(own: pd.DataFrame, strategy: str) -> Table:
             line.append(_score(cells.get((language, k))))
             if beside[k]:
                 theirs = reported.get((language, k, method))
-                line.append("–" if theirs is None else _plain(theirs.mean, theirs.std))
+                line.append("–" if theirs is None else mean_and_std(theirs.mean, theirs.std))
                 if theirs is not None and (language, k) in cells:
                     pairs.setdefault(k, []).append((cells[language, k].mean, theirs.mean))
         body.append((language, *line))
@@ -132,7 +120,7 @@ def by_strategy(
             ours.best = percent(ours.value) == best
             ours.mark = marks.get((strategy, metric, shots_name(k)), "") if marked else ""
             theirs = reported.get((language, k, method_name(strategy)))
-            published = "–" if theirs is None else _plain(theirs.mean, theirs.std)
+            published = "–" if theirs is None else mean_and_std(theirs.mean, theirs.std)
             row += [ours, *([published] if beside[strategy] else [])]
         body.append((language, shots_name(k), *row))
 
@@ -181,122 +169,10 @@ def _left_out(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> lis
     return [f"{begin}{over or 'those that all have'} ({'; '.join(told[:NAMED])}{more})"]
 
 
-def gains(own: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
-    """Return K → language → few-shot score minus zero-shot score; under ALL the mean over K."""
-    found: dict[int, dict[str, float]] = {}
-    for row in rows_of(own[(own["strategy"] == strategy) & (own["shots"] > 0)]):
-        if math.isfinite(row.mean - row.zero_shot):
-            found.setdefault(row.shots, {})[row.language] = row.mean - row.zero_shot
-    return with_mean(found)
-
-
-def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Mapping[int, ByLanguage]) -> Table:
-    """Return our gains against lexical overlap and shared WALS features (FS Table 3)."""
-    found = [
-        one
-        for one in associations(gained, with_mean(overlap) if overlap else {}, fsxlt.shared_with_english())
-        if one.overlap in (None, one.gains)
-    ]
-    lines = [(FACTORS[one.factor], _k(one.gains), *_coefficients(one)) for one in sorted(found, key=_order)]
-    notes = [
-        "gain: few-shot score minus zero-shot score, mean over buckets; one pair for each language; p-values two-sided",
-        "shared WALS features: of 81A, 85A–89A, those on which the language agrees with English; a feature that is not "
-        "known is not shared, a language without any is left out",
-    ]
-    if not overlap:
-        notes.append("lexical overlap: n/a: needs the words of the buckets and of a source")
-    return Table(title, ("factor", "gain at", *_COEFFICIENTS), tuple(lines), tuple(notes), left=2)
-
-
-def table_3() -> list[Table]:
-    """Return what the printed tables of FS give for its Table 3: a row for each K, and for what comes closest."""
-    tables = []
-    for task in fsxlt.TABLES:
-        rows: list[tuple[str, ...]] = []
-        for factor, name in FACTORS.items():
-            spearman, pearson = fsxlt.printed(task, factor)
-            rows.append((name, "as printed", "", "", f"{spearman:.2f}", "–", f"{pearson:.2f}", "–", "–", ""))
-            best = fsxlt.closest(task, factor)
-            them = [a for a in fsxlt.published_associations(task) if a.factor == factor]
-            chosen = [a for a in them if a.overlap in (None, a.gains)]
-            for one in sorted([*chosen, *([] if best in chosen else [best])], key=_order):
-                told = "closest" if one == best else ""
-                of = "" if one.overlap is None else _k(one.overlap)
-                off = fsxlt.distance(task, one)
-                rows.append((name, _k(one.gains), of, told, *_coefficients(one), Cell(f"{off:.3f}", off)))
-        header = ("factor", "gain at", "overlap at", "", *_COEFFICIENTS, "off by")
-        notes = (
-            f"gains from Table {fsxlt.TABLES[task]}, overlap from Table 14, features from Table 9, as printed; off by: "
-            "the larger difference of the two coefficients from Table 3's",
-            "closest: of all pairs (K of the gain, K of the overlap), each 1, 2, 4 or the mean over K",
-        )
-        tables.append(
-            Table(f"FS Table 3, {task}: recomputed from the printed tables", header, tuple(rows), notes, left=4)
-        )
-    return tables
-
-
-def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
-    """Return variance components of each K: language, bucket in language, seed. None where no K has two buckets.
-
-    Args:
-        scores: rows of `few_shot_scores` of one dataset, model, metric, source and strategy.
-    """
-    rows: list[tuple[str, ...]] = []
-    notes = [
-        "balanced random-effects model: language, bucket nested in language, seed crossed with both; components from "
-        "expected mean squares; std: square root of the component in points; share: of the sum of all components",
-        "p: F test that the component is 0; where the estimate is negative, it is 0",
-    ]
-    for (k,), own in groups(scores[scores["shots"] > 0], ["shots"]):
-        cells = {(r.language, r.bucket, r.seed): r.score for r in rows_of(own) if r.score == r.score}
-        values, languages, left = balanced(cells)
-        if values.shape[1] < 2:
-            continue
-        shape = f"{len(languages)} languages × {values.shape[1]} buckets × {values.shape[2]} seeds"
-        notes.append(f"{shots_name(k)}: {shape}" + (f"; {left} runs outside this balanced part" if left else ""))
-        for one in nested_variance(values):
-            std = math.sqrt(max(one.variance, 0.0)) if one.variance == one.variance else math.nan
-            rows.append(
-                (shots_name(k), one.source, str(one.df), cell(std, 100, 2), cell(one.share, 100, 1), p_text(one.p))
-            )
-    if not rows:
-        return None
-    if all("rest" in row[1] or row[1] == "language" for row in rows):
-        notes.append("one seed: what the bucket does cannot be told from the rest; run a second seed")
-    return Table(title, ("K", "source of variance", "df", "std", "share (%)", "p"), tuple(rows), tuple(notes), left=2)
-
-
-_COEFFICIENTS = ("Spearman's ρ", "p", "Pearson's r", "p", "n")
-
-
-def _coefficients(one: Association) -> tuple[str, ...]:
-    f = one.found
-    return (cell(f.spearman, 1, 2), p_text(f.spearman_p), cell(f.pearson, 1, 2), p_text(f.pearson_p), str(f.n))
-
-
-def _order(one: Association) -> tuple[Any, ...]:
-    return (list(FACTORS).index(one.factor), one.gains == ALL, one.gains, one.overlap or 0)
-
-
-def _k(k: int) -> str:
-    return "mean over K" if k == ALL else shots_name(k)
-
-
 def _score(row: Any) -> Cell:
     if row is None or row.mean != row.mean:
         return Cell("–")
-    return Cell(_plain(row.mean, row.std), row.mean, row.runs)
-
-
-def _plain(mean: float, std: float) -> str:
-    return percent(mean) + (f" ± {percent(std)}" if std == std else "")
-
-
-def cell(value: float | None, scale: float, digits: int) -> Cell:
-    if value is None or value != value:
-        return Cell("–")
-    return Cell(f"{round(scale * value, digits) + 0.0:.{digits}f}", value)
+    return Cell(mean_and_std(row.mean, row.std), row.mean, row.runs)
 
 
 def _counts(rows: pd.DataFrame) -> str:

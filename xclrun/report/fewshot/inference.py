@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.fewshot import NO_SOURCE, called, groups, replicates
-from xclrun.report.fewshot.tables import UNTESTED, shots_name
+from xclrun.report.fewshot.names import shots_name
 from xclrun.report.inference import Tests, Verdicts
 from xclrun.report.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
+UNTESTED = "strategies are not tested against each other here: a difference between columns may be chance"
 ONE_SOURCE = "all languages adapt the same source models, one for each seed: the tests speak of these"
 
 
-class Tuned(Verdicts):
+class FewShotTests(Verdicts):
     """Tests of the strategies of one dataset, model, metric and source, at each K at which two have run.
 
     Args:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.report.findings import UNRANKED, UNTESTED, findings
+from xclrun.report.conclusions import UNRANKED, UNTESTED, conclusions
 from xclrun.report.inference import Inference
 
-from .study import LANGUAGES, run, study
+from .study import LANGUAGES, pairs_of, run, study
 
 ALL = ("h2l", "l2h", "order3", "order4")
 
@@ -22,11 +22,8 @@ def inference(records: list[RunRecord]) -> Inference:
 
 def test_they_say_who_forgets_least_by_how_much_and_with_which_p() -> None:
     made = inference(study(("naive", "er", "kd_logit", "multilingual"), ALL, (1, 2)))
-    intent, slots, caveat = findings(made)
-    table = made.pairs("intent_accuracy", "F")
-    assert table is not None
-    rows = {frozenset(row[:2]): dict(zip(table.header, row, strict=True)) for row in table.rows}
-    row = rows[frozenset({"er", "naive"})]
+    intent, slots, caveat = conclusions(made)
+    row = pairs_of(made, "intent_accuracy", "F")["naive", "er"]
     assert "er forgets least of 3 strategies (F " in intent  # a reference is none of them
     assert f", {row['Δ'].lstrip('-')} points less than naive, the baseline (Tukey's HSD over orders, p " in intent
     p = row["Tukey, blocks"]
@@ -43,7 +40,7 @@ def test_what_a_test_does_not_tell_apart_is_no_finding() -> None:
         replace(run("naive", r.order, 9, r.languages), strategy="twin", seed=1, run_id=f"twin-{r.order}")
         for r in records
     ]
-    intent, *_ = findings(inference(records))
+    intent, *_ = conclusions(inference(records))
     assert intent.count("; this may be chance (Tukey") == intent.count("no difference is shown") >= 1
     assert "zero" not in intent  # T and T0 are told where they differ alone
 
@@ -52,7 +49,7 @@ def test_the_best_is_compared_with_the_next_where_it_is_the_baseline() -> None:
     records = study(("naive", "er", "kd_logit"), ALL, (1,))
     comparison = comparisons(records)[0]
     made = Inference(comparison, References(records), {}, baseline="er")
-    (intent, *_) = findings(made)
+    (intent, *_) = conclusions(made)
     assert re.search(
         r"er forgets least of 3 strategies \(F -?[\d.]+ points\), [\d.]+ points less than kd_logit \(Tukey", intent
     )
@@ -61,13 +58,13 @@ def test_the_best_is_compared_with_the_next_where_it_is_the_baseline() -> None:
 def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
     records = study(("naive",), ALL, (1,))
     twins = [replace(r, strategy="twin", run_id=f"twin-{r.order}") for r in records]
-    (intent, *_) = findings(inference([*records, *twins]))
+    (intent, *_) = conclusions(inference([*records, *twins]))
     assert "naive and twin have the same F, " in intent or "twin and naive, the baseline, have the same F, " in intent
-    assert findings(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED]
-    assert findings(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED]
+    assert conclusions(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED]
+    assert conclusions(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED]
 
 
 def test_tests_against_a_reference_alone_are_not_denied() -> None:
     made = inference(study(("naive", "inc_joint"), ALL, (1, 2)))
     assert made.marks()["inc_joint", "intent_accuracy", "F"] == "***"
-    assert findings(made) == [UNRANKED]
+    assert conclusions(made) == [UNRANKED]

@@ -1,9 +1,9 @@
-"""Drawing the figures of a report on all cores: most of the time of a large report is matplotlib's.
+"""Draws the figures of a report on all cores: most of the time of a large report is matplotlib's.
 
 Figures are drawn and saved by forks of this process, which have everything that figures are drawn from. They start with
 the figures that need nothing but runs, while tables and tests are still computed here; when all is computed, this
 process draws the other figures and helps with what is left. Where processes cannot fork, or there is one core or little
-to draw, it draws all.
+to draw, this process draws all.
 """
 
 from __future__ import annotations
@@ -13,49 +13,46 @@ import multiprocessing
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.errors import RunError
+from xclrun.report.part import Plot
 from xclrun.report.style import save
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from matplotlib.figure import Figure
-
-Drawing = tuple[str, "Callable[[], Figure | None]"]
-
-# Figures for which it is worth to start a process.
+# Plots for which it is worth to start a process.
 EACH = 6
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Drawings, and a number that all processes share: how many of them have been taken."""
+    """Plots, and a number that all processes share: how many of them have been taken."""
 
-    drawings: Sequence[Drawing]
+    plots: Sequence[Plot]
     taken: Any
 
-    def __iter__(self) -> Iterator[Drawing]:
-        """Yield drawings that no other process has taken."""
+    def __iter__(self) -> Iterator[Plot]:
+        """Yield plots that no other process has taken."""
         while True:
             with self.taken.get_lock():
                 k = self.taken.value
                 self.taken.value = k + 1
-            if k >= len(self.drawings):
+            if k >= len(self.plots):
                 return
-            yield self.drawings[k]
+            yield self.plots[k]
 
     @property
     def left(self) -> int:
-        return max(0, len(self.drawings) - self.taken.value)
+        return max(0, len(self.plots) - self.taken.value)
 
 
-class Drawers:
+class PlotWorkers:
     """Draws figures, and saves them under ``folder``; as a context it leaves no process behind.
 
     The bytes of a figure are the same wherever it is drawn.
@@ -68,9 +65,9 @@ class Drawers:
         self._batches: list[_Batch] = []
         self._working: list[tuple[Any, Connection]] = []
 
-    def __enter__(self) -> Drawers:
-        # What was here before the first figure is no garbage of any: looking through it after each one takes longer
-        # than to draw a small one.
+    def __enter__(self) -> PlotWorkers:
+        # What was here before the first figure is no figure's garbage: looking through it after each takes longer than
+        # drawing a small one.
         self._froze = not gc.get_freeze_count()
         if self._froze:
             gc.freeze()
@@ -85,20 +82,20 @@ class Drawers:
         if self._froze:
             gc.unfreeze()
 
-    def begin(self, drawings: Sequence[Drawing]) -> None:
+    def begin(self, plots: Sequence[Plot]) -> None:
         """Begin to draw, on all cores but that of this process; where that is not worth it, leave it to `finish`."""
-        self._batches.append(_Batch(drawings, multiprocessing.Value("i", 0)))
+        self._batches.append(_Batch(plots, multiprocessing.Value("i", 0)))
         self._start(cores() - 1)
 
-    def finish(self, drawings: Sequence[Drawing]) -> dict[str, list[Path]]:
+    def finish(self, plots: Sequence[Plot]) -> dict[str, list[Path]]:
         """Draw those of these that have not begun, wait for all, and return name → paths; none where nothing was drawn.
 
         Raises:
             UsageError, RunError: the place cannot be written, or a process was killed.
         """
-        begun = {name for batch in self._batches for name, _ in batch.drawings}
-        self.begin([(name, draw) for name, draw in drawings if name not in begun])
-        found = self._draw()
+        begun = {plot.name for batch in self._batches for plot in batch.plots}
+        self.begin([plot for plot in plots if plot.name not in begun])
+        saved = self._draw()
         for process, answers in self._working:
             try:
                 answer = answers.recv()
@@ -106,11 +103,11 @@ class Drawers:
                 raise RunError("a process that drew figures was killed: is there enough memory?") from None
             if isinstance(answer, Exception):
                 raise answer
-            found |= answer
+            saved |= answer
             process.join()
             answers.close()
         self._working = []
-        return found
+        return saved
 
     def _start(self, most: int) -> None:
         """Start processes until ``most`` are at work, fewer where little is left."""
@@ -120,25 +117,25 @@ class Drawers:
             return
         _prepare()
         for _ in range(new):
-            answers, told = self._fork.Pipe(duplex=False)
-            process = self._fork.Process(target=self._work, args=(told,), daemon=True)
+            answers, answer = self._fork.Pipe(duplex=False)
+            process = self._fork.Process(target=self._work, args=(answer,), daemon=True)
             with warnings.catch_warnings():
                 # Other threads of this process may hold locks; what is drawn with takes none of theirs.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
-            told.close()
+            answer.close()
             self._working.append((process, answers))
 
-    def _work(self, told: Connection) -> None:
-        """Draw what is left, in a process of its own, and tell what was saved or what went wrong."""
+    def _work(self, answer: Connection) -> None:
+        """Draw what is left, in a process of its own, and send back what was saved or what went wrong."""
         try:
-            told.send(self._draw())
+            answer.send(self._draw())
         except Exception as error:
-            told.send(error)
+            answer.send(error)
 
     def _draw(self) -> dict[str, list[Path]]:
         # The last batch first: processes that started before it cannot help with it.
-        return {name: _drawn(name, draw, self.folder) for batch in reversed(self._batches) for name, draw in batch}
+        return {plot.name: _save(plot, self.folder) for batch in reversed(self._batches) for plot in batch}
 
 
 def cores() -> int:
@@ -154,17 +151,17 @@ def _prepare() -> None:
     import matplotlib.font_manager  # noqa: F401
 
 
-def _drawn(name: str, draw: Callable[[], Figure | None], folder: Path) -> list[Path]:
+def _save(plot: Plot, folder: Path) -> list[Path]:
     from matplotlib import rc_context
 
-    # A figure is garbage when it has been saved, and then all of it: looking for some before takes a fifth of the time.
+    # Collect once per figure, after saving: collecting while drawing takes a fifth of the time.
     gc.disable()
     try:
         # Titles stand on their axes: the numbers along an axis need not be measured to find a place beyond them.
         # Names are text: a "$" in one begins no formula.
         with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
-            figure = draw()
-            return [] if figure is None else save(figure, folder, name)
+            figure = plot.draw()
+            return [] if figure is None else save(figure, folder, plot.name)
     finally:
         figure = None
         gc.enable()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.settings import config_settings
-from xclrun.report.tables import Cell, Table, ruled
+from xclrun.report.part import Item, part
+from xclrun.report.strategies import StrategySection
+from xclrun.report.summary import ruled
+from xclrun.report.tables import Cell, Table
 
 # Column → (its name in `xclrun.analysis.record.COSTS`, unit, divisor, digits).
 COLUMNS = {
@@ -22,20 +24,17 @@ COLUMNS = {
     "time": ("seconds", "min", 60, 1),
 }
 
+
 # Unequal: further from the first row than this share of it.
 TOLERANCE = 0.01
 
 
-def trials(records: Iterable[RunRecord]) -> dict[tuple[str, str, str], int]:
-    """Return (dataset, model, strategy) → how many different settings of it have finished: its tuning trials."""
-    found: dict[tuple[str, str, str], set[object]] = {}
-    for run in records:
-        if run.status == "finished":
-            found.setdefault((run.dataset, run.model, run.strategy), set()).add(config_settings(run))
-    return {key: len(settings) for key, settings in found.items()}
+@part(StrategySection, place=110, title="Budgets")
+def budgets(section: StrategySection) -> Iterator[Item]:
+    yield budget_table(section.comparison, section.trials, section.inference.baseline)
 
 
-def fairness(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
+def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:
     """Return a row per strategy: parameters, memory, steps, examples, tokens and time per run, tuning trials.
 
     Means over runs; ``≠`` where a budget differs from the baseline's (without one, the first row's) by more than 1 %.

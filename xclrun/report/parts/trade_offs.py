@@ -1,11 +1,12 @@
-"""Figures over the strategies of one comparison: what they trade for what, and how results depend on the stream."""
+"""What strategies trade for what, and how results depend on the stream."""
 
 from __future__ import annotations
 
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,16 +15,52 @@ from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.reference import References
 from xclrun.analysis.settings import config_settings, content_settings
-from xclrun.core.task import INTENT_ACCURACY, Metric
-from xclrun.report.style import GREY, METRIC_NAMES, SIDES, WIDEST, colour, marker, places, tickless, tip
-from xclrun.report.tables import Summary
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.strategies import StrategySection
+from xclrun.report.style import (
+    GREY,
+    METRIC_NAMES,
+    SIDES,
+    WIDEST,
+    colour,
+    figure_of,
+    legend,
+    marker,
+    places,
+    plain,
+    tip,
+    titled,
+)
+from xclrun.report.summary import Summary
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def trade_offs(summary: Summary, metric: str) -> Figure | None:
+@part(StrategySection, place=30, title="What is traded for what")
+def trade_offs(section: StrategySection) -> Iterator[Item]:
+    yield "Right and up is better. Bars: standard deviation over runs."
+    summary = section.summary
+    for metric in section.comparison.metrics:
+        yield Plot(
+            section.file("trade_offs", metric),
+            "Final performance, transfer and zero-shot transfer against negative forgetting",
+            partial(trade_off_figure, summary, metric),
+        )
+        yield Plot(
+            section.file("distances", metric), "Zero-shot gain by distance", partial(distance_figure, summary, metric)
+        )
+        yield Plot(
+            section.file("one_hop", metric),
+            "One-hop against multi-hop",
+            partial(one_hop_figure, summary, section.references, metric),
+        )
+        yield Plot(
+            section.file("memory", metric), "Replay by size of its memory", partial(memory_figure, summary, metric)
+        )
+
+
+def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw FP, T and T0 against negative forgetting, a point for each strategy (mean ± std over runs; CCL Figs. 5, 6).
 
     Up and to the right is better. None where fewer than two strategies have both.
@@ -50,11 +87,11 @@ def trade_offs(summary: Summary, metric: str) -> Figure | None:
         axes.set_title({"FP": "final performance", "T": "transfer", "T0": "zero-shot transfer"}[name], fontsize=9)
         plain(axes)
     legend(figure, labels, comparison.strategies)
-    titled(figure, f"{where(summary)}: {METRIC_NAMES[metric]}, against negative forgetting (right and up is better)")
+    titled(figure, f"{summary.names}: {METRIC_NAMES[metric]}, against negative forgetting (right and up is better)")
     return figure
 
 
-def distances(summary: Summary, metric: str) -> Figure | None:
+def distance_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw zero-shot gain over hop 0 by distance in hops, a line for each strategy (mean over runs; CCL Fig. 8)."""
     lines = {}
     for label, (runs, _) in compared(summary.comparison).items():
@@ -79,11 +116,11 @@ def distances(summary: Summary, metric: str) -> Figure | None:
     axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
     plain(axes)
     legend(figure, list(lines), summary.comparison.strategies)
-    titled(figure, f"{where(summary)}: zero-shot {METRIC_NAMES[metric]} by distance")
+    titled(figure, f"{summary.names}: zero-shot {METRIC_NAMES[metric]} by distance")
     return figure
 
 
-def one_hop(summary: Summary, references: References, metric: str) -> Figure | None:
+def one_hop_figure(summary: Summary, references: References, metric: str) -> Figure | None:
     """Draw F and T of two-hop prefixes (one-hop) beside those of whole streams (multi-hop), as box plots over runs.
 
     CCL §4.1. A box is the middle half, its line the median, whiskers reach all runs, which are the dots.
@@ -136,11 +173,11 @@ def one_hop(summary: Summary, references: References, metric: str) -> Figure | N
         for c, name in zip(SIDES, ("one-hop: first two hops", "multi-hop: whole stream"), strict=True)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    titled(figure, f"{where(summary)}: {METRIC_NAMES[metric]}, one-hop and multi-hop")
+    titled(figure, f"{summary.names}: {METRIC_NAMES[metric]}, one-hop and multi-hop")
     return figure
 
 
-def memory_curve(summary: Summary, metric: str) -> Figure | None:
+def memory_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw F, T, T0 and FP of replay by the size of its memory (CCL Table 17); naive, without memory, as a line.
 
     Settings that differ in more than the memory have a line each.
@@ -172,88 +209,5 @@ def memory_curve(summary: Summary, metric: str) -> Figure | None:
         plain(axes)
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
-    titled(figure, f"{where(summary)}: {METRIC_NAMES[metric]} of replay by size of memory")
+    titled(figure, f"{summary.names}: {METRIC_NAMES[metric]} of replay by size of memory")
     return figure
-
-
-def confusions(
-    summary: Summary, matrices: dict[str, np.ndarray], labels: Sequence[str], metric: Metric = INTENT_ACCURACY
-) -> Figure | None:
-    """Draw what each class was taken for after the last hop, in all languages: a panel for each strategy.
-
-    Rows are shares of the gold class, as percent; the most frequent classes where there are many.
-
-    Args:
-        matrices: strategy label → counts, shape (classes, classes).
-        labels: names of the classes.
-        metric: what they are called.
-    """
-    if not matrices:
-        return None
-    frequency = sum(matrix.sum(axis=1) for matrix in matrices.values())
-    chosen = np.sort(np.argsort(-np.asarray(frequency), kind="stable")[:CLASSES])
-    names = [textwrap.shorten(labels[k].replace("_", " ").lower(), 20, placeholder="…") for k in chosen]
-    columns = min(3, len(matrices))
-    rows = math.ceil(len(matrices) / columns)
-    side = 0.16 * len(names) + 0.4
-    figure = figure_of(1.9 + side * columns, 1.9 + side * rows)
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for axes in grid.flat[len(matrices) :]:
-        axes.set_visible(False)
-    for axes, (label, matrix) in zip(grid.flat, matrices.items(), strict=False):
-        total = matrix.sum(axis=1, keepdims=True)
-        shares = 100 * np.divide(matrix, total, out=np.zeros(matrix.shape), where=total > 0)
-        image = axes.imshow(shares[np.ix_(chosen, chosen)], cmap="viridis", vmin=0, vmax=100)
-        tip(axes, f"{label}: {int(matrix.sum())} {metric.nouns}")
-        axes.set_title(label, fontsize=8)
-        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=5.5)
-        axes.set_yticks(range(len(names)), names, fontsize=5.5)
-        tickless(axes)
-    figure.colorbar(
-        image, ax=grid.ravel().tolist(), label=f"share of the gold {metric.noun} (%)", fraction=0.03, pad=0.01
-    )
-    figure.supxlabel("predicted", fontsize=8)
-    figure.supylabel("gold", fontsize=8)
-    some = f" (the {len(chosen)} most frequent of {len(labels)})" if len(chosen) < len(labels) else ""
-    titled(figure, f"{where(summary)}: {metric.nouns} after the last hop, all languages{some}")
-    return figure
-
-
-# Classes of a confusion matrix: more cannot be read.
-CLASSES = 24
-
-
-def figure_of(width: float, height: float) -> Figure:
-    """Return a figure of that size in inches, laid out by itself."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def plain(axes: Axes) -> None:
-    """Take away what says nothing: the frame's upper and right line; lay a light grid beneath."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=7)
-    axes.grid(color="#e4e4e4", linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def legend(figure: Figure, labels: Sequence[str], of: Iterable[str]) -> None:
-    """Name the strategies at the right, in the colours and markers that they have among all (``of``)."""
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], linestyle="", color=colour(k), marker=marker(k), label=textwrap.fill(label, 26))
-        for label, k in places(labels, of).items()
-    ]
-    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
-
-
-def titled(figure: Figure, text: str) -> None:
-    """Set the title, in lines that fit the figure."""
-    figure.suptitle(textwrap.fill(text, int(figure.get_size_inches()[0] * 13)), fontsize=10)
-
-
-def where(summary: Summary) -> str:
-    """Return dataset and model for a title."""
-    return f"{summary.comparison.dataset}, {summary.comparison.model}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import numpy as np
 
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
-from xclrun.report.style import METRIC_NAMES, axis_of, short, tickless, tip
+from xclrun.report.style import METRIC_NAMES, axis_of, figure_of, panel_grid, short, tickless, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,13 +28,11 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
     Raises:
         ValueError: the run has no scores for the metric.
     """
-    from matplotlib.figure import Figure
-
     if metric not in record.scores:
         raise ValueError(f"run {record.run_id} has no scores for {metric}; it has {', '.join(record.metrics)}")
     scores = 100 * record.scores[metric]
     rows, columns = scores.shape
-    figure = Figure(figsize=(max(4.2, 2.3 + 0.62 * columns), 1.75 + 0.42 * rows), layout="constrained")
+    figure = figure_of(max(4.2, 2.3 + 0.62 * columns), 1.75 + 0.42 * rows)
     axes = figure.subplots()
     axes.set_facecolor("#dddddd")
     ends = axis_of([scores])
@@ -64,20 +61,13 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         metric: name of a base score.
         title: what runs these are.
     """
-    from matplotlib.figure import Figure
-
     most = max(len(run.languages) for runs in strategies.values() for run in runs)
-    columns = min(3, len(strategies))
-    rows = math.ceil(len(strategies) / columns)
-    width, height = 1.15 + 0.42 * most, 0.85 + 0.3 * (most + 1)
-    figure = Figure(figsize=(width * columns + 0.9, height * rows + 0.7), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[len(strategies) :]:
-        axes.set_visible(False)
+    columns, width = min(3, len(strategies)), 1.15 + 0.42 * most
+    figure, grid = panel_grid(len(strategies), columns, (width, 0.85 + 0.3 * (most + 1)), (0.9, 0.7))
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
     matrices = {label: 100 * np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
     ends = axis_of(matrices.values())  # one scale for all panels
-    for k, (axes, (label, runs)) in enumerate(zip(grid.flat, strategies.items(), strict=False)):
+    for k, (axes, (label, runs)) in enumerate(zip(grid, strategies.items(), strict=False)):
         scores = matrices[label]
         axes.set_facecolor("#dddddd")
         image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
@@ -95,13 +85,10 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         axes.spines[:].set_visible(False)
         name = textwrap.shorten(label, int(9 * width), placeholder="…")
         axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
-    shown = grid.ravel()[: len(strategies)].tolist()
-    figure.colorbar(image, ax=shown, label=METRIC_NAMES[metric], fraction=0.05, pad=0.01)
+    figure.colorbar(image, ax=grid[: len(strategies)], label=METRIC_NAMES[metric], fraction=0.05, pad=0.01)
     figure.supxlabel("evaluated on", fontsize=8)
     figure.supylabel("after hop", fontsize=8)
-    figure.suptitle(
-        textwrap.fill(f"{title} ({short_name(metric)})", int(13 * figure.get_size_inches()[0])), fontsize=10
-    )
+    titled(figure, f"{title} ({short_name(metric)})")
     return figure
 
 

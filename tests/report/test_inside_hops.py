@@ -12,8 +12,9 @@ import pytest
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.points import aultc
 from xclrun.analysis.record import RunRecord
-from xclrun.report import efficiency
-from xclrun.report.tables import Summary, Table, percent
+from xclrun.report.parts import inside_hops
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Table, percent
 
 from .study import LANGUAGES, run, study
 from .test_figures import is_cut_off, texts
@@ -55,7 +56,7 @@ def column(table: Table, name: str) -> dict[tuple[str, ...], str]:
 
 
 def test_the_table_of_aultc_is_the_mean_over_runs() -> None:
-    table = efficiency.efficiency(summary())
+    table = inside_hops.efficiency_table(summary())
     assert table is not None
     shown = column(table, "intent AULTC ↑")
     for label, runs in summary().comparison.strategies.items():
@@ -69,19 +70,22 @@ def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> No
     plain = study(("naive", "er"), ("h2l",), (1,))
     (comparison,) = comparisons(plain)
     none = Summary(summarise(plain), comparison)
-    assert efficiency.efficiency(none) is None
-    assert efficiency.example_curves(none, "intent_accuracy") is None
-    assert efficiency.selections(none, efficiency.chosen(none, "intent_accuracy"), "intent_accuracy") is None
+    assert inside_hops.efficiency_table(none) is None
+    assert inside_hops.example_curve_figure(none, "intent_accuracy") is None
+    assert (
+        inside_hops.selection_figure(none, inside_hops.selected_checkpoints(none, "intent_accuracy"), "intent_accuracy")
+        is None
+    )
     mixed = [*with_points([plain[0]]), plain[1]]
     (comparison,) = comparisons(mixed)
-    table = efficiency.efficiency(Summary(summarise(mixed), comparison))
+    table = inside_hops.efficiency_table(Summary(summarise(mixed), comparison))
     assert table is not None
     assert column(table, "intent AULTC ↑")["er",] == "n/a [1]"
     assert "needs evaluation inside hops" in table.notes[0]
 
 
 def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
-    figure = efficiency.example_curves(summary(), "slot_f1")
+    figure = inside_hops.example_curve_figure(summary(), "slot_f1")
     assert figure is not None
     assert not is_cut_off(figure)
     h2l = figure.axes[0]
@@ -101,10 +105,10 @@ def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
 
 
 def test_the_figure_of_selection_shows_what_its_table_says() -> None:
-    found = efficiency.chosen(summary(), "intent_accuracy")
+    found = inside_hops.selected_checkpoints(summary(), "intent_accuracy")
     table, figure = (
-        efficiency.checkpoints(summary(), found, "intent_accuracy"),
-        efficiency.selections(summary(), found, "intent_accuracy"),
+        inside_hops.checkpoint_table(summary(), found, "intent_accuracy"),
+        inside_hops.selection_figure(summary(), found, "intent_accuracy"),
     )
     assert table is not None
     assert figure is not None
@@ -129,7 +133,9 @@ def test_one_seed_has_no_spread() -> None:
     records = with_points([run("naive", "h2l", 1, LANGUAGES)])
     (comparison,) = comparisons(records)
     one = Summary(summarise(records), comparison)
-    table = efficiency.checkpoints(one, efficiency.chosen(one, "intent_accuracy"), "intent_accuracy")
+    table = inside_hops.checkpoint_table(
+        one, inside_hops.selected_checkpoints(one, "intent_accuracy"), "intent_accuracy"
+    )
     assert table is not None
     assert set(column(table, "spread of selected").values()) == {"–"}
     assert float(column(table, "oracle − selected")["naive", "mean"]) == pytest.approx(

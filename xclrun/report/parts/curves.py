@@ -1,4 +1,4 @@
-"""Curves over hops and over training steps: a panel for each strategy (rows) and order (columns)."""
+"""Score matrices, and curves over hops and training steps: a panel for each strategy (rows) and order (columns)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ import numpy as np
 from xclrun.analysis.aggregate import Comparison, combinations, compared
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.settings import natural
-from xclrun.report.style import GREY, METRIC_NAMES, axis_of, colour, marker, short, tip
+from xclrun.report.heatmaps import heatmaps
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.strategies import StrategySection, names_of
+from xclrun.report.style import GREY, METRIC_NAMES, axis_of, colour, figure_of, marker, short, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Orders whose score matrices are drawn: more would fill pages that nobody reads.
+MATRICES = 6
 
 # Strategies on one page; the rest goes on further pages.
 ROWS = 6
@@ -29,7 +35,42 @@ Page = Callable[[], "Figure"]
 Cells = dict[tuple[str, str], list[RunRecord]]
 
 
-def learning_curves(comparison: Comparison, metric: str) -> list[Page]:
+@part(StrategySection, place=70, title="Score matrices and learning curves", folded=True, runs_alone=True)
+def score_matrices(section: StrategySection) -> Iterator[Item]:
+    comparison = section.comparison
+    yield "Score on each language (columns) after each hop (rows), in percent; framed: the language just learnt."
+    if len(comparison.orders) > MATRICES:
+        yield f"Matrices of the first {MATRICES} of {len(comparison.orders)} orders."
+    for metric in comparison.metrics:
+        pages = learning_curve_pages(comparison, metric)
+        yield from _numbered(section.file("learning_curves", metric), "Score by hop and language", pages)
+    for order in comparison.orders[:MATRICES]:
+        for metric in comparison.metrics:
+            chosen = {
+                label: [run for run in runs if metric in run.metrics]
+                for label, (runs, _) in compared(comparison, order).items()
+            }
+            chosen = {k: runs for k, runs in chosen.items() if runs and len({r.languages for r in runs}) == 1}
+            if chosen:
+                title = f"{section.names}: {order}, mean over seeds"
+                draw = partial(heatmaps, chosen, metric, title)
+                yield Plot(section.file("matrices", order, metric), "Score matrices", draw)
+
+
+@part(StrategySection, place=80, title="Training", folded=True, runs_alone=True)
+def training(section: StrategySection) -> Iterator[Item]:
+    for what in ("loss", *section.comparison.metrics):
+        pages = training_curve_pages(section.comparison, what)
+        yield from _numbered(section.file("training_curves", what), "Training curves", pages)
+
+
+def _numbered(name: str, caption: str, pages: Sequence[Page]) -> Iterator[Plot]:
+    """Yield the pages of a figure: name, name_2, …"""
+    for k, page in enumerate(pages, start=1):
+        yield Plot(name if k == 1 else f"{name}_{k}", caption, page)
+
+
+def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
     """Draw the score on each language after each hop, mean over seeds and buckets; what draws each page.
 
     The runs are those of score matrices and tables: those that all strategies have finished
@@ -65,7 +106,7 @@ def learning_curves(comparison: Comparison, metric: str) -> list[Page]:
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
-    title = f"{_where(comparison)}: {METRIC_NAMES[metric]} on each language after each hop (dashed: not yet learnt)"
+    title = f"{names_of(comparison)}: {METRIC_NAMES[metric]} on each language after each hop (dashed: not yet learnt)"
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
     return [
@@ -83,7 +124,7 @@ def learning_curves(comparison: Comparison, metric: str) -> list[Page]:
     ]
 
 
-def training_curves(comparison: Comparison, what: str) -> list[Page]:
+def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     """Draw the training loss (``what="loss"``) or a metric's dev score after each epoch, over main steps, a line per
     run; what draws each page.
 
@@ -133,7 +174,7 @@ def training_curves(comparison: Comparison, what: str) -> list[Page]:
     ylabel = "training loss" if what == "loss" else f"dev {METRIC_NAMES[what]}"
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
     title = (
-        f"{_where(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
+        f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
     )
     return [
         partial(
@@ -171,7 +212,6 @@ def _page(
     sharex: Literal["col", "none"] = "none",
 ) -> Figure:
     """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend."""
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     labels = list(dict.fromkeys(label for label, _ in cells))
@@ -179,7 +219,7 @@ def _page(
     width, height = max(2.1, min(3.6, 11 / len(orders))), 1.75 if len(labels) > 1 else 2.4
     runs = next(iter(cells.values()))
     size = (max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = figure_of(*size)
     grid = figure.subplots(len(labels), len(orders), squeeze=False, sharex=sharex, sharey=True)
     for i, label in enumerate(labels):
         for j, order in enumerate(orders):
@@ -201,7 +241,7 @@ def _page(
         grid[i, 0].set_ylabel(name, fontsize=8, fontweight="bold")
     lines = [Line2D([], [], label=name, linewidth=1.6, markersize=4.5, **look) for name, look in handles]
     figure.legend(handles=lines, loc="outside right center", fontsize=8, frameon=False)
-    figure.suptitle(textwrap.fill(title, int(size[0] * 13)), fontsize=10)
+    titled(figure, title)
     figure.supxlabel(xlabel, fontsize=8)
     figure.supylabel(ylabel, fontsize=8)
     return figure
@@ -224,7 +264,3 @@ def _value(run: RunRecord, point: dict[str, Any], what: str) -> float:
     learnt = run.languages if run.stream == "joint" else (run.languages[point["hop"] - 1],)
     scores = [(point.get("dev") or {}).get(language, {}).get(what) for language in learnt]
     return float("nan") if any(score is None for score in scores) else 100 * float(np.mean(scores))
-
-
-def _where(comparison: Comparison) -> str:
-    return f"{comparison.dataset}, {comparison.model}"

@@ -1,0 +1,109 @@
+"""Figures of tests: p-values of all pairs of strategies, and critical differences of their mean ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.significance import CriticalDifference, Pair, p_matrix
+from xclrun.report.inference import Tests, p_text
+from xclrun.report.style import GREY, WIDEST, figure_of, panel_grid, tickless, titled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# From strong to no evidence; light enough for black digits, and told apart by colour-blind readers.
+_STEPS = (0.0, 0.001, 0.01, 0.05, 0.1, 1.0)
+_COLOURS = ("#2b83ba", "#74b3d8", "#b8d9ec", "#fde6c4", "#f4f4f4")
+
+
+def p_value_figure(tests: Mapping[str, Tests], title: str, below: Callable[[Tests], list[Pair]]) -> Figure:
+    """Draw the p-values of all pairs, a panel for each of ``tests``: above the diagonal blocked Tukey's.
+
+    Args:
+        tests: name of a panel → its tests.
+        title: of the figure.
+        below: gives the pairs of another test, which stand below the diagonal.
+    """
+    most = max(len(one.data.strategies) for one in tests.values())
+    side = max(1.3, 0.43 * most + 0.3)
+    # Side by side as long as the digits can be read on a page of usual width; else two by two.
+    columns = len(tests) if side * len(tests) <= WIDEST else min(2, len(tests))
+    figure, panels = panel_grid(len(tests), columns, (side, side + 1.3), (2.6, 0.6))
+    for k, (axes, (name, one)) in enumerate(zip(panels, tests.items(), strict=False)):
+        labelled = k % columns == 0 or len(one.data.strategies) != most
+        _p_panel(axes, one.data.strategies, below(one), one.blocked[1], name, labelled)
+    _p_key(figure)
+    titled(figure, title)
+    return figure
+
+
+def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure:
+    """Draw mean ranks over blocks, a line for each of ``tests``; bars join what is not told apart (Nemenyi)."""
+    most = max(len(one.data.strategies) for one in tests.values())
+    figure = figure_of(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(tests) + 0.6)
+    for axes, (name, one) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):
+        _ranks(axes, one.ranks, f"{name}  (Friedman p {p_text(one.ranks.p, sign=True)})")
+    titled(figure, title)
+    return figure
+
+
+def _p_panel(
+    axes: Axes, strategies: Sequence[str], below: list[Pair], above: list[Pair], name: str, labelled: bool
+) -> None:
+    from matplotlib.colors import BoundaryNorm, ListedColormap
+
+    lower, upper = (p_matrix(strategies, pairs) for pairs in (below, above))
+    matrix = np.where(np.tri(len(strategies), k=-1, dtype=bool), lower, upper)
+    axes.set_facecolor("white")
+    axes.imshow(np.ma.masked_invalid(matrix), cmap=ListedColormap(_COLOURS), norm=BoundaryNorm(_STEPS, len(_COLOURS)))
+    for (i, j), p in np.ndenumerate(matrix):
+        text = "" if i == j else "–" if p != p else "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0")
+        axes.text(j, i, text, ha="center", va="center", fontsize=6.5, in_layout=False)
+    axes.set_xticks(range(len(strategies)), strategies, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
+    axes.set_yticks(range(len(strategies)), strategies if labelled else [""] * len(strategies), fontsize=7)
+    tickless(axes)
+    axes.set_title(name, fontsize=9)
+    axes.spines[:].set_color("#cccccc")
+
+
+def _p_key(figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    names = [f"p < {_STEPS[1]:g}", *(f"p < {high:g}" for high in _STEPS[2:-1]), f"p ≥ {_STEPS[-2]:g}"]
+    handles = [Patch(facecolor=c, edgecolor="#999999", label=name) for c, name in zip(_COLOURS, names, strict=True)]
+    figure.legend(handles=handles, loc="outside right center", fontsize=7, frameon=False)
+
+
+def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
+    """Draw a critical-difference diagram (Demšar 2006): best left, names below, bars for groups."""
+    k = len(found.strategies)
+    below = (k + 1) // 2
+    width = min(found.critical, k - 1)
+    told = f"CD = {found.critical:.2f}" + ("" if width == found.critical else " (longer than the axis)")
+    # Beside the axis there is room for the longest text, a name with its rank: a share of the width for each character.
+    share = min(0.32, 0.0076 * max(len(told), 8 + max(map(len, found.strategies))))
+    margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
+    axes.set(xlim=(1 - margin, k + margin), ylim=(-1.1 - 0.62 * below, 2.0))
+    axes.axis("off")
+    axes.plot([1, k], [0, 0], color="black", linewidth=1)
+    for rank in range(1, k + 1):
+        axes.plot([rank, rank], [0, 0.18], color="black", linewidth=1)
+        axes.text(rank, 0.28, str(rank), ha="center", va="bottom", fontsize=7)
+    for place, (name, rank) in enumerate(zip(found.strategies, found.ranks, strict=True)):
+        left = place < below
+        level = -1.0 - 0.62 * (place if left else k - 1 - place)
+        end = axes.get_xlim()[0] + 0.02 if left else axes.get_xlim()[1] - 0.02
+        axes.plot([rank, rank, end], [0, level, level], color=GREY, linewidth=0.7)
+        text = f"{name} ({rank:.2f})"
+        axes.text(end, level + 0.06, text, ha="left" if left else "right", va="bottom", fontsize=7)
+    for step, (first, last) in enumerate(found.groups):
+        height = -0.22 - 0.16 * (step % 4)
+        ends = [found.ranks[first] - 0.03, found.ranks[last] + 0.03]
+        axes.plot(ends, [height, height], color="#0072B2", linewidth=3, solid_capstyle="butt")
+    axes.plot([1, 1 + width], [1.35, 1.35], color="black", linewidth=1.5)
+    axes.text(1 + width + 0.05, 1.35, told, va="center", fontsize=7)
+    axes.set_title(title, fontsize=8, loc="left", fontweight="bold")

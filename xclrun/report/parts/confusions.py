@@ -1,0 +1,86 @@
+"""What each class was taken for."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.aggregate import compared
+from xclrun.core.task import BY_NAME, INTENT_ACCURACY, Metric, Scored
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.strategies import StrategySection
+from xclrun.report.style import confusion_panel, panel_grid, tip, titled
+from xclrun.report.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Strategies whose confusions are drawn: more would fill pages that nobody reads.
+STRATEGIES = 6
+
+
+@part(StrategySection, place=100, title="Confusions", folded=True)
+def confusions(section: StrategySection) -> Iterator[Item]:
+    """Confusions of the strategies that end with one model for all languages."""
+    metric = next((m for m in map(BY_NAME.get, section.comparison.metrics) if m and m.of is Scored.labels), None)
+    if metric is None:
+        return
+    predictions, chosen, labels = section.predictions, {}, None
+    for label, (runs, _) in compared(section.comparison).items():
+        having = [run for run in runs if run.run_id in predictions and run.stream != "independent"]
+        names = {predictions[run.run_id].labels for run in having}
+        if having and len(names) == 1 and labels in (None, *names):
+            (labels,) = names
+            chosen[label] = having
+    if labels is None:
+        return
+    some = f" The first {STRATEGIES} of {len(chosen)} strategies." if len(chosen) > STRATEGIES else ""
+    yield (
+        f"Shares of each gold {metric.noun} (rows) that were taken for each {metric.noun} (columns), over all "
+        f"languages and runs.{some}"
+    )
+    matrices = {
+        label: np.sum([predictions[run.run_id].confusion(run.hops) for run in runs], axis=0)
+        for label, runs in list(chosen.items())[:STRATEGIES]
+    }
+    draw = partial(confusion_figure, section.summary, matrices, labels, metric)
+    yield Plot(section.file("confusions"), "Confusion matrices", draw)
+
+
+# Classes of a confusion matrix: more cannot be read.
+CLASSES = 24
+
+
+def confusion_figure(
+    summary: Summary, matrices: dict[str, np.ndarray], labels: Sequence[str], metric: Metric = INTENT_ACCURACY
+) -> Figure | None:
+    """Draw what each class was taken for after the last hop, in all languages: a panel for each strategy.
+
+    Rows are shares of the gold class, as percent; the most frequent classes where there are many.
+
+    Args:
+        matrices: strategy label → counts, shape (classes, classes).
+        labels: names of the classes.
+        metric: what they are called.
+    """
+    if not matrices:
+        return None
+    frequency = sum(matrix.sum(axis=1) for matrix in matrices.values())
+    chosen = np.sort(np.argsort(-np.asarray(frequency), kind="stable")[:CLASSES])
+    names = [textwrap.shorten(labels[k].replace("_", " ").lower(), 20, placeholder="…") for k in chosen]
+    side = 0.16 * len(names) + 0.4
+    figure, grid = panel_grid(len(matrices), 3, (side, side), (1.9, 1.9), sharex=True, sharey=True)
+    for axes, (label, matrix) in zip(grid, matrices.items(), strict=False):
+        image = confusion_panel(axes, matrix, chosen, names, 5.5)
+        tip(axes, f"{label}: {int(matrix.sum())} {metric.nouns}")
+        axes.set_title(label, fontsize=8)
+    figure.colorbar(image, ax=grid, label=f"share of the gold {metric.noun} (%)", fraction=0.03, pad=0.01)
+    figure.supxlabel("predicted", fontsize=8)
+    figure.supylabel("gold", fontsize=8)
+    some = f" (the {len(chosen)} most frequent of {len(labels)})" if len(chosen) < len(labels) else ""
+    titled(figure, f"{summary.names}: {metric.nouns} after the last hop, all languages{some}")
+    return figure

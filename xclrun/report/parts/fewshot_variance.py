@@ -1,0 +1,103 @@
+"""What the choice of shots does, against what the seed does: FS Fig. 1, and variance components.
+
+FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xclrun.analysis.fewshot import Spreads, groups, seeds_against_buckets
+from xclrun.analysis.fewshot import rows as rows_of
+from xclrun.analysis.variance import balanced, nested_variance
+from xclrun.report.fewshot.data import PANELS, FewShotRuns
+from xclrun.report.fewshot.data import Cell as Place
+from xclrun.report.fewshot.names import cell, shots_name, source_name
+from xclrun.report.inference import p_text
+from xclrun.report.part import Item, part
+from xclrun.report.style import METRIC_NAMES, colour, panel_grid, plain, titled
+from xclrun.report.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@part(FewShotRuns, place=30, title="{metric}{source}: buckets and seeds")
+def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
+    yield "What the choice of shots does, against what the seed does (FS Fig. 1)."
+    found = {cell: seeds_against_buckets(own) for cell, own in runs.cells(runs.first).items()}
+    spreads = dict([(cell, one) for cell, one in found.items() if one is not None][:PANELS])
+    if spreads:
+        draw = partial(histograms, spreads, runs.metric, runs.names(runs.first))
+        yield runs.plot("histograms", "Scores over buckets and over seeds", draw)
+    for strategy in runs.strategies:
+        title = f"{runs.short}: where the variance comes from, {strategy}{source_name(runs.source)}"
+        table = variance_table(title, runs.scores[runs.scores["strategy"] == strategy])
+        if table is not None:
+            yield table
+
+
+def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Figure:
+    """Draw the distribution of scores over buckets and over seeds, a panel for each (language, K) (FS Fig. 1)."""
+    figure, grid = panel_grid(len(spreads), 4, (2.9, 2.2), (1.3, 0.9))
+    for axes, ((language, k), one) in zip(grid, spreads.items(), strict=False):
+        parts = [(f"{len(one.buckets)} buckets", 100 * one.buckets), (f"{len(one.seeds)} seeds", 100 * one.seeds)]
+        parts = [(name, values) for name, values in parts if len(values) > 1]
+        low, high = min(v.min() for _, v in parts), max(v.max() for _, v in parts)
+        bins = np.linspace(low, high if high > low else low + 1, 13)
+        for j, (name, values) in enumerate(parts):
+            look: dict[str, Any] = {
+                "color": colour(j + 1),
+                "alpha": 0.55,
+                "hatch": ("", "///")[j],
+                "edgecolor": "black",
+                "linewidth": 0.5,
+            }
+            share = np.full(len(values), 100 / len(values))
+            axes.hist(values, bins=bins.tolist(), weights=share, label=f"{name}, std {values.std(ddof=1):.2f}", **look)
+        axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
+        axes.set_ylim(0, 1.45 * axes.get_ylim()[1])
+        axes.locator_params(axis="x", nbins=5)
+        axes.legend(fontsize=6.5, frameon=False, loc="upper left")
+        plain(axes)
+    figure.supxlabel(METRIC_NAMES[metric], fontsize=8)
+    figure.supylabel("share of scores (%)", fontsize=8)
+    titled(figure, f"{title}: scores over buckets (one seed) and over seeds (one bucket)")
+    return figure
+
+
+def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
+    """Return variance components of each K: language, bucket in language, seed. None where no K has two buckets.
+
+    Args:
+        scores: rows of `few_shot_scores` of one dataset, model, metric, source and strategy.
+    """
+    rows: list[tuple[str, ...]] = []
+    notes = [
+        "balanced random-effects model: language, bucket nested in language, seed crossed with both; components from "
+        "expected mean squares; std: square root of the component in points; share: of the sum of all components",
+        "p: F test that the component is 0; where the estimate is negative, it is 0",
+    ]
+    for (k,), own in groups(scores[scores["shots"] > 0], ["shots"]):
+        cells = {(r.language, r.bucket, r.seed): r.score for r in rows_of(own) if r.score == r.score}
+        values, languages, left = balanced(cells)
+        if values.shape[1] < 2:
+            continue
+        shape = f"{len(languages)} languages × {values.shape[1]} buckets × {values.shape[2]} seeds"
+        notes.append(f"{shots_name(k)}: {shape}" + (f"; {left} runs outside this balanced part" if left else ""))
+        for one in nested_variance(values):
+            std = math.sqrt(max(one.variance, 0.0)) if one.variance == one.variance else math.nan
+            rows.append(
+                (shots_name(k), one.source, str(one.df), cell(std, 100, 2), cell(one.share, 100, 1), p_text(one.p))
+            )
+    if not rows:
+        return None
+    if all("rest" in row[1] or row[1] == "language" for row in rows):
+        notes.append("one seed: what the bucket does cannot be told from the rest; run a second seed")
+    return Table(title, ("K", "source of variance", "df", "std", "share (%)", "p"), tuple(rows), tuple(notes), left=2)

@@ -1,0 +1,80 @@
+"""Intervals and tests of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES
+from xclrun.analysis.measures import headlines
+from xclrun.report.inference import KINDS, Inference, subject
+from xclrun.report.p_figures import p_value_figure, rank_figure
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.strategies import StrategySection
+from xclrun.report.style import METRIC_NAMES
+from xclrun.report.summary import ruled
+from xclrun.report.tables import Cell, Notes, Table, percent
+
+
+@part(StrategySection, place=40, title="Intervals and tests")
+def significance(section: StrategySection) -> Iterator[Item]:
+    yield (
+        "CCL compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. Here all strategies also "
+        "run the same orders: these are blocks (seeds of an order are averaged first), and what a block does to all "
+        "strategies is no error."
+    )
+    inference = section.inference
+    yield from (t for t in (bootstrap_table(inference), inference.anovas(), inference.all_pairs()) if t is not None)
+    for metric in section.comparison.metrics:
+        tests = inference.of(metric)
+        if tests:
+            replicates = next(iter(tests.values())).replicates
+            what = f"{section.names}: {METRIC_NAMES[metric]}"
+            title = (
+                f"{what}; Tukey's HSD, p-values. Below the diagonal: one-way, over orders (CCL); above: {replicates} "
+                "as blocks"
+            )
+            draw = partial(p_value_figure, tests, title, lambda one: one.paper[1])
+            yield Plot(section.file("p_values", metric), "p-values of all pairs", draw)
+            title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
+            draw = partial(rank_figure, tests, title)
+            yield Plot(section.file("critical", metric), "Critical differences of mean ranks", draw)
+
+
+def bootstrap_table(inference: Inference) -> Table | None:
+    """Return the bootstrap intervals of every strategy's means over the test sentences."""
+    if not inference.resampled:
+        return None
+    metrics, reasons = list(inference.resampled), Notes()
+    rows = []
+    for label in inference.comparison.strategies:
+        cells = []
+        for resampled in inference.resampled.values():
+            for one in headlines():
+                found = resampled.estimate(label, one.name, inference.kind)
+                if found is None:
+                    cells.append(Cell("–"))
+                    continue
+                ends = found.interval
+                told = f"[{percent(ends.low)}, {percent(ends.high)}]"
+                told = f"n/a {reasons.mark(ends.reason)}" if ends.reason else told
+                cells.append(Cell(f"{percent(found.value)} (bias {_signed(found.bias)}) {told}", found.value))
+        if any(cell != "–" for cell in cells):
+            rows.append((label, *cells))
+    names = [subject((metric, one.name)) for metric in metrics for one in headlines()]
+    header = ("strategy", *(" ".join(name) if len(metrics) > 1 else name[1] for name in names))
+    sizes = next(iter(inference.resampled.values())).size
+    n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
+    notes = (
+        *reasons.lines(),
+        f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value; {KINDS[inference.kind]}",
+        "the same draws for all strategies; these intervals are about the choice of test sentences; ± of other "
+        "tables is about orders and seeds",
+    )
+    shown = ruled(inference.comparison, [row[0] for row in rows])
+    return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=shown)
+
+
+def _signed(difference: float) -> str:
+    text = percent(difference)
+    return text if text.startswith("-") else f"+{text}"

@@ -1,0 +1,175 @@
+"""The section of a report about one dataset and model: strategies that learn in sequence, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from xclrun.analysis.aggregate import Comparison, summarise
+from xclrun.analysis.base_scores import Predictions
+from xclrun.analysis.bootstrap import SENTENCES
+from xclrun.analysis.measures import headlines
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
+from xclrun.analysis.resampling import Resampled
+from xclrun.analysis.settings import config_settings
+from xclrun.core.task import BY_NAME, Scored, short_name
+from xclrun.report.conclusions import conclusions
+from xclrun.report.inference import Inference
+from xclrun.report.notes import comparison_notes
+from xclrun.report.section import Options, Section
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNPAIRED = (
+    "--unpaired: means are over all runs of each strategy; what is said to be found, significance marks, tests, "
+    "bootstrap intervals, score matrices, learning curves, confusions and figures of distances and hops are still over "
+    "the runs that all strategies have finished, so their values can differ"
+)
+
+
+class ReportData:
+    """What the sections of a report share; each is computed when it is first asked for.
+
+    Args:
+        records: the runs that are compared.
+        options: how the report is made.
+        pool: all runs that are known, to count tuning trials; None: ``records``.
+        predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none.
+        commands: run id → the command that made it, to tell how to make what is missing.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[RunRecord],
+        options: Options | None = None,
+        pool: Sequence[RunRecord] | None = None,
+        predictions: Callable[[], Mapping[str, Predictions]] | None = None,
+        commands: Mapping[str, str] | None = None,
+    ) -> None:
+        self.records, self.options, self.commands = records, options or Options(), commands or {}
+        self._pool = records if pool is None else pool
+        self._read_predictions = predictions
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The long form of all numbers."""
+        return summarise(self.records, self.options.unpaired)
+
+    @cached_property
+    def references(self) -> References:
+        return References(self.records)
+
+    @cached_property
+    def predictions(self) -> Mapping[str, Predictions]:
+        """Run id → its predictions; there may be none."""
+        return {} if self._read_predictions is None else self._read_predictions()
+
+    @cached_property
+    def trials(self) -> dict[tuple[str, str, str], int]:
+        return tuning_trials(self._pool)
+
+
+def tuning_trials(records: Iterable[RunRecord]) -> dict[tuple[str, str, str], int]:
+    """Return (dataset, model, strategy) → how many different settings of it have finished."""
+    found: dict[tuple[str, str, str], set[object]] = {}
+    for run in records:
+        if run.status == "finished":
+            found.setdefault((run.dataset, run.model, run.strategy), set()).add(config_settings(run))
+    return {key: len(settings) for key, settings in found.items()}
+
+
+class StrategySection(Section):
+    """What a report says of one dataset and model.
+
+    Args:
+        comparison: its runs.
+        shared: what all sections are made from.
+    """
+
+    def __init__(self, comparison: Comparison, shared: ReportData) -> None:
+        super().__init__()
+        self.comparison, self.shared, self.options = comparison, shared, shared.options
+        self.title = f"{comparison.dataset} · {comparison.model}"
+        self.where = f"{comparison.dataset}_{comparison.model}"
+        self.names = names_of(comparison)
+        self.definitions = {f"{one.name} {one.arrow}": one.definition for one in headlines()}
+        self.legend = (
+            f"{' '.join(self.definitions)} (the arrow: what is better) · percent, mean ± standard deviation over runs"
+        )
+        self.heading = {"published": self.options.table}
+
+    def file(self, kind: str, *what: str) -> str:
+        """Return the name of a figure's files; metrics have their short names."""
+        return "_".join([kind, self.where, *(short_name(one) if one in BY_NAME else one for one in what)])
+
+    @property
+    def references(self) -> References:
+        return self.shared.references
+
+    @property
+    def predictions(self) -> Mapping[str, Predictions]:
+        return self.shared.predictions
+
+    @property
+    def trials(self) -> dict[tuple[str, str, str], int]:
+        return self.shared.trials
+
+    @cached_property
+    def _bootstrap(self) -> tuple[dict[str, Resampled], list[str]]:
+        """Metric → its bootstrap, and why a metric has none."""
+        found, without = {}, []
+        for metric in self.comparison.metrics:
+            ways = {run.config.get("evaluate", {}).get("slot_f1", "span_micro") for run in self.comparison.runs}
+            if BY_NAME[metric].of is Scored.spans and ways != {"span_micro"}:
+                without.append(
+                    f"{short_name(metric)}: no bootstrap, since macro F1 over tags is no ratio of sums over sentences"
+                )
+                continue
+            try:
+                size = None if self.options.full else SENTENCES
+                found[metric] = Resampled(self.comparison, self.references, self.predictions, metric, size=size)
+            except ValueError as error:
+                without.append(f"{short_name(metric)}: no bootstrap: {error}")
+        return found, without
+
+    @cached_property
+    def inference(self) -> Inference:
+        """Tests and intervals."""
+        options = self.options
+        return Inference(self.comparison, self.references, self._bootstrap[0], options.interval, options.baseline)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The means, with the marks of the tests."""
+        inference = self.inference
+        return Summary(
+            self.shared.frame, self.comparison, inference.marks(), self.options.unpaired, inference.marks_told
+        )
+
+    @property
+    def conclusions(self) -> list[str]:
+        return conclusions(self.inference)
+
+    @property
+    def notes(self) -> list[str]:
+        unpaired = [UNPAIRED] if self.options.unpaired else []
+        own = comparison_notes(self.comparison, self.shared.commands)
+        return [*own, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().notes]
+
+    @property
+    def terminal(self) -> list[Table]:
+        return [*self.summary.means(), *map(self.summary.orders, self.comparison.metrics)]
+
+    @property
+    def lead(self) -> list[Table]:
+        return [self.summary.main(self.comparison.metrics)]
+
+
+def names_of(comparison: Comparison) -> str:
+    """Return dataset and model for a title."""
+    return f"{comparison.dataset}, {comparison.model}"
