@@ -15,12 +15,14 @@ import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
+from xclrun.analysis.measures import MEASURES
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
 from xclrun.core.errors import UsageError
 from xclrun.core.task import BY_NAME, METRICS, TASKS, task_of
 from xclrun.data.readers import READERS
 from xclrun.run import Run, freeze, plan_jobs, thaw
+from xclrun.store.records import read_records
 from xclrun.strategy import STRATEGIES
 
 REPOSITORY = Path(__file__).parents[1]
@@ -39,7 +41,7 @@ TINY = (
 )
 # What plug-ins are added to.
 REGISTRIES: tuple[Any, ...] = (
-    plugins._loaded, plugins._given, plugins._folders, STRATEGIES.registered, READERS, TASKS, METRICS, BY_NAME
+    plugins._loaded, plugins._given, plugins._folders, STRATEGIES.registered, MEASURES, READERS, TASKS, METRICS, BY_NAME
 )  # fmt: skip
 
 Command = Callable[..., tuple[int, str]]
@@ -116,17 +118,19 @@ def test_an_installed_package_runs_from_end_to_end(
     assert re.fullmatch(r"[0-9a-f]{64}  shown", plugin)
     assert found["naive"]["dataset"]["plugins"] == [plugin]
     assert "plugins" not in found["naive"]["strategy"]
-    # A report needs no plug-in, which may have changed or gone since.
-    monkeypatch.undo()
-    monkeypatch.chdir(shown)
-    forget()
-    assert "mood" not in TASKS
     code, said = xclrun("report", "--from-runs")
     assert code == 0, said
     [report] = Path("outputs/reports").iterdir()
     table = pd.read_csv(report / "summary.csv")
     assert set(table["metric"]) == {"mood_accuracy"}
     assert set(table["strategy"]) == {"damped", "naive"}
+    best = {r.strategy: r.scores["mood_accuracy"][-1].max() for r in read_records(Path("outputs"))}
+    values = table[(table["measure"] == "FP_max")].set_index("strategy")["value"]
+    assert values.to_dict() == pytest.approx(best)
+    # What has run is read without the plug-in, which may have changed or gone since.
+    forget()
+    assert "mood" not in TASKS
+    assert {record.metrics for record in read_records(Path("outputs"))} == {("mood_accuracy",)}
 
 
 def test_files_of_a_command_and_of_a_config_folder(shown: Path, xclrun: Command, forget: Callable[[], None]) -> None:
@@ -214,7 +218,7 @@ def test_a_frozen_run_loads_its_plugins_or_refuses_them(
     ("content", "message"),
     [
         (None, r"cannot be read \(No such file or directory\)"),
-        ("x = 1", "registers no strategy, dataset or task"),
+        ("x = 1", "registers no strategy, dataset, task or measure"),
         ("\n\nimport no_such_module", r"cannot be imported \(ModuleNotFoundError: No module named .*, line 3\)"),
         ("def", r"cannot be imported \(SyntaxError: .*\)"),
         ("raise SystemExit(3)", r"cannot be imported \(SystemExit: 3, line 1\)"),

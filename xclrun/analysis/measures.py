@@ -15,6 +15,7 @@ from xclrun.analysis import metrics
 from xclrun.analysis.points import aultc
 from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
+from xclrun.core.plugins import provides
 
 NOT_A_SEQUENCE = {
     "independent": "trains each language alone",
@@ -124,6 +125,7 @@ def register(measure: Measure) -> Measure:
     if unknown := set(measure.streams) - STREAMS.keys():
         raise ValueError(f"measure {measure.name}: unknown stream {', '.join(unknown)}; known: {', '.join(STREAMS)}")
     MEASURES[measure.name] = measure
+    provides("measure", measure.name, measure.definition)
     return measure
 
 

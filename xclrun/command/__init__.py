@@ -66,6 +66,7 @@ def overview() -> str:
             "  strategy.expansion=lang_spec_task  parts of their own for languages",
             "  xclrun --cfg job strategy=…        every value as it would be run",
             "  xclrun --config-dir DIR …          DIR/strategy/mine.yaml is strategy=mine",
+            "  xclrun --plugin FILE.py …          strategies and datasets of your own",
             '  eval "$(xclrun -sc install=bash)"  completion in the shell',
             "  XCLRUN_OUTPUTS=DIR XCLRUN_DEBUG=1  where everything goes; full tracebacks",
         ]

@@ -1,4 +1,4 @@
-"""Plug-ins: code from outside the package that registers strategies, dataset readers or tasks.
+"""Plug-ins: code from outside the package that registers strategies, dataset readers, tasks or measures.
 
 A plug-in is a file (``--plugin FILE.py``, or a line of ``plugins.yaml`` in a ``--config-dir``) or an installed package
 with an entry point in one of `GROUPS`. Loading it is importing it; what it defines registers itself, and `provides`
@@ -30,6 +30,7 @@ GROUPS = {
     "xclrun.strategies": "strategy",
     "xclrun.datasets": "dataset",
     "xclrun.tasks": "task",
+    "xclrun.measures": "measure",
 }
 # In a config folder: {plugins: [FILE.py, …]}, relative to the folder.
 LISTED = "plugins.yaml"
@@ -58,15 +59,14 @@ _given: list[str] = []
 _folders: list[Path] = []
 
 
-def provides(kind: str, name: str, about: object = None) -> None:
+def provides(kind: str, name: str, about: str | None = None) -> None:
     """Note that the plug-in being loaded registers something; nothing is noted for the package's own.
 
     Args:
-        about: what is registered: the first line of its docstring describes it in lists.
+        about: what it is; the first line describes it in lists.
     """
     if _loading:
-        first = (getattr(about, "__doc__", None) or "").strip().partition("\n")[0]
-        _loading[-1].provides[kind, name] = first
+        _loading[-1].provides[kind, name] = (about or "").strip().partition("\n")[0]
 
 
 def provided(kind: str) -> dict[str, str]:

@@ -61,7 +61,7 @@ def register(cls: Class) -> Class:
     if name in STRATEGIES:
         raise UsageError(f"{place}: there is already a strategy called '{name}'")
     STRATEGIES.registered[name] = cls
-    provides("strategy", name, cls)
+    provides("strategy", name, cls.__doc__)
     return cls
 
 

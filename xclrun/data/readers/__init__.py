@@ -61,7 +61,7 @@ def register(name: str, reader: Reader) -> None:
     function: Any = reader.read
     while isinstance(function, partial):
         function = function.keywords.get("parse", function.func)
-    provides("dataset", name, function)
+    provides("dataset", name, function.__doc__)
 
 
 def reader(
