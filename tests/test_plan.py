@@ -115,7 +115,8 @@ EXPECTED = {
     "trainer.patience": "trained",
     "trainer.checkpoint_minutes": "nothing",
     "evaluate.batch_size": "evaluated",
-    "evaluate.slot_f1": "evaluated",
+    # Where dev scores choose the weights; else it changes no more than the run's id: see below.
+    "evaluate.slot_f1": "trained",
     "evaluate.every_examples": "evaluated",
     # A key of its own in the store: neither training nor evaluation changes.
     "evaluate.attention": "id",
@@ -298,6 +299,37 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
                 # Where nothing is kept, nothing can change.
                 reached = [is_reached and hop in OWN[strategy].state for hop, is_reached in enumerate(reached)]
             assert differs(before, after, part) == reached, f"{key}: {part}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "spans", "changed_hops"),
+    [
+        (["trainer.selection=best"], True, [1, 2, 3]),
+        (["trainer.selection=best"], False, []),  # there is no F1 among the scores that choose
+        (["trainer.selection=last"], True, []),
+        (["trainer.selection=last", "trainer.patience=0"], True, []),
+        (["trainer.selection=last", "trainer.patience=1"], True, [1, 2, 3]),  # it chooses the end
+    ],
+)
+def test_another_f1_retrains_only_what_is_chosen_by_it(
+    overrides: list[str], spans: bool, changed_hops: list[int], resolved: Callable[..., dict[str, Any]]
+) -> None:
+    config, data = resolved("naive", *overrides), dataclasses.replace(data_identity(), spans=spans)
+    other = copy.deepcopy(config)
+    other["evaluate"]["slot_f1"] = "tag_macro"
+    before, after = Planned.of(config, data), Planned.of(other, data)
+    assert before.id != after.id
+    for part in ("train", "evaluation"):
+        assert [hop for hop, is_changed in enumerate(differs(before, after, part)) if is_changed] == changed_hops
+
+
+def test_in_few_shot_transfer_source_and_target_choose_each_in_its_own_way(make_run: Callable[..., Run]) -> None:
+    few = ("experiment=fewshot", "order=list", "language=de", "shots=null", "bucket=null", "dataset.max_train=9")
+    for source, target, shared in (("best", "last", [0]), ("last", "best", [0, 1]), ("last", "last", [0, 1, 2])):
+        ways = (f"protocol.source_trainer.selection={source}", f"trainer.selection={target}", "trainer.patience=null")
+        one, other = (make_run(*few, *ways, f"evaluate.slot_f1={way}") for way in ("span_micro", "tag_macro"))
+        pairs = zip(one.stages, other.stages, strict=True)
+        assert [hop for hop, (a, b) in enumerate(pairs) if a.train == b.train] == shared
 
 
 @pytest.mark.parametrize(

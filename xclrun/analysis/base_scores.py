@@ -224,6 +224,12 @@ def of_hops(
     return found
 
 
+def of_hop(table: pa.Table, metrics: Sequence[Metric], tags: Sequence[str] | None = None) -> Scores:
+    """Return language → metric → score of one hop's prediction rows on the test split; ``tags`` as in `of_hops`."""
+    found = of_hops([table], tags=tags)
+    return {k: {metric.name: float(them.scores(metric)[0]) for metric in metrics} for k, them in found.items()}
+
+
 def of_points(
     table: pa.Table, metrics: Sequence[Metric], tags: Sequence[str] | None = None
 ) -> dict[int, dict[str, Scores]]:

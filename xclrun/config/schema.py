@@ -183,6 +183,11 @@ class TrainerConfig:
     patience: int | None = None
     checkpoint_minutes: float = 10.0
 
+    @property
+    def uses_dev(self) -> bool:
+        """Whether dev scores choose the weights that a hop keeps, or when it ends."""
+        return self.selection is Selection.best or (self.patience or 0) > 0
+
     def part(self, sentences: int) -> int:
         """Return the sentences of one forward pass, given those of a hop."""
         return self.batch_size or ceil(sentences / self.gradient_accumulation)

@@ -133,6 +133,10 @@ def _at(config: Mapping[str, Any], path: str) -> Any:
     return config[group].get(key)
 
 
+# How F1 of spans is computed by default: what keys say where nothing depends on it.
+SPAN_MICRO = "span_micro"
+
+
 class Signed(Protocol):
     """What a plan needs to know of a strategy (see `xclrun.strategy.base.Strategy`)."""
 
@@ -152,10 +156,12 @@ class DataIdentity:
     Attributes:
         fingerprints: (language, split) → content hash.
         labels: hash of the label sets.
+        spans: whether F1 of spans is among the dataset's scores.
     """
 
     fingerprints: Mapping[tuple[str, str], str]
     labels: str
+    spans: bool = True
 
     @cached_property
     def fingerprint(self) -> str:
@@ -212,7 +218,7 @@ def stages(
         **{path: found for path in PLUGINS if (found := _at(known, path))},
     }
     # What is measured beside predictions changes neither them nor the training.
-    evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"}
+    evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"} | {"slot_f1": SPAN_MICRO}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
     result = []
@@ -228,7 +234,7 @@ def stages(
                     "train": [data.fingerprints[language, "train"] for language in hop.train],
                     "dev": [data.fingerprints[language, "dev"] for language in hop.select],
                     "trainer": _trainer(known, hop, stream),
-                    "evaluate": evaluate,
+                    "evaluate": evaluate | {"slot_f1": _selecting_f1(known, hop, data)},
                     "strategy": strategy.signature(hop),
                     **_points(known, hop, stream, data, strategy),
                 }
@@ -258,10 +264,27 @@ def hands_on(hop: Hop, stream: Stream) -> bool:
     return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
 
 
-def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
-    """Return what of a hop's trainer can change what it leaves behind."""
+def _trainer_of(known: Mapping[str, Any], hop: Hop) -> Mapping[str, Any]:
     protocol = known.get("protocol")
     trainer: Mapping[str, Any] = known["trainer"] if protocol is None or hop.adapts else protocol["source_trainer"]
+    return trainer
+
+
+def _selecting_f1(known: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str:
+    """Return how F1 of spans is computed of the dev scores of a hop's training.
+
+    As ``evaluate.slot_f1`` says only where that can change the training: where dev scores choose its weights or its
+    end. All else is computed from predictions, in any way, after the fact.
+    """
+    trainer = _trainer_of(known, hop)
+    # `xclrun.config.schema.TrainerConfig.uses_dev`, of plain values.
+    uses_dev = trainer["selection"] == "best" or (trainer.get("patience") or 0) > 0
+    return str(known["evaluate"]["slot_f1"]) if uses_dev and data.spans else SPAN_MICRO
+
+
+def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
+    """Return what of a hop's trainer can change what it leaves behind."""
+    trainer = _trainer_of(known, hop)
     # Of a language that is learnt alone, no optimiser goes on anywhere.
     return trainer if hands_on(hop, stream) else {k: v for k, v in trainer.items() if k != "optimizer_state"}
 

@@ -10,11 +10,14 @@ import time
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from omegaconf import OmegaConf
 
+from xclrun.analysis import base_scores
+from xclrun.analysis.base_scores import Scores
+from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.identity import ALGORITHMS, Stage
 from xclrun.core.plugins import provided
@@ -30,12 +33,13 @@ from xclrun.train.progress import Listener
 from xclrun.train.stages import Busy, StageGraph, made_here
 from xclrun.train.stop import StopFlag, Stopped
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["Busy", "execute", "make_stages"]
 
 # As many threads as torch takes by itself, before any run chose.
 THREADS = torch.get_num_threads()
-
-Scores = dict[str, dict[str, float]]
 
 
 def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
@@ -142,10 +146,13 @@ class _Execution:
             self.listener.run_failed(self.run, error)
 
     def _hop(self, stage: Stage) -> Scores:
-        hop = stage.hop
+        hop, dev_scores = stage.hop, SlotF1.span_micro
+        if self.run.trainer(hop).uses_dev:
+            dev_scores = self.run.config.evaluate.slot_f1
         folder, facts = self.graph.evaluation(stage)
         shared = hop.index > 0 and self.graph.trained_by(stage) != self.run.id
         rows = predictions.read(folder / "predictions.parquet")
+        scores = self._scores(rows)
         predictions.write(self.directory.predictions(hop.index), rows, run_id=self.run.id, hop=hop.index)
         self.graph.attention(stage)
         if (folder / POINTS).is_file():
@@ -159,8 +166,10 @@ class _Execution:
                 "state": stage.state,
                 "evaluation": stage.evaluation,
                 "shared": shared,
-                "scores": facts["scores"],
+                "scores": scores,
                 "training": facts["training"],
+                # The way of its dev scores, of which there are no predictions.
+                "slot_f1": dev_scores.value,
             }
         )
         # The state after a hop may be made only when the next one begins.
@@ -172,9 +181,15 @@ class _Execution:
             self.manifest["vocabulary"] = facts["vocabulary"]
         self.manifest["data"] |= self.graph.bench.cut
         self.directory.write_manifest(self.manifest)
-        self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=facts["scores"])
-        self.listener.hop_ended(self.run, hop, facts["scores"], shared)
-        return facts["scores"]
+        self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=scores)
+        self.listener.hop_ended(self.run, hop, scores, shared)
+        return scores
+
+    def _scores(self, rows: pa.Table) -> Scores:
+        """Return language → metric → score of a hop's rows, which runs share that score them in other ways."""
+        dataset = self.run.dataset
+        tags = dataset.tags if self.run.config.evaluate.slot_f1 is SlotF1.tag_macro else None
+        return base_scores.of_hop(rows, dataset.task.metrics(tagged=bool(dataset.tags)), tags)
 
     def _write_scores(self, scores: list[Scores]) -> None:
         import pandas as pd

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from xclrun.config.schema import Selection, TrainerConfig
+from xclrun.config.schema import Selection, SlotF1, TrainerConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
 from xclrun.data.encode import Batch, Encoded, concat, epoch_batches
@@ -117,8 +117,9 @@ class HopTraining:
         points: Points | None = None,
         inherited: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.context, self.strategy, self.trainer, self.evaluator = context, strategy, trainer, evaluator
-        self.points = points
+        self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
+        # Runs that differ in evaluate.slot_f1 share what does not depend on it, and so its log too.
+        self.evaluator = evaluator if trainer.uses_dev else replace(evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
         self.data = concat([context.train[language] for language in context.hop.train])
         self.batch_size = trainer.batch(len(self.data))

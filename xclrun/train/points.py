@@ -38,7 +38,7 @@ class Points:
         every: b, sentences of the hop's own data.
         context: of the training; its model is evaluated as it is.
         strategy: says which parts serve the languages that are not being learnt.
-        evaluator: predicts and scores.
+        evaluator: predicts.
         splits: (language, split) → sentences.
         folder: where the rows of each point lie.
         tell: hears of rows that are damaged.
@@ -70,7 +70,7 @@ class Points:
             stopped: asked now and then; the model is as it was when this returns.
 
         Returns:
-            ``step``, ``examples``, ``own``, and ``dev`` and ``test``: language → metric → score in [0, 1].
+            ``step``, ``examples`` and ``own``; scores are computed from the rows, after the fact.
         """
         languages, split_rows = sorted(self.context.stream.languages), {}
         with self._restored():
@@ -83,7 +83,6 @@ class Points:
                         return None
                     encoded = self.splits[language, split]
                     split_rows[split, language] = self.evaluator.predict(self.context.model, encoded, language, split)
-        scores = {s: {k: self.evaluator.scores(split_rows[s, k]) for k in languages} for s in SPLITS}
         columns: dict[str, list[Any]] = {}
         for split in SPLITS:
             for language in languages:
@@ -93,7 +92,7 @@ class Points:
         # The hop is the run's, not the stage's: it is set when a run takes the rows over.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
         self._kept(step).write(predictions.content(predictions.table(columns)))
-        return {"step": step, "examples": examples, "own": own, **scores}
+        return {"step": step, "examples": examples, "own": own}
 
     def table(self, facts: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Return the rows of all points, in the order in which they were taken."""

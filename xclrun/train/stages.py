@@ -83,7 +83,7 @@ class StageGraph:
     def evaluation(self, stage: Stage) -> tuple[Path, dict[str, Any]]:
         """Return folder and facts of a hop's evaluation.
 
-        The facts hold its scores and the counters of its training, so that they outlive the weights.
+        The facts hold the counters of its training, so that they outlive the weights.
         """
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
@@ -290,9 +290,7 @@ class StageGraph:
         hop = stage.hop
         self._prepare_evaluation(hop)
         columns: dict[str, list[Any]] = {}
-        scores: dict[str, dict[str, float]] = {}
-        for language, rows in self.bench.predictions(hop):
-            scores[language] = self.bench.evaluator.scores(rows)
+        for _, rows in self.bench.predictions(hop):
             for name, values in rows.items():
                 columns.setdefault(name, []).extend(values)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
@@ -300,7 +298,7 @@ class StageGraph:
         # The hop is the run's, not the stage's: it is set when a run takes the rows over.
         columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
         table = predictions.table(columns)
-        facts = {"scores": scores, "training": training}
+        facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
             # Every run reads this first, and then knows its parameters without building a model.
             model = self.bench.model

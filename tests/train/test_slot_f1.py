@@ -1,0 +1,46 @@
+"""Another F1 over the same predictions: nothing is trained or evaluated again, and each run has its own scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.store.records import record
+
+from .conftest import stored
+
+LAST, EVERY = "trainer.selection=last", "evaluate.every_examples=10"
+
+
+def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(
+    make_run: Callable[..., Run], do: Callable[..., Run]
+) -> None:
+    micro = do(make_run("trainer.epochs=3", LAST, EVERY))
+    before = stored(micro.store)
+    macro = do(make_run("trainer.epochs=3", LAST, EVERY, "evaluate.slot_f1=tag_macro"))
+    assert macro.id != micro.id
+    assert stored(macro.store) == before
+    one, other = record(micro.directory), record(macro.directory)
+    assert not np.allclose(one.scores["slot_f1"], other.scores["slot_f1"])
+    np.testing.assert_array_equal(one.scores["intent_accuracy"], other.scores["intent_accuracy"])
+    # Whichever way its config says, a run's predictions give the scores of both.
+    for run, theirs, way in ((micro, other, "tag_macro"), (macro, one, "span_micro")):
+        found = record(run.directory, slot_f1=way)
+        np.testing.assert_array_equal(found.scores["slot_f1"], theirs.scores["slot_f1"])
+        assert found.points == theirs.points
+    assert one.points != other.points
+    for run, mine in ((micro, one), (macro, other)):
+        logged = run.directory.read_manifest()["stages"]
+        rows = predictions.read(run.directory.scores).to_pylist()
+        assert len(rows) == 4 * 3 * 2
+        for row in rows:
+            value = mine.scores[row["metric"]][row["hop"], mine.languages.index(row["language"])]
+            assert value == row["value"] == logged[row["hop"]]["scores"][row["language"]][row["metric"]]
+        # Dev scores are those of the training, which is the same: of macro F1 there are none.
+        assert all(epoch["dev"] for epoch in mine.curve)
+        assert {metric for epoch in mine.curve for of in epoch["dev"].values() for metric in of} == (
+            {"intent_accuracy", "slot_f1"} if run is micro else {"intent_accuracy"}
+        )
