@@ -111,7 +111,7 @@ def write_corpus(folder: Path, change: Mapping[tuple[str, str], Callable[[list[d
 @cache
 def parsed(text: str) -> Any:
     """Return one override as Hydra reads it."""
-    from xclrun.compose.jobs import parse
+    from xclrun.compose.overrides import parse
 
     [override] = parse([text])
     return override
@@ -145,9 +145,10 @@ def composed(overrides: tuple[str, ...]) -> Composed:
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.types import OverrideType
 
-    from xclrun.compose.jobs import Composed, expansions, lists_of_languages, typed
+    from xclrun.compose.jobs import Composed, typed
+    from xclrun.compose.overrides import rewritten
 
-    given = {text: parsed(text) for text in expansions(lists_of_languages(overrides))}
+    given = {text: parsed(text) for text in rewritten(overrides)}
     # A protocol is there or not: what a key of it means is for the command's own composing to say.
     plain = [
         override
@@ -158,7 +159,7 @@ def composed(overrides: tuple[str, ...]) -> Composed:
     ]
     cfg = copy.deepcopy(composed_groups(tuple(text for text, override in given.items() if override not in plain)))
     ConfigLoaderImpl._apply_overrides_to_config(plain, cfg)
-    return Composed(*typed(cfg), tuple(given))
+    return Composed(typed(cfg), tuple(given))
 
 
 @pytest.fixture(scope="session", autouse=True)

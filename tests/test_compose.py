@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import hydra
 import pytest
-import yaml
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import OmegaConf
 
 from xclrun.compose import jobs as compose_module
-from xclrun.compose.jobs import (
-    Composed,
-    checked,
-    compose_command,
-    compose_jobs,
-    expand,
-    expansions,
-    lists_of_languages,
-    loader,
-)
-from xclrun.config.files import choices, packaged
+from xclrun.compose.jobs import Composed, compose_command, compose_jobs, loader
+from xclrun.compose.overrides import checked, rewritten
+from xclrun.compose.sweep import expand
+from xclrun.config.files import choices
 from xclrun.config.schema import Config
 from xclrun.core.errors import UsageError
 
-# Sweeps of the papers have up to a hundred combinations each; these stand for all of them in the fast tier.
-FAST = ("demo", "ccl_table5", "fs_pud")
-
-
-def tier(group: str, choice: str) -> Any:
-    """Return what marks a choice that only the full tier looks at."""
-    return pytest.mark.full if group == "sweep" and choice not in FAST else ()
-
-
-# Rows of choices, one of each group: every choice stands in one of them. Sweeps are composed below.
+# Rows of choices, one of each group: every choice stands in one of them. Sweeps are composed in `test_sweeps`.
 GROUPS = {group: list(found) for group, found in choices().items() if "/" not in group and group != "sweep"}
 ROWS = [
     [f"{group}={found[k % len(found)]}" for group, found in GROUPS.items()]
@@ -64,7 +45,7 @@ def test_what_tests_compose_is_what_a_command_composes(compose: Callable[..., Co
     given = ["strategy=er", "strategy.expansion=lang_spec_task", "strategy.memory=7", "seed=3", "order=[en,de]"]
     found = compose(*given)
     with loader() as config_loader:
-        assert [found] == compose_jobs([expansions(lists_of_languages(given))], config_loader)
+        assert [found] == compose_jobs([rewritten(given)], config_loader)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=" ".join)
@@ -73,34 +54,6 @@ def test_every_yaml_composes(row: list[str], config_loader: ConfigLoader) -> Non
     [job] = compose_jobs([given], config_loader)
     assert isinstance(job.config, Config)
     assert f"dataset={job.config.dataset.name}" in row
-
-
-SWEEPS = [
-    pytest.param(path, id=path.stem, marks=tier("sweep", path.stem))
-    for path in sorted(packaged("sweeps").glob("*.yaml"))
-]
-
-
-@pytest.mark.parametrize("path", SWEEPS)
-def test_every_sweep_composes(path: Path) -> None:
-    params = yaml.safe_load(path.read_text(encoding="utf-8"))["hydra"]["sweeper"]["params"]
-    jobs = compose_command([f"sweep={path.stem}", "-m"])
-    values = [_values(str(value)) for value in params.values()]
-    expected = [
-        {f"{key}={value}" for key, value in zip(params, combination, strict=True)}
-        for combination in itertools.product(*values)
-    ]
-    assert len(jobs) == len(expected) > 1
-    for job in jobs:
-        assert set(job.overrides) - {f"sweep={path.stem}"} in expected
-
-
-def _values(text: str) -> list[str]:
-    """Return what a sweep's value stands for: ``a,b``, ``range(0,3)``, or ``[en,de]``, which is one."""
-    if text.startswith("range("):
-        return list(map(str, range(*map(int, text[6:-1].split(",")))))
-    # At commas outside of brackets: those inside are a list's.
-    return re.split(r",(?![^\[]*\])", text)
 
 
 MIXED = [
@@ -160,10 +113,10 @@ def test_values_of_the_command_count_before_those_of_a_sweep() -> None:
 
 
 def test_a_list_of_languages_is_the_choice_list() -> None:
-    assert lists_of_languages(["seed=1", "order=[en,de]"]) == ["seed=1", "order=list", "order.languages=[en,de]"]
-    assert lists_of_languages(["order=list", "order.languages=[en]"]) == ["order=list", "order.languages=[en]"]
-    assert lists_of_languages(["seed=1", "order.languages=[en]"]) == ["order=list", "seed=1", "order.languages=[en]"]
-    assert lists_of_languages(["order=[en,de],[de,en]"]) == ["order=[en,de],[de,en]"]
+    assert rewritten(["seed=1", "order=[en,de]"]) == ["seed=1", "order=list", "order.languages=[en,de]"]
+    assert rewritten(["order=list", "order.languages=[en]"]) == ["order=list", "order.languages=[en]"]
+    assert rewritten(["seed=1", "order.languages=[en]"]) == ["order=list", "seed=1", "order.languages=[en]"]
+    assert rewritten(["order=[en,de],[de,en]"]) == ["order=[en,de],[de,en]"]
 
 
 def test_a_list_does_not_pass_under_the_name_of_another_order() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from xclrun.compose.jobs import known_keys, nearest
+from xclrun.compose.keys import known_keys, nearest
 from xclrun.config.checks import check
 from xclrun.config.files import choices, packaged
 from xclrun.config.schema import Config, ModelConfig, StrategyConfig
@@ -94,7 +94,7 @@ def test_known_keys_are_those_of_the_schema() -> None:
         ("datset.rplay.memori", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
         ("foo.bar", "Known: bucket, dataset"),
         ("sed", "did you mean 'seed'? Known: bucket, dataset"),
-        ("strategy.memory", "the strategy chosen has no such setting; er, agem, kd_logit and kd_rep have it"),
+        ("strategy.memory", "the strategy chosen has no such setting; agem, er, kd_logit and kd_rep have it"),
     ],
 )
 def test_nearest(key: str, told: str) -> None:

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from xclrun.compose.jobs import compose_jobs, expansions, lists_of_languages, loader
+from xclrun.compose.jobs import compose_jobs, loader
+from xclrun.compose.overrides import rewritten
 from xclrun.run import plan_run
 from xclrun.strategy import STRATEGIES
 
@@ -54,7 +55,7 @@ def keys() -> dict[str, dict[str, object]]:
             if overrides[0].removeprefix("strategy=") in HEADS:
                 given.append("dataset.task=sequence_class")
             common = ["dataset=mini", "model=tiny", "tracking=none"]
-            [job] = compose_jobs([expansions(lists_of_languages([*common, *given]))], config_loader)
+            [job] = compose_jobs([rewritten([*common, *given])], config_loader)
             run = plan_run(job.config)
             stages = [[s.train, s.state, s.evaluation, s.attention] for s in run.stages]
             found[" ".join(given)] = {"run": run.id, "stages": [[key and key[:16] for key in s] for s in stages]}

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from xclrun.compose.jobs import Composed, known_keys
+from xclrun.compose.jobs import Composed
+from xclrun.compose.keys import known_keys
 from xclrun.config.schema import StrategyConfig, TrainerConfig
 from xclrun.core import identity as plan
 from xclrun.core.errors import UsageError

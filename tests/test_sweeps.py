@@ -1,93 +1,142 @@
-"""The sweeps of papers hold the runs that their tables and figures need; `test_compose` composes them."""
+"""Sweeps: lists of grids; those of papers hold the runs that their tables and figures need, under the same ids as ever.
+
+`tests/golden_sweeps.json` holds, for each name that can be given as ``sweep=``, the number of its jobs and hashes of
+what makes their run ids: of the identity of their configs, and of the run ids themselves on the embedded dataset.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from hydra.core.config_loader import ConfigLoader
+from hydra.errors import HydraException
 
-from xclrun.config.files import choices, packaged
+from xclrun.compose.explain import explain
+from xclrun.compose.jobs import compose_command, loader
+from xclrun.compose.overrides import own_files
+from xclrun.compose.sweep import expand, grids, sweep_nodes
+from xclrun.config.files import choices, published, sweep_files
+from xclrun.core.identity import digest, identity
 from xclrun.report.fewshot.names import method_name
 from xclrun.report.published import ccl_tables, table_of
 from xclrun.report.published.fsxlt import fsxlt_tables, sweep_table
+from xclrun.run import plan_jobs
 
-SWEEPS = sorted(path.stem for path in packaged("sweeps").glob("*.yaml"))
+GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden_sweeps.json").read_text())
+SWEEPS = sorted(GOLDEN)
 FEW_SHOT = [name for name in SWEEPS if name.startswith("fs_")]
-# What the paper calls a choice.
-CALLED = {"er": {"er", "er_6000"}}
+# The others have up to a hundred combinations of choices each, and differ in these.
+FAST = ("demo", "ccl_table5", "ccl_table17", "fs_pud", "fs_table5")
+SMALL = ("dataset=mini", "model=tiny", "model.hidden_layers=12", "tracking=none")
 
 
-def params(name: str) -> dict[str, Any]:
-    sweep = yaml.safe_load((packaged("sweeps") / f"{name}.yaml").read_text(encoding="utf-8"))
-    return sweep["hydra"]["sweeper"]["params"]
+@pytest.fixture(scope="module")
+def jobs() -> Callable[[str], list[dict[str, str]]]:
+    """Return what each job of a sweep sets: key → value."""
+    nodes = sweep_nodes()
+    with loader() as config_loader:
+        expanded = {name: expand([], config_loader, node["hydra"]["sweeper"]["params"]) for name, node in nodes.items()}
+    return lambda name: [dict(text.split("=", 1) for text in job) for job in expanded[name]]
 
 
-def values(name: str, key: str) -> list[str]:
-    return str(params(name)[key]).split(",")
+Jobs = Callable[[str], list[dict[str, str]]]
 
 
-def test_there_is_one_for_each_table_with_results_and_each_figure() -> None:
-    ccl = {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14)}
-    assert set(SWEEPS) - set(FEW_SHOT) == {"demo"} | ccl
+def called(job: dict[str, str]) -> set[str]:
+    """Return what the paper's tables call the strategy of a job."""
+    name = job["strategy"]
+    if expansion := job.get("strategy/expansion"):
+        name = f"lang_spec_ft_{expansion.removeprefix('lang_spec_')}"
+    if layers := json.loads(job.get("strategy.layers", "[]")):
+        name = f"lang_spec_enc_{layers[0]}_{layers[-1]}"
+    if memory := job.get("strategy.memory"):
+        return {f"er_{memory}"}
+    if job.get("dataset.max_train") == "10759":
+        return {"naive_balanced"} if name == "naive" else set()
+    return {"er", "er_6000"} if name == "er" else {name}
+
+
+def test_every_name_is_in_the_golden_file() -> None:
+    """`sweep=NAME`: a sweep of a file, or what a table or figure needs."""
+    tables = {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14)}
+    assert set(published()) - set(FEW_SHOT) == tables
+    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud"}
+    assert set(choices()["sweep"]) == set(published()) | set(sweep_files()) == set(sweep_nodes())
     assert set(ccl_tables()) == {str(k) for k in range(2, 21)} - {"6"}
     assert table_of("ccl_table8") == "8"
     assert table_of("ccl_fig3") is None
     assert table_of("demo") is None
 
 
-def test_the_sweep_of_attention_keeps_it() -> None:
-    asked = [name for name in SWEEPS if params(name).get("evaluate.attention")]
-    assert asked == ["fs_table5"]
-
-
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_value_is_a_choice(name: str) -> None:
+def test_a_sweep_has_as_many_jobs_as_ever(name: str, jobs: Jobs) -> None:
+    assert len(jobs(name)) == GOLDEN[name]["jobs"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.full) for name in SWEEPS]
+)
+def test_a_sweep_has_the_run_ids_that_it_always_had(name: str) -> None:
+    found = compose_command([f"sweep={name}", "-m"])
+    assert digest(sorted(digest(identity(job.resolved)) for job in found))[:16] == GOLDEN[name]["configs"]
+    if "runs" in GOLDEN[name]:
+        runs = plan_jobs(job.config for job in compose_command([f"sweep={name}", *SMALL]))
+        assert digest(sorted(run.id for run in runs))[:16] == GOLDEN[name]["runs"]
+
+
+@pytest.mark.parametrize("name", sorted(sweep_files()))
+def test_every_value_is_a_choice(name: str, jobs: Jobs) -> None:
     for key in ("dataset", "model", "strategy", "order"):
-        if key in params(name):
-            assert set(values(name, key)) <= choices()[key].keys()
+        assert {job[key] for job in jobs(name) if key in job} <= choices()[key].keys()
 
 
 @pytest.mark.parametrize("table", sorted(ccl_tables(), key=int))
-def test_a_sweep_runs_all_that_its_table_holds(table: str) -> None:
-    name, rows = f"ccl_table{table}", ccl_tables()[table]
-    assert (params(name)["dataset"], params(name)["model"]) == ("mtop", "mbert")
-    made = {called for choice in values(name, "strategy") for called in CALLED.get(choice, {choice})}
-    if "10759" in str(params(name).get("dataset.max_train")):
-        made.add("naive_balanced")
+def test_a_sweep_runs_all_that_its_table_holds(table: str, jobs: Jobs) -> None:
+    found, rows = jobs(f"ccl_table{table}"), ccl_tables()[table]
+    assert {(job["dataset"], job["model"]) for job in found} == {("mtop", "mbert")}
+    made = set.union(*map(called, found))
     assert {row.model for row in rows} <= made
     named = {"h2l": "order1", "l2h": "order2"}
     asked = {named.get(row.order, row.order) for row in rows} - {"", "mean"}
-    assert asked <= set(values(name, "order"))
+    orders = list(dict.fromkeys(job["order"] for job in found))
+    assert asked <= set(orders)
     if {row.order for row in rows} == {"mean"}:
-        assert values(name, "order") == [f"order{k}" for k in range(1, 7)]
+        assert orders == [f"order{k}" for k in range(1, 7)]
     if any(row.measure == "T" for row in rows):
-        assert "lang_spec_ft" in made
+        assert "lang_spec_ft" in {job["strategy"] for job in found}
 
 
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name.startswith("ccl_fig")])
-def test_figures_have_six_orders_and_references(name: str) -> None:
-    assert values(name, "order") == [f"order{k}" for k in range(1, 7)]
-    assert {"naive", "lang_spec_ft"} <= set(values(name, "strategy"))
+def test_figures_have_six_orders_and_references(name: str, jobs: Jobs) -> None:
+    for strategy in ("naive", "lang_spec_ft"):
+        found = [job["order"] for job in jobs(name) if called(job) == {strategy}]
+        assert found == [f"order{k}" for k in range(1, 7)]
 
 
-def test_seeds_are_those_of_the_paper() -> None:
-    assert values("ccl_table8", "seed") == ["42"]
-    assert values("ccl_table20", "seed") == ["42", "40", "35"]
+def test_seeds_are_those_of_the_paper(jobs: Jobs) -> None:
+    assert {job["seed"] for job in jobs("ccl_table8")} == {"42"}
+    assert {job["seed"] for job in jobs("ccl_table20")} == {"42", "40", "35"}
+
+
+def test_the_sweep_of_attention_keeps_it(jobs: Jobs) -> None:
+    assert [name for name in SWEEPS if any("evaluate.attention" in job for job in jobs(name))] == ["fs_table5"]
 
 
 @pytest.mark.parametrize("table", sorted(fsxlt_tables(), key=int))
-def test_few_shot_sweeps_run_all_that_their_table_holds(table: str) -> None:
+def test_few_shot_sweeps_run_all_that_their_table_holds(table: str, jobs: Jobs) -> None:
     names = [name for name in FEW_SHOT if sweep_table(name) == table]
     rows = [row for row in fsxlt_tables()[table] if row.shots > 0 and row.language]
     scores = table not in ("3", "14")
     wanted = {(r.task, r.language, r.shots, r.method if scores else "full") for r in rows}
     made = {
-        (params(name)["dataset"], language, int(k), method_name(strategy))
+        (job["dataset"], job["language"], int(job["shots"]), method_name(job["strategy"]))
         for name in names
-        for language in values(name, "language")
-        for k in values(name, "shots")
-        for strategy in values(name, "strategy")
+        for job in jobs(name)
     }
     assert names
     assert wanted <= made
@@ -96,9 +145,99 @@ def test_few_shot_sweeps_run_all_that_their_table_holds(table: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FEW_SHOT if name != "fs_pud"])
-def test_few_shot_sweeps_are_those_of_the_paper(name: str) -> None:
-    given = params(name)
+def test_few_shot_sweeps_are_those_of_the_paper(name: str, jobs: Jobs) -> None:
     # Its settings stand in one place: the experiment.
-    assert (given["experiment"], given["model"], "model.label_on" in given) == ("fewshot", "mbert", False)
+    assert {(job["experiment"], job["model"], "model.label_on" in job) for job in jobs(name)} == {
+        ("fewshot", "mbert", False)
+    }
     if sweep_table(name) in ("2", "6", "12", "13"):
-        assert given["bucket"] == "range(0,40)"
+        assert {job["bucket"] for job in jobs(name)} == {str(k) for k in range(40)}
+
+
+# Lists of grids.
+
+TWO: list[dict[str, Any]] = [
+    {"strategy": "naive,er", "seed": "1,2"},
+    {"strategy": "er", "strategy.memory": "5,6", "seed": 1},
+    {"strategy": "er,naive", "seed": 2},
+]
+
+
+@pytest.fixture
+def config_loader() -> Any:
+    with loader() as found:
+        yield found
+
+
+def expanded(config_loader: ConfigLoader, *typed: str, params: Any = TWO) -> list[str]:
+    return [" ".join(sorted(job)) for job in expand(typed, config_loader, params)]
+
+
+def test_the_jobs_of_a_list_of_grids_are_those_of_each_once(config_loader: ConfigLoader) -> None:
+    one = ["seed=1 strategy=naive", "seed=2 strategy=naive", "seed=1 strategy=er", "seed=2 strategy=er"]
+    two = [f"seed=1 strategy.memory={k} strategy=er" for k in (5, 6)]
+    assert expanded(config_loader) == [*one, *two]
+    assert expanded(config_loader, params=TWO[0]) == expanded(config_loader, params=TWO[:1]) == one
+
+
+def test_what_is_typed_counts_more_in_every_grid(config_loader: ConfigLoader) -> None:
+    found = expanded(config_loader, "seed=9", "trainer=quick")
+    assert found[:3] == [f"seed=9 strategy={name} trainer=quick" for name in ("naive", "er")] + [
+        "seed=9 strategy.memory=5 strategy=er trainer=quick"
+    ]
+    # A strategy that is typed has none of the settings of the grid's own.
+    assert expanded(config_loader, "strategy=naive") == ["seed=1 strategy=naive", "seed=2 strategy=naive"]
+
+
+def test_a_setting_is_set_in_the_grids_whose_strategies_have_it(config_loader: ConfigLoader) -> None:
+    apart = [{"strategy": "naive"}, {"strategy": "er", "strategy.memory": "5,6"}]
+    assert expanded(config_loader, "strategy.memory=7", params=apart) == [
+        "strategy=naive",
+        "strategy.memory=7 strategy=er",
+    ]
+    # None has it: it stays, and is refused.
+    assert expanded(config_loader, "strategy.weight=7", params=apart)[0] == "strategy.weight=7 strategy=naive"
+    assert expanded(config_loader, "strategy.memory=7", "strategy=agem", params=apart) == [
+        "strategy.memory=7 strategy=agem"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("strategy.weight=7", r"^no key is called 'strategy\.weight'; .*; kd_logit and kd_rep have it"),
+        ("strategy.memori=7", r"^no key is called 'strategy\.memori'; did you mean 'strategy.memory'"),
+        ("trainer.lrr=7", r"^no key is called 'trainer\.lrr'; did you mean 'trainer.lr'"),
+    ],
+)
+def test_a_setting_that_no_grid_has_is_refused(typed: str, told: str) -> None:
+    with pytest.raises(HydraException) as error:
+        compose_command(["sweep=ccl_memory", typed, "-m"])
+    assert re.match(told, explain(error.value))
+
+
+def test_a_list_of_grids_in_a_file_of_one_s_own(tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "mine.yaml").write_text(
+        "# @package _global_\n# Mine.\nhydra:\n  sweeper:\n    params:\n"
+        "      - {strategy: naive, seed: 3}\n      - {strategy: er, strategy.memory: '5,6'}\n"
+    )
+    found = compose_command([own_files(tmp_path), "sweep=mine", "trainer.epochs=2", "-m"])
+    assert [(job.config.strategy.name, job.config.seed) for job in found] == [("naive", 3), ("er", 1), ("er", 1)]
+    assert [getattr(job.config.strategy, "memory", None) for job in found] == [None, 5, 6]
+    assert {job.config.trainer.epochs for job in found} == {2}
+
+
+def test_what_a_table_needs_is_made_of_sweeps_and_values() -> None:
+    nodes = sweep_nodes()
+
+    def of(name: str) -> list[Any]:
+        return grids(nodes[name]["hydra"]["sweeper"]["params"])
+
+    assert of("ccl_table8") == of("ccl_strategies")
+    assert [grid["order"] for grid in of("ccl_table10")] == ["order1,order2"] * 3
+    # A strategy given anew makes one grid of three.
+    assert len(of("ccl_table2")) == 1
+    assert of("ccl_table7") == [grid | {"order": "order1"} for grid in [*of("ccl_strategies"), *of("ccl_layers")]]
+    # A grid without strategies is none.
+    assert [grid["strategy"].count(",") for grid in of("ccl_table20")] == [9, 0]

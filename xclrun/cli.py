@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean
-from xclrun.core.plugins import load_folder, load_given, load_installed
+from xclrun.core.plugins import load_given, load_installed
 from xclrun.core.secret import put_away_arguments, redact
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except BaseException as error:
-        return _told(error)
+        return _report(error)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -66,31 +66,38 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _hydra(arguments: list[str]) -> int:
     from xclrun import command as commands
-    from xclrun.compose.jobs import by_job, check_files, checked, parse, register
+    from xclrun.compose.overrides import checked, own_files, parse
 
     given = _parsed(arguments)
     if given.help or given.hydra_help:
         print(commands.overview())
         return 0
-    if given.config_dir is not None:
-        load_folder(Path(given.config_dir))
-        check_files(Path(given.config_dir))
-    register()
-    overrides = checked(given.overrides)
-    flags = [] if given.config_dir is None else ["--config-dir", given.config_dir]
+    own = [] if given.config_dir is None else [own_files(Path(given.config_dir))]
     if given.cfg is None and given.info is None:
-        # Every command is a sweep, if only of one job: there is one way to launch.
-        _hydra_main([*flags, "--multirun", *by_job(overrides)])
+        _run([*own, *given.overrides], arguments)
         return 0
+    overrides = checked(given.overrides)
     if several := next((o.input_line for o in parse(overrides) if o.is_sweep_override()), None):
         raise UsageError(f"{several}: one job is shown at a time; give one value")
-    for flag in ("cfg", "info", "package"):
-        if getattr(given, flag) is not None:
-            flags += [f"--{flag}", getattr(given, flag)]
-    with contextlib.redirect_stdout(io.StringIO()) as told:
-        _hydra_main([*flags, *(["--resolve"] if given.resolve and given.cfg else []), *overrides])
-    print(redact(told.getvalue()), end="")
+    flags = [f"--{flag}={value}" for flag in ("cfg", "info", "package") if (value := getattr(given, flag)) is not None]
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        _hydra_main([*flags, *(["--resolve"] if given.resolve and given.cfg else []), *own, *overrides])
+    print(redact(shown.getvalue()), end="")
     return 0
+
+
+def _run(overrides: list[str], arguments: list[str]) -> None:
+    """Launch the jobs of a command, be it one or many."""
+    from xclrun.compose.jobs import command_jobs, launcher
+
+    before = sys.argv
+    # What the sweep is noted under, to be given again.
+    sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
+    try:
+        jobs, config = command_jobs(overrides)
+        launcher(config).launch(jobs, 0)
+    finally:
+        sys.argv = before
 
 
 def _parsed(arguments: list[str]) -> Any:
@@ -120,9 +127,11 @@ def _parsed(arguments: list[str]) -> Any:
 def _hydra_main(arguments: list[str]) -> None:
     import hydra
 
+    from xclrun.compose.jobs import register
     from xclrun.config.files import packaged
 
-    # Hydra then raises its errors instead of printing them, and `_told` makes one line of them.
+    register()
+    # Hydra then raises its errors instead of printing them, and `_report` makes one line of them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     before = sys.argv
     sys.argv = ["xclrun", *arguments]
@@ -140,9 +149,6 @@ def _completion(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in possible:
         raise UsageError(f"-sc {' '.join(arguments)}: needs one of {', '.join(possible)}")
     if not arguments[0].startswith("query="):
-        from xclrun.compose.jobs import register
-
-        register()
         _hydra_main(["--shell-completion", *arguments])
         return 0
     from xclrun.compose.completion import complete
@@ -160,7 +166,7 @@ def _completion(arguments: list[str]) -> int:
 
 
 def _expansions() -> Iterable[str]:
-    from xclrun.compose.jobs import expansions_known
+    from xclrun.compose.keys import expansions_known
 
     return expansions_known()
 
@@ -169,7 +175,7 @@ def _never(cfg: Any) -> None:
     raise AssertionError("jobs are launched as a sweep")
 
 
-def _told(error: BaseException) -> int:
+def _report(error: BaseException) -> int:
     """Print what a person should know of an error, and return its exit code."""
     if os.environ.get("XCLRUN_DEBUG"):
         print(redact(traceback.format_exc()), end="", file=sys.stderr)

@@ -1,39 +1,29 @@
-"""The launchers, as Hydra wants them: each hands on to `xclrun.launch.sweep`."""
+"""The launchers, as Hydra wants them: each hands on to `xclrun.launch`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
-
-
-def _composed(launcher: Any, jobs: Sequence[Sequence[str]]) -> list[Any]:
-    from xclrun.compose.jobs import compose_jobs
-
-    return compose_jobs(jobs, launcher.hydra_context.config_loader, list(launcher.config.hydra.overrides.hydra))
-
-
-def _plain(value: Any) -> Any:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+from omegaconf import OmegaConf
 
 
 class LocalLauncher(Launcher):
     """Runs the jobs of a sweep on this machine; for settings see `xclrun.launch.local.Local`."""
 
     def __init__(self, **settings: Any) -> None:
-        self.settings = {key: _plain(value) for key, value in settings.items()}
+        plain = {key: OmegaConf.to_container(v) if OmegaConf.is_config(v) else v for key, v in settings.items()}
+        self.settings = plain
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.config = hydra_context, config
+    def setup(self, **context: Any) -> None:
+        """Nothing of Hydra's is needed: the jobs are composed already."""
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+    def launch(self, job_overrides: Sequence[Any], initial_job_idx: int = 0) -> Any:
+        """Launch jobs, given as `xclrun.compose.jobs.Composed`."""
         from xclrun.launch.sweep import launch
 
-        launch(_composed(self, job_overrides), self.made())
+        launch(job_overrides, self.made())
         return []
 
     def made(self) -> Any:

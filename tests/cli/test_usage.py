@@ -25,7 +25,7 @@ UNKNOWN = [
     ("trainr.lr=1", "no key is called 'trainr.lr'; did you mean 'trainer.lr'?"),
     ("trainer.lrr=1", "no key is called 'trainer.lrr'; did you mean 'trainer.lr'? Known: trainer.batch_size, "),
     ("dataset.replay.memori=1", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
-    ("strategy.memory=5", "no key is called 'strategy.memory'; the strategy chosen has no such setting; er, agem, "),
+    ("strategy.memory=5", "no key is called 'strategy.memory'; the strategy chosen has no such setting; agem, er, "),
     ("hydra.foo=1", "no key is called 'hydra.foo'"),
     ("+foo=1", "no key is called 'foo'; Known: bucket, "),
     ("++trainer.foo=1", "no key is called 'trainer.foo'; did you mean 'trainer.lr'?"),
@@ -115,7 +115,7 @@ GRAMMAR = [
 FLAGS = [
     ("--foo", "unrecognized arguments: --foo"),
     ("--cfg=jobs", "argument --cfg/-c: invalid choice: 'jobs'"),
-    ("--config-dir=nowhere", "not found"),
+    ("--config-dir=nowhere", "--config-dir nowhere: there is no such folder"),
     ("--config-name=other", "--config-dir=DIR adds to them"),
     ("--experimental-rerun=config.pickle", "reads a pickle, which is never done here"),
 ]

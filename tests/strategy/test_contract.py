@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from xclrun.compose.jobs import Composed, expansions_known
-from xclrun.config.files import choices, strategy_name
+from xclrun.compose.jobs import Composed
+from xclrun.compose.keys import expansions_known
+from xclrun.config.files import choices, load_yaml, packaged
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
@@ -88,7 +89,9 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
 
 def test_every_strategy_has_a_yaml_and_traits_that_its_settings_bear_out() -> None:
     """A module without its class, or a class without its YAML, is found here."""
-    assert set(STRATEGIES) == {strategy_name(choice) for choice in choices()["strategy"]}
+    names = {path.stem: load_yaml(path)["name"] for path in packaged("conf").glob("strategy/*.yaml")}
+    assert names == {name: name for name in STRATEGIES} | {"full": "naive"}
+    assert names.keys() == choices()["strategy"].keys()
     for name, cls in STRATEGIES.items():
         settings = {f.name for f in dataclasses.fields(cls.settings_type)}
         assert (cls.name, cls.expandable) == (name, "expansion" in settings)

@@ -32,8 +32,8 @@ def main(arguments: Sequence[str]) -> int:
         "no duplicates, no overlap with dev and test) and names what breaks which, with exit code 1; show tells what "
         "they hold.",
         usage="xclrun buckets make KEY=VALUE … shots=1,2,4 bucket=range(0,40) --to DIR\n"
-        "       xclrun buckets check|show KEY=VALUE … shots=… bucket=… [--json]   (as they would be drawn)\n"
-        "       xclrun buckets check|show [KEY=VALUE …] --from DIR [--json]       (files; and against a dataset)",
+        "       xclrun buckets check|show KEY=VALUE … shots=… bucket=… [--json]\n"
+        "       xclrun buckets check|show [KEY=VALUE …] --from DIR [--json]",
     )
     parser.add_argument("what", choices=["make", "check", "show"], help="what to do")
     parser.add_overrides(", such as dataset=mtop")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Container, Iterable, Sequence
 from difflib import get_close_matches
@@ -36,16 +35,10 @@ class Parser(argparse.ArgumentParser):
         given, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             self.error(f"no option is called '{unknown[0]}'")
-        if (folder := given.config_dir) is not None:
-            from xclrun.compose.jobs import check_files
+        if given.config_dir is not None:
+            from xclrun.compose.overrides import own_files
 
-            if not folder.is_dir():
-                self.error(f"--config-dir {folder}: there is no such folder")
-            check_files(folder)
-            place = f"file://{folder.resolve()}"
-            # Quotes only where Hydra's grammar wants them: commands are shown to be typed again.
-            quoted = place if re.fullmatch(r"[\w:/.+-]+", place, re.ASCII) else f"'{place}'"
-            given.overrides.insert(0, f"hydra.searchpath=[{quoted}]")
+            given.overrides.insert(0, own_files(given.config_dir))
         return given
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 
 from xclrun.command.common import Parser
-from xclrun.config.files import choices
+from xclrun.config.files import choices, published, yielded
 from xclrun.core.errors import UsageError, did_you_mean
 
 
@@ -18,24 +19,31 @@ def main(arguments: Sequence[str]) -> int:
         prog="xclrun list",
         description="What can be chosen as GROUP=CHOICE, and what each choice is: of one group, or of all.",
     )
-    parser.add_argument("group", nargs="?", metavar="GROUP", help="a group, such as strategy")
+    parser.add_argument(
+        "group", nargs="?", metavar="GROUP", help="a group, such as strategy; sweep: which table or figure each yields"
+    )
     asked = parser.parse_args(list(arguments)).group
     found = choices()
     if asked is not None:
         if asked == "strategy.expansion":
-            from xclrun.compose.jobs import expansions_known
+            from xclrun.compose.keys import expansions_known
 
             found[asked] = expansions_known()
-        if asked not in found:
-            raise UsageError(
-                f"list: no group is called '{asked}'; {did_you_mean(asked, [*found, 'strategy.expansion'])}"
-            )
-        found = {asked: found[asked]}
+        group = asked if asked in found else re.sub("ies$", "y", asked).removesuffix("s")
+        if group not in found:
+            known = [*found, "strategy.expansion"]
+            raise UsageError(f"list: no group is called '{asked}'; {did_you_mean(asked, known)}")
+        found = {group: found[group]}
     for group in in_order(found):
         print(group)
-        width = max(map(len, found[group]))
-        for choice, comment in found[group].items():
-            print(_fitted(f"  {choice:<{width}}  ", comment))
+        lines = {name: name for name in found[group]}
+        if group == "sweep":
+            # What a sweep yields stands beneath it.
+            sweeps = [name for name in lines if name not in published()]
+            lines = {name: f"{'  ' * (name != sweep)}{name}" for sweep in sweeps for name in (sweep, *yielded(sweep))}
+        width = max(map(len, lines.values()))
+        for name, shown in lines.items():
+            print(_fitted(f"  {shown:<{width}}  ", found[group][name]))
     return 0
 
 

@@ -57,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
         "those trained at each hop, by part. Numbers of labels come from the data, or are given: with task.intents=N "
         "task.tags=N (or task.classes=N alone for classes, task.tags=N alone for tags; and task.languages=N where the "
         "order is no list) neither data nor weights are needed.",
-        usage="xclrun params KEY=VALUE … [task.intents=N | task.classes=N] [task.tags=N] [task.languages=N] [--json] "
-        "[--outputs DIR]",
+        usage="xclrun params KEY=VALUE … [--json]\n"
+        "       xclrun params KEY=VALUE … task.intents=N task.tags=N [task.languages=N]",
     )
     parser.add_overrides()
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")

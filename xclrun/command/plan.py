@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="xclrun plan",
         description="Show what `xclrun OVERRIDES -m` would do: runs, which are finished, hop trainings asked for and "
         "needed after sharing, estimated time and disk. Nothing is trained.",
-        usage="xclrun plan KEY=VALUE … [-m] [--missing | --budget [--width N]] [--json] [--outputs DIR]",
+        usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N]] [--json]",
     )
     parser.add_overrides()
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")

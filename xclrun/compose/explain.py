@@ -6,7 +6,7 @@ import re
 
 from yaml import YAMLError
 
-from xclrun.compose.jobs import expansions_known, nearest, no_expansion
+from xclrun.compose.keys import expansions_known, nearest, no_expansion
 from xclrun.config.files import choices
 from xclrun.core.errors import did_you_mean
 

@@ -1,13 +1,19 @@
-"""Where the YAML files of the configs lie, and which choices they give."""
+"""Where the YAML files of the configs lie, which choices they give, and which sweep yields a published table."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
+
+# Beside the sweeps, and not one of them.
+PUBLISHED = "published.yaml"
 
 
 def packaged(folder: str) -> Path:
@@ -16,30 +22,65 @@ def packaged(folder: str) -> Path:
     return inside if inside.is_dir() else PACKAGE.parent / folder
 
 
-def choices() -> dict[str, dict[str, str]]:
-    """Return group → choice → the first line of comment of its YAML; sweeps are the group ``sweep``.
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Return what a YAML file holds."""
+    return dict(yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) or {})
 
-    Datasets and strategies of plug-ins are choices without a YAML.
+
+@dataclass(frozen=True)
+class Shown:
+    """What a published table or figure needs.
+
+    Attributes:
+        shows: what it is, in a line.
+        sweep: the sweep that yields it; several with commas: their runs together.
+        set: values, as if typed.
+        without: values that are left out.
     """
+
+    shows: str
+    sweep: str
+    set: dict[str, Any] = field(default_factory=dict)
+    without: dict[str, str] = field(default_factory=dict)
+
+
+@cache
+def published() -> dict[str, Shown]:
+    """Return name of a published table or figure, which can be given as a sweep → what it needs."""
+    return {name: Shown(**entry) for name, entry in load_yaml(packaged("sweeps") / PUBLISHED).items()}
+
+
+def yielded(sweep: str) -> list[str]:
+    """Return the published tables and figures that a sweep yields, alone or as the first of several."""
+    return [name for name, entry in published().items() if entry.sweep.partition(",")[0] == sweep]
+
+
+@cache
+def sweep_files() -> dict[str, Path]:
+    """Return name → file of the packaged sweeps."""
+    return {path.stem: path for path in sorted(packaged("sweeps").glob("*.yaml")) if path.name != PUBLISHED}
+
+
+def choices() -> dict[str, dict[str, str]]:
+    """Return group → choice → what it is: the first line of comment of its YAML.
+
+    Sweeps are the group ``sweep``, first those of files, then published tables and figures. Datasets and strategies of
+    plug-ins are choices without a YAML.
+    """
+    return {group: {**found, **provided(group)} for group, found in _choices().items()}
+
+
+@cache
+def _choices() -> dict[str, dict[str, str]]:
     root = packaged("conf")
     result: dict[str, dict[str, str]] = {}
     for path in sorted(root.rglob("*.yaml")):
         group = path.parent.relative_to(root).as_posix()
         if group not in (".", "hydra/sweeper"):
             result.setdefault(group, {})[path.stem] = _first_comment(path)
-    for path in sorted(packaged("sweeps").glob("*.yaml")):
-        result.setdefault("sweep", {})[path.stem] = _first_comment(path)
-    for group in ("dataset", "strategy"):
-        result[group] |= provided(group)
+    result["sweep"] = {name: _first_comment(path) for name, path in sweep_files().items()}
+    result["sweep"] |= {name: entry.shows for name, entry in published().items()}
     return result
-
-
-def strategy_name(choice: str) -> str:
-    """Return the name of the code that a choice of the group ``strategy`` configures."""
-    if choice in provided("strategy"):
-        return choice
-    content = yaml.safe_load((packaged("conf") / "strategy" / f"{choice}.yaml").read_text(encoding="utf-8"))
-    return str(content.get("name") or strategy_name(content["defaults"][0].partition("@")[0]))
 
 
 def _first_comment(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Strategies laid over language-specific parts: replay, distillation, penalty and projection compose with expansion.
 
-``strategy.expansion`` names the strategy that gives the parts (``lang_spec_task``, ``lang_spec_enc_1_9``, …); null:
+``strategy.expansion`` names the strategy that gives the parts (``lang_spec_task``, ``lang_spec_enc``, …); null:
 none, and nothing changes. The two act on different parameters:
 
 - Every language has parts of its own, as without the strategy on top: they start anew in its hop, are trained in it

@@ -1,0 +1,84 @@
+"""The keys that can be set, and the nearest one to a key that cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from xclrun.config import schema
+from xclrun.config.files import choices
+from xclrun.core.errors import did_you_mean
+from xclrun.strategy import STRATEGIES, having
+
+
+def no_expansion() -> str:
+    """Return why the strategy chosen has no key ``expansion``."""
+    able, parts, mixing = (", ".join(having(trait)) for trait in ("expandable", "gives_parts", "mixes_languages"))
+    return (
+        f"the strategy chosen cannot have one; {able} can. {parts} are expansions themselves, naive with one is that "
+        f"one, and {mixing} mix languages in a batch, which have no parts in common"
+    )
+
+
+def expansions_known() -> dict[str, str]:
+    """Return the choices of ``strategy.expansion``, and what each is: strategies that give languages parts."""
+    known = choices()["strategy"]
+    return {name: known.get(name, "") for name in having("gives_parts")}
+
+
+def known_keys() -> list[str]:
+    """Return every key of every choice, dotted: what a mistyped key is compared with."""
+    found: set[str] = set()
+
+    def collect(node: Any, prefix: str) -> None:
+        for f in dataclasses.fields(node):
+            kind = getattr(schema, f.type, None) if isinstance(f.type, str) else f.type
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                collect(kind, f"{prefix}{f.name}.")
+            elif not f.metadata.get("omegaconf_ignore"):
+                found.add(prefix + f.name)
+
+    collect(schema.Config, "")
+    collect(schema.ProtocolConfig, "protocol.")
+    for name in STRATEGIES:
+        collect(STRATEGIES[name].settings_type, "strategy.")
+    return sorted(found)
+
+
+def nearest(key: str) -> str:
+    """Return the end of an error line about a key that is not there: the nearest known one, and those beside it."""
+    known = known_keys()
+    if key == "strategy.expansion":
+        return no_expansion()
+    if key in known:
+        *others, last = (name for name in STRATEGIES if has_setting(name, key.removeprefix("strategy.")))
+        owners = f"{', '.join(others)} and {last} have" if others else f"{last} has"
+        return f"the strategy chosen has no such setting; {owners} it"
+    meant = _with_known_parents(key, known)
+    parent, dot, _ = meant.rpartition(".")
+    if siblings := [name for name in known if dot and name.startswith(parent + dot)]:
+        return did_you_mean(meant, siblings, limit=20)
+    top = {name.partition(".")[0] for name in known} | {group for group in choices() if "/" not in group}
+    return did_you_mean(key.partition(".")[0], top, limit=20)
+
+
+def has_setting(strategy: str, setting: str) -> bool:
+    """Whether a strategy has a setting of that name; of a choice that is no strategy's own name nothing is known."""
+    if strategy not in STRATEGIES:
+        return True
+    return setting in {f.name for f in dataclasses.fields(STRATEGIES[strategy].settings_type)}
+
+
+def _with_known_parents(key: str, known: Sequence[str]) -> str:
+    """Return a dotted key with each part but the last as the nearest one there; the key itself where none is near."""
+    *parts, last = key.split(".")
+    before = ""
+    for part in parts:
+        below = (name.removeprefix(before) for name in known if name.startswith(before))
+        near = get_close_matches(part, sorted({name.partition(".")[0] for name in below if "." in name}), n=1)
+        if not near:
+            return key
+        before += f"{near[0]}."
+    return before + last

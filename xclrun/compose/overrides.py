@@ -1,0 +1,121 @@
+"""What was typed, as Hydra takes it: parsed, checked, and rewritten where Hydra reads it otherwise than a person."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
+
+from xclrun.compose.keys import expansions_known
+from xclrun.config.files import choices
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.plugins import load_folder
+
+
+def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
+    """Return parsed overrides; a mistake in their grammar is Hydra's OverrideParseException."""
+    return OverridesParser.create(config_loader=config_loader).parse_overrides(list(overrides))
+
+
+def rewritten(overrides: Sequence[str]) -> list[str]:
+    """Rewrite values that Hydra takes for choices, and a choice that it takes for a value.
+
+    - ``order=[en,de]`` is ``order=list order.languages=[en,de]``. Languages that are given without an order are a list
+      too: a list must not pass under the name of another order.
+    - ``strategy.expansion=NAME`` is the choice of a group.
+    - ``~/folder`` is a path, which neither the shell nor Hydra puts there.
+
+    What is swept is left for each job.
+    """
+    result = []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        key, bare = key.strip(), value.strip()
+        if value.startswith("~") and "," not in value:
+            text = f"{key}='{os.path.expanduser(value)}'"
+        elif key == "order" and bare.startswith("["):
+            if not _swept(text):
+                result.append("order=list")
+                text = f"order.languages={value}"
+        elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
+            # To Hydra no choice is a value.
+            separator = "." if bare == "null" or bare.startswith("{") else "/"
+            text = f"strategy{separator}expansion={value}"
+        result.append(text)
+    keys = {text.partition("=")[0].strip() for text in result}
+    return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
+
+
+def _swept(text: str) -> bool:
+    return parse([text])[0].is_sweep_override()
+
+
+def checked(arguments: Sequence[str]) -> list[str]:
+    """Return a command's overrides as Hydra takes them; refuse those that would not do there what they seem to.
+
+    Raises:
+        UsageError: a key is empty or removed; a group's choice is no name, or is added to another; several sweeps;
+            Hydra's own launcher or sweeper is chosen.
+        hydra.errors.HydraException: an override that cannot be parsed.
+    """
+    overrides = rewritten(arguments)
+    groups = {**choices(), "strategy/expansion": expansions_known(), "hydra/sweeper": {}}
+    parsed = parse(overrides)
+    sweeps = [override for override in parsed if override.key_or_group == "sweep"]
+    if len(sweeps) > 1 or any(override.is_sweep_override() for override in sweeps):
+        raise UsageError(f"{' '.join(str(o.input_line) for o in sweeps)}: one sweep is taken at a time")
+    for override in parsed:
+        key, text = override.key_or_group, override.input_line
+        if not key:
+            raise UsageError(f"'{text}' has no key; values are set as key=value")
+        if override.value_type is ValueType.GLOB_CHOICE_SWEEP and key not in groups:
+            raise UsageError(f"{text}: glob() chooses among the files of a group; give values, as in seed=1,2,3")
+        if key.startswith("hydra.") and key.endswith("._target_"):
+            raise UsageError(
+                f"{text}: only xclrun's own can run jobs; hydra/launcher=local and hydra/launcher=slurm can"
+            )
+        if override.type is OverrideType.DEL:
+            raise UsageError(f"{text}: nothing can be removed; what may be without a value is set to null")
+        if key == "order" and text != "order=list" and any(o.startswith("order.languages=") for o in overrides):
+            raise UsageError(f"{text} has its own languages; give a list as order=[en,de], without order.languages")
+        if key in groups and override.value_type is not ValueType.GLOB_CHOICE_SWEEP:
+            _check_choice(override, groups[key])
+    return overrides
+
+
+def _check_choice(override: Override, known: Sequence[str] | dict[str, str]) -> None:
+    key, text = override.key_or_group, override.input_line
+    if override.type is not OverrideType.CHANGE:
+        raise UsageError(f"{text}: a choice replaces the one before it; leave out the +")
+    for value in override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]:
+        name = value.text if isinstance(value, QuotedString) else value
+        if key.startswith("hydra/") and name == "basic":
+            raise UsageError(f"{text}: Hydra's own cannot run xclrun's jobs; leave it out")
+        if not (isinstance(name, str) and name) and not (isinstance(name, list) and key == "order"):
+            raise UsageError(f"{text}: needs a name; {did_you_mean(str(name), known)}")
+
+
+def own_files(folder: Path) -> str:
+    """Return the override that adds a folder of YAML files of the user's own (``--config-dir``); load its plug-ins.
+
+    Raises:
+        UsageError: there is none, or a file in it is not text, which Hydra would not name; or see `load_folder`.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"--config-dir {folder}: there is no such folder")
+    load_folder(folder)
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            if path.is_file():
+                path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--config-dir: {path} cannot be read ({error})") from None
+    place = f"file://{folder.resolve()}"
+    # Quotes only where Hydra's grammar wants them: commands are shown to be typed again.
+    plain = re.fullmatch(r"[\w:/.+-]+", place, re.ASCII)
+    return f"hydra.searchpath=[{place}]" if plain else f"hydra.searchpath=['{place}']"

@@ -1,0 +1,119 @@
+"""From grids to jobs: all combinations of the values given with commas or ranges.
+
+A grid is key → values. A sweep's YAML holds one, or a list of them, under ``hydra.sweeper.params``; its jobs are those
+of all its grids, each once. What is typed beside ``sweep=NAME`` counts more, and is set in every grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.types import Override
+
+from xclrun.compose.keys import has_setting
+from xclrun.compose.overrides import parse, rewritten
+from xclrun.config.files import load_yaml, published, sweep_files
+from xclrun.core.errors import UsageError
+
+Grid = Mapping[str, Any]
+
+# Jobs of one sweep.
+MOST = 100_000
+
+
+def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
+    """Return the grids of ``hydra.sweeper.params``, which is one or a list."""
+    return [params] if isinstance(params, Mapping) else list(params)
+
+
+def sweep_nodes() -> dict[str, dict[str, Any]]:
+    """Return the content of each packaged sweep, also of those that `published` makes of others, as Hydra's nodes."""
+    nodes = {name: load_yaml(path) for name, path in sweep_files().items()}
+    for name, entry in published().items():
+        found: list[Grid] = []
+        for sweep in entry.sweep.split(","):
+            for grid in grids(nodes[sweep]["hydra"]["sweeper"]["params"]):
+                made = _kept(grid, list(entry.set)) | entry.set
+                for key, values in entry.without.items():
+                    left_out = values.split(",")
+                    made[key] = ",".join(value for value in str(made[key]).split(",") if value not in left_out)
+                if made not in found and all(made[key] for key in entry.without):
+                    found.append(made)
+        nodes[name] = {"hydra": {"sweeper": {"params": found}}}
+    return nodes
+
+
+def _kept(grid: Grid, given: Sequence[str]) -> dict[str, Any]:
+    """Return what is left of a grid beside keys that are given: settings are those of its own strategy."""
+    return {
+        key: value
+        for key, value in grid.items()
+        if key not in given and not ("strategy" in given and key.startswith("strategy."))
+    }
+
+
+def expand(
+    overrides: Sequence[str], config_loader: ConfigLoader, params: Grid | Sequence[Grid] = ()
+) -> list[list[str]]:
+    """Return the overrides of each job, each job once.
+
+    Args:
+        overrides: as `checked` gives them, without those of Hydra's own node.
+        params: the grid or grids of a sweep's YAML; values in ``overrides`` count more.
+
+    Raises:
+        UsageError: a range without steps, or without values; more than `MOST` jobs.
+        hydra.errors.HydraException: an override that cannot be parsed.
+    """
+    keys = [override.key_or_group.replace("strategy/expansion", "strategy.expansion") for override in parse(overrides)]
+    typed = list(zip(keys, overrides, strict=True))
+    all_grids = grids(params) or [{}]
+    jobs: dict[frozenset[str], list[str]] = {}
+    count = 0
+    for grid in all_grids:
+        words = [f"{key}={value}" for key, value in _kept(grid, keys).items()] + _fitting(typed, grid, all_grids)
+        parsed = parse(words, config_loader)
+        count += _count(parsed, MOST - count)
+        [made] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        for job in made:
+            jobs.setdefault(frozenset(job), rewritten(job))
+    return list(jobs.values())
+
+
+def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[Grid]) -> list[str]:
+    """Return what is typed (key, text), without settings that only strategies of other grids have."""
+    chosen = {key: text.partition("=")[2] for key, text in typed}.get("strategy")
+
+    def has(of: Grid, setting: str) -> bool:
+        return any(has_setting(name, setting) for name in str(chosen or of.get("strategy")).split(","))
+
+    fitting = []
+    for key, text in typed:
+        group, _, rest = key.partition(".")
+        setting = rest.partition(".")[0]
+        elsewhere = group == "strategy" and not has(grid, setting) and any(has(other, setting) for other in all_grids)
+        if not rest or not elsewhere:
+            fitting.append(text)
+    return fitting
+
+
+def _count(parsed: Sequence[Override], most: int) -> int:
+    """Return the number of jobs, counted before they are made: a zero too many in a range would take all memory."""
+    count = 1
+    for override in parsed:
+        if not override.is_sweep_override():
+            continue
+        if not override.is_discrete_sweep():
+            raise UsageError(
+                f"{override.input_line}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)"
+            )
+        values = len(set(map(str, islice(override.sweep_iterator(), MOST + 1))))
+        if not values:
+            raise UsageError(f"{override.input_line}: has no values")
+        if (count := count * values) > most:
+            raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
+    return count
