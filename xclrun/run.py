@@ -324,8 +324,8 @@ def _languages(config: Config, dataset: Dataset) -> list[str] | None:
     given = {"source": config.from_source, "language": config.language}
     for key, name in given.items():
         if name is not None and name not in dataset.languages:
-            told = did_you_mean(name, dataset.languages)
-            raise UsageError(f"{key}={name}: the dataset has no such language; {told}")
+            meant = did_you_mean(name, dataset.languages)
+            raise UsageError(f"{key}={name}: the dataset has no such language; {meant}")
     return [name for name in given.values() if name is not None]
 
 

@@ -15,8 +15,8 @@ from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
 from xclrun.data.encode import Batch
 from xclrun.model.network import Features, Model
 from xclrun.strategy.shared.fisher import by_batches, one_by_one
+from xclrun.strategy.shared.language_parts import BODY, HEADS
 from xclrun.strategy.shared.parameters import count, sizes
-from xclrun.strategy.shared.parts import BODY, HEADS
 
 from .conftest import KnownEncoder, batch
 

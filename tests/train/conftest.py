@@ -23,6 +23,26 @@ from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag
 
 
+@pytest.fixture(scope="session")
+def done_alone() -> dict[tuple[str, ...], Any]:
+    return {}
+
+
+@pytest.fixture
+def alone(
+    done_alone: dict[tuple[str, ...], Any], make_run: Callable[..., Run], do: Callable[..., Run]
+) -> Callable[..., tuple[dict, dict, Run]]:
+    """Do a run in a store of its own; return what is stored, the predictions, the run. Each is done once."""
+
+    def get(*overrides: str) -> tuple[dict, dict, Run]:
+        if overrides not in done_alone:
+            run = do(make_run(*overrides, outputs="alone-" + "-".join(overrides)))
+            done_alone[overrides] = stored(run.store), predicted(run), run
+        return done_alone[overrides]
+
+    return get
+
+
 @pytest.fixture
 def training(threads: None, tmp_path: Path) -> Callable[..., HopTraining]:
     """Put the training of a run's hop together, from the untrained model: ``training(run, listener=…)``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,20 +54,14 @@ class Hearing(Listener):
         self.failed.append(error)
 
 
-@pytest.fixture(scope="module")
-def kept() -> dict[tuple[str, ...], Any]:
-    return {}
-
-
 @pytest.fixture
-def alone(kept: dict[tuple[str, ...], Any], make_run: Make, do: Do) -> Callable[..., tuple[dict, dict, Run]]:
-    """Do a run in a store of its own; return what is stored, the predictions, the run. Each is done once."""
+def finished(alone: Callable[..., Any], make_run: Make) -> Callable[..., Run]:
+    """Return a finished run whose files the test may change: a copy of that of `alone`."""
 
-    def get(*overrides: str) -> tuple[dict, dict, Run]:
-        if overrides not in kept:
-            run = do(make_run(*overrides, outputs="alone-" + "-".join(overrides)))
-            kept[overrides] = stored(run.store), predicted(run), run
-        return kept[overrides]
+    def get(*overrides: str) -> Run:
+        run = make_run(*overrides)
+        shutil.copytree(alone(*overrides)[2].outputs, run.outputs)
+        return run
 
     return get
 
@@ -233,9 +228,11 @@ def test_the_evaluation_point_is_where_the_weights_were_taken(
 
 @pytest.mark.parametrize("kind", ["train", "state", "evaluation"])
 @pytest.mark.parametrize("how", ["truncated", "flipped", "lost"])
-def test_a_damaged_stage_is_made_again(kind: str, how: str, alone: Callable[..., Any], make_run: Make, do: Do) -> None:
+def test_a_damaged_stage_is_made_again(
+    kind: str, how: str, alone: Callable[..., Any], finished: Callable[..., Run], do: Do
+) -> None:
     everything, files, _ = alone("strategy=er")
-    run = do(make_run("strategy=er"))
+    run = finished("strategy=er")
     key = getattr(run.stages[2], kind)
     name = sorted(run.store.facts(key)["files"])[0]
     path = run.store.path(key) / name
@@ -261,9 +258,11 @@ def test_a_damaged_stage_is_made_again(kind: str, how: str, alone: Callable[...,
     )
 
 
-def test_nothing_that_is_not_needed_is_looked_at(alone: Callable[..., Any], make_run: Make, do: Do) -> None:
+def test_nothing_that_is_not_needed_is_looked_at(
+    alone: Callable[..., Any], finished: Callable[..., Run], do: Do
+) -> None:
     """Predictions in the store are enough: the weights may be gone, and no model is built."""
-    run = do(make_run("strategy=er"))
+    run = finished("strategy=er")
     run.directory.done.unlink()
     for stage in run.stages[1:]:
         for key in (stage.train, stage.state):

@@ -47,23 +47,10 @@ def checkpoints(run: Run) -> list[Path]:
     return sorted(run.store.root.glob("*/*.checkpoints/*"))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What undisturbed runs gave, by strategy."""
-    return {}
-
-
 @pytest.fixture
-def undisturbed(whole: dict[str, Any], make_run: Make, do: Do) -> Callable[[str], Any]:
+def undisturbed(alone: Callable[..., Any]) -> Callable[[str], Any]:
     """Return what an undisturbed run of a strategy stores and predicts."""
-
-    def get(strategy: str) -> Any:
-        if strategy not in whole:
-            run = do(make_run(f"strategy={strategy}", outputs="undisturbed"))
-            whole[strategy] = stored(run.store), predicted(run)
-        return whole[strategy]
-
-    return get
+    return lambda strategy: alone(f"strategy={strategy}")[:2]
 
 
 # One strategy of each kind; the full tier has all.

@@ -26,6 +26,7 @@ COMMANDS = {
     "compare": "two runs: settings, scores, and a paired test of these",
     "ui": "open MLflow's pages on the runs",
     "sync": "send to MLflow what it does not have yet",
+    "export": "a trained hop as files for other programs",
     "store": "look after the trained hops: list, remove, verify",
     "selftest": "kill small runs on this machine, continue them, compare",
 }

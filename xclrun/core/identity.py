@@ -3,10 +3,9 @@
 Two names are given here, both SHA-256 hashes of everything that can change a result and of nothing else:
 
 - the **run id** names one composed job: resolved config, content of the data, identity of the encoder, version of the
-algorithms;
+  algorithms;
 - the **stage keys** name the training, the strategy's state and the evaluation of each hop. A key holds its parent's
-key, so
-  two runs have a key in common exactly if they agree on everything up to that hop, and share the work.
+  key, so two runs have a key in common exactly if they agree on everything up to that hop, and share the work.
 
 Everything random takes its seed from `derive`: a function of (seed, purpose, position) and never of what ran before,
 so a resumed or shared hop draws what an undisturbed one would. This module knows nothing of torch, files or Hydra.

@@ -78,17 +78,12 @@ class WordHead(nn.Module):
         return emissions.argmax(dim=2)
 
 
-class TagHead(nn.Module):
-    """Tags of words: a linear layer gives emissions, a linear-chain CRF scores sequences (Lafferty et al. 2001)."""
+class TagHead(WordHead):
+    """Tags of words: a linear-chain CRF over the emissions scores whole sequences (Lafferty et al. 2001)."""
 
     def __init__(self, hidden: int, tags: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(hidden, tags)
+        super().__init__(hidden, tags)
         self.crf = CRF(tags, batch_first=True)
-
-    def forward(self, words: Tensor) -> Tensor:
-        """Return emissions (B, W, T) of words (B, W, H)."""
-        return self.linear(words)
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(tags) of each sentence, (B,) float32."""

@@ -105,7 +105,7 @@ class Model(nn.Module):
         self.pooler = _taken_pooler(encoder, task) if task.pooled else None
         self.classifier = ClassHead(hidden, classes) if task.pooled else None
         kind = TagHead if task.crf else WordHead
-        self.tagger: TagHead | WordHead | None = kind(hidden, tags) if tags else None
+        self.tagger: WordHead | None = kind(hidden, tags) if tags else None
 
     def train(self, mode: bool = True) -> Model:
         """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""

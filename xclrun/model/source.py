@@ -49,12 +49,12 @@ def locate(model: ModelConfig, tell: Callable[[str], None] = note) -> Path:
             + ("has no config.json" if folder.is_dir() else "is no folder")
             + "; it must hold an encoder in the transformers layout (config.json, model.safetensors, tokenizer.json)"
         )
-    weight_files(folder, told(model))
-    refuse_code(folder, told(model))
+    weight_files(folder, given_as(model))
+    refuse_code(folder, given_as(model))
     return folder
 
 
-def told(model: ModelConfig) -> str:
+def given_as(model: ModelConfig) -> str:
     """Return how errors name a pretrained encoder: the key that gives it, and its value."""
     return f"model={model.name}" if model.path is None else f"model.path={model.path}"
 
@@ -110,7 +110,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
         e5.packaged_file()
         return digest([e5.SHA256, e5.VERSION])
     folder = locate(model).resolve()
-    check_folder(folder, told(model), model)
+    check_folder(folder, given_as(model), model)
     return _folder_identity(folder)
 
 
@@ -149,6 +149,6 @@ def _depth(model: ModelConfig) -> int | None:
     """Return the number of layers of the whole encoder; None where its files do not say."""
     there = model.hidden_layers
     if model.path is not None or there is None:
-        config = read_object(locate(model) / "config.json", told(model))
+        config = read_object(locate(model) / "config.json", given_as(model))
         there = config.get("num_hidden_layers", config.get("n_layers"))
     return there

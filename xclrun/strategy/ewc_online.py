@@ -94,7 +94,7 @@ class QuadraticPenalty(Expandable[Settings]):
         """Return the Fisher information of the hop that has just been trained, by parameter name."""
         from xclrun.data.encode import concat
         from xclrun.strategy.shared.fisher import diagonal_fisher
-        from xclrun.strategy.shared.passes import frozen
+        from xclrun.strategy.shared.inference import frozen
 
         sentences = concat([context.train[language] for language in context.hop.train])
         if (bound := self.settings.fisher_examples) is not None and bound < len(sentences):

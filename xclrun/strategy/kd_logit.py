@@ -137,7 +137,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         """Return the outputs of the model on a language's share of the memory, as stored."""
         import torch
 
-        from xclrun.strategy.shared.passes import outputs
+        from xclrun.strategy.shared.inference import outputs
 
         kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
         sentences = context.train[language].select(self.memory.kept[language])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.strategy.base import Strategy
 from xclrun.strategy.kd_logit import KDLogit
-from xclrun.strategy.shared.parts import LanguageParts
+from xclrun.strategy.shared.language_parts import LanguageParts
 
 if TYPE_CHECKING:
     from torch import Tensor

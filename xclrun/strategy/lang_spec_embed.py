@@ -7,7 +7,7 @@ hop's language start from the pretrained ones, which also serve languages that w
 from __future__ import annotations
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.strategy.shared.parts import EMBEDDINGS, LanguageParts
+from xclrun.strategy.shared.language_parts import EMBEDDINGS, LanguageParts
 
 
 class LangSpecEmbed(LanguageParts[StrategyConfig]):

@@ -15,7 +15,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Stream
 from xclrun.strategy.base import Library
-from xclrun.strategy.shared.parts import LAYERS, LanguageParts, layer
+from xclrun.strategy.shared.language_parts import LAYERS, LanguageParts, layer
 
 if TYPE_CHECKING:
     from xclrun.model import Model

@@ -9,7 +9,7 @@ not seen. No settings.
 from __future__ import annotations
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.strategy.shared.parts import HEADS, LanguageParts
+from xclrun.strategy.shared.language_parts import HEADS, LanguageParts
 
 
 class LangSpecTask(LanguageParts[StrategyConfig]):

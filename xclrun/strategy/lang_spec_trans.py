@@ -7,7 +7,7 @@ encoder) and φ of the hop before. A language that was not seen is served by θ_
 from __future__ import annotations
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.strategy.shared.parts import BODY, LanguageParts
+from xclrun.strategy.shared.language_parts import BODY, LanguageParts
 
 
 class LangSpecTrans(LanguageParts[StrategyConfig]):

@@ -24,7 +24,7 @@ from xclrun.core.errors import UsageError
 from xclrun.data.encode import Encoded, Ragged, length_sorted_batches
 from xclrun.data.example import Example
 from xclrun.model.network import Model
-from xclrun.strategy.shared.passes import BATCH, evaluating
+from xclrun.strategy.shared.inference import BATCH, evaluating
 from xclrun.train.precision import autocast
 
 if TYPE_CHECKING:

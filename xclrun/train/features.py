@@ -20,7 +20,7 @@ from xclrun.core.identity import digest
 from xclrun.data.encode import Encoded, Ragged, length_sorted_batches
 from xclrun.model.network import Model
 from xclrun.store.tensors import load_tensors, save_tensors
-from xclrun.strategy.shared.passes import BATCH, evaluating
+from xclrun.strategy.shared.inference import BATCH, evaluating
 from xclrun.train.precision import autocast
 
 FILE = "features.safetensors"

@@ -278,7 +278,7 @@ class HopTraining:
             self.stop.check()
             return
         position.points.append(facts)
-        # The time that a training takes is told without what is looked at beside it.
+        # Evaluation points do not count as training time.
         self.clock += time.monotonic() - began
 
     def _own(self, step: int) -> int:

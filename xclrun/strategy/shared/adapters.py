@@ -26,7 +26,7 @@ from xclrun.core.identity import digest
 from xclrun.core.stream import Hop, Stream
 from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
 from xclrun.strategy.base import Library
-from xclrun.strategy.shared.parts import LanguageParts
+from xclrun.strategy.shared.language_parts import LanguageParts
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,7 +26,7 @@ from xclrun.core.stream import Hop, Stream
 from xclrun.strategy import having, make
 from xclrun.strategy.base import Context, Library, Strategy
 from xclrun.strategy.naive import Naive
-from xclrun.strategy.shared.parts import LanguageParts
+from xclrun.strategy.shared.language_parts import LanguageParts
 
 if TYPE_CHECKING:
     from xclrun.model import Model

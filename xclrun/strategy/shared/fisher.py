@@ -27,7 +27,7 @@ from torchcrf import CRF
 
 from xclrun.data.encode import length_sorted_batches
 from xclrun.model.heads import ClassHead
-from xclrun.strategy.shared.passes import evaluating
+from xclrun.strategy.shared.inference import evaluating
 
 if TYPE_CHECKING:
     from xclrun.data.encode import Encoded

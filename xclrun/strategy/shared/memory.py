@@ -236,7 +236,7 @@ class MemoryStrategy(Expandable[Settings]):
 
 def _features(train: Encoded, context: Context) -> np.ndarray:
     """Return the encoder's [CLS] of all sentences, (n, H) float64."""
-    from xclrun.strategy.shared.passes import outputs
+    from xclrun.strategy.shared.inference import outputs
 
     passes = [(indices, output.cls.double().cpu().numpy()) for indices, output in outputs(context, train)]
     order = np.argsort(np.concatenate([indices for indices, _ in passes]))

@@ -102,8 +102,8 @@ class Count:
     def to_json(self) -> dict[str, Any]:
         """Return the counts for ``--json`` and for the manifest."""
         counts = {"total": self.total, "trained": self.trained, "learnt": self.learnt, "stored_bytes": self.stored}
-        told = {**counts, "trained_by_hop": list(self.by_hop), "languages": self.languages}
-        return {**told, "parts": [{**asdict(part), "trained": list(part.trained)} for part in self.parts]}
+        shape = {"trained_by_hop": list(self.by_hop), "languages": self.languages}
+        return {**counts, **shape, "parts": [{**asdict(part), "trained": list(part.trained)} for part in self.parts]}
 
 
 def sizes(model: nn.Module) -> dict[str, list[int]]:

@@ -1,4 +1,4 @@
-"""Forward passes over training sentences after a hop, without dropout."""
+"""The model in eval mode: forward passes over many sentences, without dropout and gradients."""
 
 from __future__ import annotations
 

@@ -1,0 +1,141 @@
+"""Exported hops: other programs get from them what the run computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from xclrun.core.errors import RunError, UsageError
+from xclrun.run import Run
+from xclrun.store.tensors import load_tensors
+from xclrun.train.export import export
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
+from xclrun.train.stop import StopFlag
+
+Make, Do = Callable[..., Run], Callable[..., Run]
+BRIEF = ("order=[en,de]", "trainer.epochs=1")
+
+
+def ours(run: Run, hop: int, language: str | None = None) -> Any:
+    """Return the model as it is after a hop, with the parts that serve a language."""
+    graph = StageGraph(run, Listener(), StopFlag())
+    graph.weights(hop)
+    if language is not None:
+        graph.strategy.for_language(language, [name for h in run.stream.hops[: hop + 1] for name in h.train])
+    return graph.bench.model.eval()
+
+
+@torch.no_grad()
+def agree(run: Run, folder: Path, model: Any, adapter: bool = False) -> None:
+    """Check that encoder and tokenizer of a folder give what the model gives, sentence by sentence."""
+    encoder: Any = AutoModel.from_pretrained(folder)
+    if adapter:
+        import adapters
+
+        adapters.init(encoder)
+        encoder.set_active_adapters(encoder.load_adapter(str(folder / "adapter"), use_safetensors=True))
+    encoder.eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    bench = StageGraph(run, Listener(), StopFlag()).bench
+    encoded, kept = bench.encodings.splits["de", "test"], bench.encodings.kept
+    for i, example in enumerate(run.dataset.split("de", "test")[:4]):
+        given = tokenizer(list(example.tokens), is_split_into_words=True, return_tensors="pt")
+        batch = encoded.batch([i])
+        ids = batch.input_ids if kept is None else torch.from_numpy(kept)[batch.input_ids]
+        assert torch.equal(given["input_ids"], ids)
+        found = encoder(**given)
+        hidden = model.encoder(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
+        ).last_hidden_state
+        assert (found.last_hidden_state - hidden).abs().max() < 1e-6
+        if model.pooler is not None:
+            assert (found.pooler_output - model.pooler(hidden)).abs().max() < 1e-6
+
+
+def test_the_encoder_is_read_by_transformers_and_computes_the_same(make_run: Make, do: Do, tmp_path: Path) -> None:
+    run = do(make_run(*BRIEF))
+    facts = export(run, 1, None, tmp_path / "one")
+    model = ours(run, 1)
+    agree(run, tmp_path / "one", model)
+    with pytest.raises(AssertionError):
+        agree(run, tmp_path / "one", ours(run, 2))
+    assert facts == json.loads((tmp_path / "one/export.json").read_text())
+    assert (facts["run"], facts["hop"], facts["learnt"], facts["language"]) == (run.id, 1, ["en"], None)
+    assert facts["labels"] == list(run.dataset.labels)
+    assert set(facts["heads"]) == {"intent", "tagger.linear", "tagger.crf"}
+    heads = load_tensors(tmp_path / "one/heads.safetensors")
+    own = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
+    assert heads.keys() == own.keys()
+    assert all(torch.equal(heads[name], own[name]) for name in own)
+    assert not (tmp_path / "one/language.safetensors").exists()
+    # The last hop where none is named; hop 0 was not trained.
+    assert export(run, None, None, tmp_path / "last")["hop"] == 2
+    export(run, 0, None, tmp_path / "zero")
+    agree(run, tmp_path / "zero", ours(run, 0))
+
+
+def test_a_pooler_is_given_back_to_the_encoder_and_a_trimmed_vocabulary_its_pieces(
+    make_run: Make, do: Do, tmp_path: Path
+) -> None:
+    whole = do(make_run(*BRIEF))
+    export(whole, 0, None, tmp_path / "encoder")
+    (tmp_path / "encoder/heads.safetensors").unlink()
+    pretrained = (f"model.path={tmp_path}/encoder", "model.trim_vocabulary=true", "dataset.languages=[en,de]")
+    run = do(make_run(*BRIEF, *pretrained, "dataset.task=sequence_class", outputs="trimmed"))
+    facts = export(run, 2, None, tmp_path / "two")
+    assert set(facts["heads"]) == {"pooler", "classifier"}
+    model = ours(run, 2)
+    agree(run, tmp_path / "two", model)
+    rows = {key: load_tensors(tmp_path / key / "model.safetensors")["embeddings.word_embeddings.weight"]
+            for key in ("encoder", "two")}  # fmt: skip
+    assert rows["two"].shape == rows["encoder"].shape
+    changed = (rows["two"] != rows["encoder"]).any(dim=1)
+    assert 0 < changed.sum() <= model.encoder.config.vocab_size < len(changed)
+
+
+@pytest.mark.parametrize("strategy", ["lang_spec_task", "lang_spec_trans"])
+def test_the_parts_that_serve_a_language(strategy: str, make_run: Make, do: Do, tmp_path: Path) -> None:
+    run = do(make_run(*BRIEF, f"strategy={strategy}", "order=[en,de]"))
+    for language in ("en", "de"):
+        assert export(run, 2, language, tmp_path / language)["language"] == language
+        agree(run, tmp_path / language, ours(run, 2, language))
+    assert export(run, 2, None, tmp_path / "own")["language"] == "de"
+    parts = {name: load_tensors(tmp_path / name / "language.safetensors") for name in ("en", "de", "own")}
+    hop_1 = load_tensors(run.store.path(run.stages[1].train) / "weights.safetensors")
+    assert parts["en"].keys() == {name for name in hop_1 if run.strategy().language_specific(name)}
+    assert all(torch.equal(tensor, hop_1[name]) for name, tensor in parts["en"].items())
+    assert any(not torch.equal(tensor, parts["de"][name]) for name, tensor in parts["en"].items())
+    assert all(torch.equal(tensor, parts["de"][name]) for name, tensor in parts["own"].items())
+
+
+def test_adapters_lie_beside_the_encoder(make_run: Make, do: Do, tmp_path: Path) -> None:
+    run = do(make_run(*BRIEF, "strategy=lang_spec_ada_t"))
+    export(run, 2, "en", tmp_path / "en")
+    agree(run, tmp_path / "en", ours(run, 2, "en"), adapter=True)
+
+
+def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path, xclrun: Callable[..., Any]) -> None:
+    run = do(make_run(*BRIEF))
+    with pytest.raises(UsageError, match=r"--hop 3: .* has hops 0 to 2"):
+        export(run, 3, None, tmp_path / "x")
+    with pytest.raises(UsageError, match="--language dee: did you mean 'de'"):
+        export(run, 2, "dee", tmp_path / "x")
+    with pytest.raises(UsageError, match="all languages have the same parts; leave it out"):
+        export(run, 2, "de", tmp_path / "x")
+    given = ("export", run.id[:-3], str(tmp_path / "done"), "--outputs", str(run.outputs), "--hop", "1")
+    code, said = xclrun(*given)
+    assert (code, said) == (0, f"hop 1 of {run.id}: {tmp_path / 'done'}\n")
+    code, said = xclrun(*given)
+    assert code == 2
+    assert f"{tmp_path / 'done'}: is there already" in said
+    run.store.path(run.stages[1].train).rename(tmp_path / "gone")
+    with pytest.raises(RunError, match=r"the store has no weights of hop 1 \(en\) any more"):
+        export(run, 1, None, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
