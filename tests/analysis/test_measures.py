@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.conftest import blank_figures
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.measures import EXAMPLE, MEASURES, Measure, headlines, leaves_out, measure, register
 from xclrun.analysis.record import STREAMS
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import replicates
+from xclrun.report import write_report
+from xclrun.tracking.mirror import _metrics as metrics_of
+from xclrun.tracking.mirror import _view as view
 
 from .build import M, R, alone, record
 
 
 @pytest.fixture
 def best() -> Iterator[Measure]:
-    """A measure that is added while the program runs: the best final score."""
+    """A measure that is added while the program runs: the best final score, of which less is called better here."""
     one = replace(
-        MEASURES["FP_min"], name="FP_max", formula=lambda s: s.final.max(axis=-1), example=0.85, headline=True
-    )
+        MEASURES["FP_min"], name="FP_max", formula=lambda s: s.final.max(axis=-1), example=0.85, headline=True,
+        definition="best final score", by_language=lambda s: s.final, higher_is_better=False,
+    )  # fmt: skip
     yield register(one)
     del MEASURES[one.name]
 
@@ -62,13 +68,23 @@ def test_every_measure_is_in_the_summary() -> None:
         assert (np.isnan(value) and one.example is None) or value == pytest.approx(one.example), name
 
 
-def test_a_measure_that_is_added_is_summarised_and_tested(best: Measure) -> None:
+def test_a_measure_that_is_added_is_in_the_summary_tests_tables_page_and_mlflow(best: Measure, tmp_path: Path) -> None:
     records = [record(s, order, 1, R) for s in ("naive", "er") for order in ("en-de-th", "b")]
-    frame = summarise(records)
-    assert set(frame.loc[(frame["measure"] == best.name) & (frame["language"] == ""), "value"]) == {0.85}
-    assert set(frame.loc[frame["measure"] == best.name, "language"]) == {""}
+    with blank_figures():
+        made = write_report(records, tmp_path, "added")
     (comparison,) = comparisons(records)
     assert replicates(comparison, References(records), "intent_accuracy")[best.name].values.tolist() == [[0.85]] * 2
+    rows = [line.split(",") for line in made.summary_csv.read_text().splitlines()]
+    assert {row[7] for row in rows if row[5:7] == ["FP_max", ""]} == {"0.85"}
+    assert {row[6] for row in rows if row[5] == "FP_max"} == {"", "en", "de", "th"}
+    means = (tmp_path / "tables" / "mini_tiny_intent_mean_over_orders_and_seeds.csv").read_text().splitlines()
+    assert means[0].endswith(",FP ↑,FP_max ↓")
+    assert all(line.split(",")[-1].startswith("85.00") for line in means[1:])
+    assert (tmp_path / "tables" / "mini_tiny_intent_fp_max_by_language.csv").is_file()
+    assert "FP_max ↓" in made.render()
+    assert "best final score" in made.index.read_text()
+    assert "metrics.`intent.FP_max`" in view(["intent_accuracy"])
+    assert metrics_of(records[0], References(records))["intent.FP_max"] == 85
 
 
 def test_names_are_unique_and_streams_known(best: Measure) -> None:

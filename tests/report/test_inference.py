@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 from xclrun.analysis.aggregate import comparisons, summarise
-from xclrun.analysis.bootstrap import Interval
+from xclrun.analysis.bootstrap import INTERVALS, Interval
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Estimate
 from xclrun.report.heatmaps import heatmaps
-from xclrun.report.inference import KINDS, Inference, p_text
+from xclrun.report.inference import Inference, p_text
 from xclrun.report.latex import latex
 from xclrun.report.page import table_html
 from xclrun.report.part import Part, make_block
@@ -215,7 +215,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
 
 
 def test_the_default_interval_says_that_the_value_may_lie_outside_it() -> None:
-    assert "it can leave the value itself out" in KINDS["basic"]
+    assert "it can leave the value itself out" in INTERVALS["basic"]
 
 
 def test_p_values_as_text() -> None:

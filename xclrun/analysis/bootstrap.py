@@ -21,6 +21,17 @@ from xclrun.core.identity import derive
 RESAMPLES = 600
 SENTENCES = 600
 
+# Kinds of interval → what tables say of them.
+INTERVALS = {
+    "basic": "95 % basic interval: the percentile interval mirrored at the value, around the value less its bias, "
+    "so that it can leave the value itself out (F holds a maximum, and so is measured too high: of all kinds this one "
+    "holds the truth most often)",
+    "centred": "95 % interval, centred: the percentile interval shifted by −bias, so that it lies around the value",
+    "percentile": "95 % percentile interval (of F, which holds a maximum, it can miss the value)",
+    "bca": "95 % BCa interval",
+    "paper": "bootstrap mean ± t·s/√B: the standard error of the bootstrap mean, no interval for the score",
+}
+
 # Cells that are resampled at once: bounds the memory, changes no number.
 CHUNK = 1024
 

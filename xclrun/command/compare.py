@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from xclrun.analysis.measures import Measured
     from xclrun.analysis.record import RunRecord
 
-MEASURES = ("F", "T", "T0", "FP")
 # Where files lie changes no result.
 NOT_SETTINGS = ("paths.", "strategy_label")
 
@@ -43,7 +42,7 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     Raises:
         RunError: one has not begun, or its files cannot be read.
     """
-    from xclrun.analysis.measures import measure
+    from xclrun.analysis.measures import headlines, measure
     from xclrun.analysis.reference import References
     from xclrun.store.records import read_records, record
 
@@ -60,6 +59,7 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
         values = {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
         records.append(own)
         measured.append({metric: _numbers(found) for metric, found in values.items()})
+    names = [one.name for one in headlines()]
     settings = [{k: v for k, v in flat(own.config) if not k.startswith(NOT_SETTINGS)} for own in records]
     changed = {key: [s.get(key) for s in settings] for key in sorted(settings[0] | settings[1])}
     both = [metric for metric in records[0].scores if metric in records[1].scores]
@@ -67,15 +67,14 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     return {
         "runs": [own.run_id for own in records],
         "settings": {key: values for key, values in changed.items() if values[0] != values[1]},
-        "measures": {m: {name: [of[m].get(name) for of in measured] for name in MEASURES} for m in both},
+        "measures": {m: {name: [of[m].get(name) for of in measured] for name in names} for m in both},
         "final": {m: {k: [_final(own, m, k) for own in records] for k in languages} for m in both},
         "tests": tests((one, other), records, both),
     }
 
 
 def _numbers(found: Measured) -> dict[str, float]:
-    values = {name: found.get((name, "")) for name in MEASURES}
-    return {name: value for name, value in values.items() if isinstance(value, float)}
+    return {name: value for (name, language), value in found.items() if not language and isinstance(value, float)}
 
 
 def _final_hop(own: RunRecord, language: str) -> int:

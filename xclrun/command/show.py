@@ -87,6 +87,7 @@ def _is_number(value: object) -> bool:
 
 def render(facts: dict[str, Any]) -> str:
     """Return the facts of a run for a person; scores in percent."""
+    from xclrun.analysis.measures import MEASURES
     from xclrun.core.secret import redact
     from xclrun.core.terminal import duration, table
 
@@ -111,7 +112,7 @@ def render(facts: dict[str, Any]) -> str:
         for hop, row in zip(facts["hops"], matrix, strict=False):
             how = "shared" if hop["shared"] else "trained" if hop["hop"] else "before"
             rows.append((str(hop["hop"]), hop["name"], how, *("" if v is None else f"{100 * v:.2f}" for v in row)))
-        values = "  ".join(f"{name} {100 * value:.2f}" for name, value in facts["measures"][metric].items())
+        values = "  ".join(f"{name} {MEASURES[name].shown(value)}" for name, value in facts["measures"][metric].items())
         shown += ["", f"{metric} in %, on each language after each hop", ""]
         shown += [table(("hop", "language", "", *facts["languages"]), rows, left=3), *([values] if values else [])]
     return "\n".join(shown)

@@ -36,15 +36,6 @@ if TYPE_CHECKING:
 
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 
-KINDS = {
-    "basic": "95 % basic interval: the percentile interval mirrored at the value, around the value less its bias, "
-    "so that it can leave the value itself out (F holds a maximum, and so is measured too high: of all kinds this one "
-    "holds the truth most often)",
-    "centred": "95 % interval, centred: the percentile interval shifted by −bias, so that it lies around the value",
-    "percentile": "95 % percentile interval (of F, which holds a maximum, it can miss the value)",
-    "bca": "95 % BCa interval",
-    "paper": "bootstrap mean ± t·s/√B: the standard error of the bootstrap mean, no interval for the score",
-}
 PAIRS_TOLD = (
     "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
     "between replicates, with 95 % interval",

@@ -14,7 +14,7 @@ from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.analysis.measures import MEASURES, headlines, leaves_out
 from xclrun.analysis.reference import is_reference
 from xclrun.core.task import BY_NAME, Scored, short_name
-from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best, percent
+from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,7 +188,8 @@ class Summary:
             return Cell("–")
         if row.status.startswith("n/a"):
             return Cell(f"n/a {notes.mark(row.status.removeprefix('n/a: '))}")
-        text = percent(row.value) + (f" ± {percent(row.std)}" if row.std == row.std else "")
+        shown = MEASURES[measure].shown
+        text = shown(row.value) + (f" ± {shown(row.std)}" if row.std == row.std else "")
         return Cell(text, float(row.value), self.behind(strategy, order, metric, measure, language))
 
     def _runs(self, strategy: str, order: str) -> Cell:

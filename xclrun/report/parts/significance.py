@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from xclrun.analysis.bootstrap import RESAMPLES, SENTENCES
+from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES
 from xclrun.analysis.measures import headlines
-from xclrun.report.inference import KINDS, Inference, subject
+from xclrun.report.inference import Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -67,7 +67,8 @@ def bootstrap_table(inference: Inference) -> Table | None:
     n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
     notes = (
         *reasons.lines(),
-        f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value; {KINDS[inference.kind]}",
+        f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value; "
+        f"{INTERVALS[inference.kind]}",
         "the same draws for all strategies; these intervals are about the choice of test sentences; ± of other "
         "tables is about orders and seeds",
     )

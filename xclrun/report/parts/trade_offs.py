@@ -13,6 +13,7 @@ import numpy as np
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared, mean_over_orders
+from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.reference import References
 from xclrun.analysis.settings import config_settings, content_settings
 from xclrun.report.part import Item, Plot, part
@@ -84,7 +85,7 @@ def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
             tip(point, f"{label}: −F {x:.2f}, {name} {y:.2f}")
         axes.set_xlabel("−F: negative forgetting (points)", fontsize=8)
         axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)
-        axes.set_title({"FP": "final performance", "T": "transfer", "T0": "zero-shot transfer"}[name], fontsize=9)
+        axes.set_title(MEASURES[name].title, fontsize=9)
         plain(axes)
     legend(figure, labels, comparison.strategies)
     titled(figure, f"{summary.names}: {METRIC_NAMES[metric]}, against negative forgetting (right and up is better)")
