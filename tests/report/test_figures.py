@@ -40,13 +40,14 @@ def texts(figure: Figure) -> list[str]:
 def is_cut_off(figure: Figure) -> bool:
     """Say whether anything drawn reaches over the edge of the figure (by more than a hundredth of an inch)."""
     renderer = FigureCanvasAgg(figure).get_renderer()
-    figure.draw(renderer)
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)  # what drawing would begin with
     drawn, (width, height) = figure.get_tightbbox(renderer), figure.get_size_inches()
     return min(drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1) < -0.01
 
 
 def legend_hides_something(figure: Figure) -> bool:
-    """Say so of a figure that was drawn."""
+    """Say so of a figure that `is_cut_off` has laid out."""
     renderer = FigureCanvasAgg(figure).get_renderer()
     legend = figure.legends[0].get_window_extent(renderer)
     titles = [figure._suptitle, figure._supxlabel]  # type: ignore[attr-defined]
@@ -64,7 +65,7 @@ def wide_study() -> list[RunRecord]:
 
 
 def names_of_rows_overlap(figure: Figure) -> bool:
-    """Say so of a figure that was drawn."""
+    """Say so of a figure that `is_cut_off` has laid out."""
     renderer = FigureCanvasAgg(figure).get_renderer()
     boxes = [axes.yaxis.label.get_window_extent(renderer) for axes in figure.axes if axes.get_ylabel()]
     return any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
@@ -134,7 +135,7 @@ def test_unmeasured_cells_are_dashes() -> None:
     assert texts(heatmap(RunRecord.from_json(data), "intent_accuracy")).count("–") == 2
 
 
-def test_a_task_without_scores_is_refused() -> None:
+def test_a_metric_without_scores_is_refused() -> None:
     with pytest.raises(ValueError, match="has no scores for slot_f1; it has intent_accuracy"):
         heatmap(run("naive", "h2l", 1, LANGUAGES, metrics=("intent_accuracy",)), "slot_f1")
 

@@ -194,10 +194,9 @@ def _remove_earlier(report: Report) -> None:
     """Remove the figures of an earlier report of this name: those that its page shows and this one has not."""
     if not report.index.is_file():
         return
-    earlier = re.findall(r'href="figures/([^"/]+)"', report.index.read_text(encoding="utf-8"))
-    for path in {report.directory / "figures" / Path(unquote(name)).name for name in earlier}.difference(
-        report.figures
-    ):
+    names = re.findall(r'href="figures/([^"/]+)"', report.index.read_text(encoding="utf-8"))
+    earlier = {report.directory / "figures" / Path(unquote(name)).name for name in names}
+    for path in earlier.difference(report.figures):
         if path.suffix[1:] in FORMATS:
             path.unlink(missing_ok=True)
 
