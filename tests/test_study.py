@@ -131,6 +131,16 @@ def test_a_label_that_training_never_had_is_none(
     assert None not in (first["predicted"], *first["gold_tags"][1:], *first["predicted_tags"])
 
 
+def test_figures_are_those_of_the_report(study: Study) -> None:
+    names = study.figures()
+    assert {"matrices_jsonl_tiny_en-de-es_intent", "confusions_jsonl_tiny"} <= set(names)
+    figure = study.figure("matrices_jsonl_tiny_en-de-es_int")
+    assert [axes.get_title().split()[0] for axes in figure.axes[:3]] == ["naive", "er", "lang_spec_ft"]
+    for wrong, said in (("matrices", "is not one: matrices_jsonl"), ("matrix", "no figure is called 'matrix'")):
+        with pytest.raises(UsageError, match=said):
+            study.figure(wrong)
+
+
 def test_a_study_says_what_it_holds(study: Study, outputs: Path) -> None:
     assert repr(study).splitlines() == [
         f"Study of {outputs}: 5 runs, 5 finished",

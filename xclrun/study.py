@@ -13,6 +13,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,14 @@ from xclrun.analysis.reference import References
 from xclrun.analysis.settings import filtered, strategy_labels
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.task import BY_SHORT
-from xclrun.store.records import UNREADABLE, read_records, sweeps
+from xclrun.store.records import UNREADABLE, read_predictions, read_records, sweeps
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from xclrun.report.part import Plot
 
 
 class Study:
@@ -217,6 +221,43 @@ class Study:
             frame[column] = [labels.of(number) for number in frame[column]]
             frame[f"{column}_tags"] = [tags.of_all(numbers) for numbers in frame[f"{column}_tags"]]
         return _with_text(frame, directory) if text else frame
+
+    def figures(self) -> list[str]:
+        """Return the names of the figures that a report of these runs may have: what `figure` takes."""
+        return list(self._plots)
+
+    def figure(self, name: str) -> Figure:
+        """Draw a figure of the report.
+
+        Args:
+            name: as `figures` lists it, or a beginning that no other one has; a report saves it under this name.
+
+        Raises:
+            UsageError: there is no such figure, or it has nothing to show.
+        """
+        from matplotlib import rc_context
+
+        # As a report draws them: names are text, in which a "$" begins no formula.
+        with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
+            figure = self._plots[_one("figure", name, self._plots)].draw()
+        if figure is None:
+            raise UsageError(f"figure '{name}': there is nothing to show")
+        return figure
+
+    @cached_property
+    def _plots(self) -> dict[str, Plot]:
+        import xclrun.report.parts  # noqa: F401  What a section is made of.
+        from xclrun.analysis.aggregate import comparisons
+        from xclrun.report.fewshot import few_shot_sections
+        from xclrun.report.section import Options, Section
+        from xclrun.report.strategies import ReportData, StrategySection
+
+        others = [record for record in self.records if not is_few_shot(record)]
+        finished = [record for record in others if record.status == "finished"]
+        data = ReportData(others, predictions=lambda: read_predictions(self.outputs, finished, _warn))
+        sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(others)]
+        sections += few_shot_sections(self.records, None, Options())
+        return {plot.name: plot for section in sections for block in section.blocks for plot in block.plots}
 
     def _record(self, run: str) -> RunRecord:
         by_id = {record.run_id: record for record in self.records}
