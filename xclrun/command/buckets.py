@@ -137,7 +137,7 @@ def _make(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps({"folder": str(given.to / task), "written": new, "unchanged": len(buckets) - new}, indent=1))
         return 0
-    print(_sizes(task, buckets, None).text(110))
+    print(_sizes(task, buckets, None).text(80))
     print(f"{given.to / task}: {new} written, {len(buckets) - new} were there already")
     print(f"to use them: dataset.buckets.sampler=files dataset.buckets.root={given.to}")
     return 0
@@ -156,7 +156,7 @@ def _check(given: argparse.Namespace, groups: Sequence[Group]) -> int:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return int(number > 0)
     for task, buckets, _ in groups:
-        print(_sizes(task, buckets, found[task]).text(110))
+        print(_sizes(task, buckets, found[task]).text(80))
     for task, broken in found.items():
         print("\n".join(f"{task}/{v.line()}" for v in broken), end="\n" * bool(broken))
     total = sum(len(buckets) for _, buckets, _ in groups)
@@ -193,7 +193,7 @@ def _show(given: argparse.Namespace, groups: Sequence[Group]) -> int:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return 0
     for (task, buckets, _), table in zip(groups, (_contents(t, b) for t, b, _ in groups), strict=True):
-        print(table.text(110))
+        print(table.text(80))
         for b in buckets if given.sentences else ():
             print(f"{task}/{b.name}")
             for e in b.examples:

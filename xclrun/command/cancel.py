@@ -16,6 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     given = options.parse_args(arguments)
 
     from xclrun.core.errors import RunError
+    from xclrun.core.terminal import many
     from xclrun.launch.cluster.files import submissions
     from xclrun.launch.cluster.slurm import cancel, states
 
@@ -28,5 +29,5 @@ def main(arguments: Sequence[str]) -> int:
         raise RunError("Slurm does not answer; nothing is cancelled")
     live = [job for job in jobs if told[job].live]
     cancel(live)
-    print(f"{len(live)} job{'' if len(live) == 1 else 's'} of {', '.join(names)} cancelled")
+    print(f"{many(len(live), 'job')} of {', '.join(names)} cancelled")
     return tell.code

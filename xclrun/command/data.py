@@ -67,7 +67,7 @@ def _print(given: argparse.Namespace) -> None:
     print(
         f"{dataset.name}: {len(dataset.languages)} languages, {len(dataset.labels)} labels, {len(dataset.tags)} tags\n"
     )
-    print("\n".join(table.text(110) for table in _tables(facts, config.model.max_length)))
+    print("\n".join(table.text(80) for table in _tables(facts, config.model.max_length)))
     for note in told([dataset]):
         print(f"note: {note}")
 
@@ -77,7 +77,7 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
 
     sizes = Table(
         "Sizes and labels",
-        ("language", "split", "sentences", "words", "labels", "tags", "rarest", "unseen", "not in own train"),
+        ("language", "split", "sentences", "words", "labels", "tags", "rarest", "unseen", "not own"),
         tuple(
             (r["language"], r["split"], f"{r['sentences']:,}", f"{r['words']:,}", f"{r['labels']} of {facts['labels']}",
              f"{r['tags']} of {facts['tags']}", str(r["rarest"]), str(r["unseen"]), str(r["not_in_own_train"]))
@@ -85,7 +85,7 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
         ),
         ("rarest: sentences of the rarest label that occurs",
          "unseen: sentences with a label or tag that no training split has: always scored as wrong",
-         "not in own train: sentences with one that only other languages' training splits have"),
+         "not own: sentences with one that only other languages' training splits have"),
         left=2,
     )  # fmt: skip
     shared = Table(

@@ -15,6 +15,7 @@ from xclrun.compose.jobs import Composed
 from xclrun.config.schema import Config
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.task import Task, task_of
+from xclrun.core.terminal import many, size, table
 from xclrun.strategy.shared.parameters import Count
 
 # What is counted with and may be given instead of data: key → the least that it can be.
@@ -43,10 +44,10 @@ class Sizes:
     kept: int | None = None
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The numbers of labels and tags, for a person."""
-        told = [] if self.task.label is None else [_many(self.labels, self.task.label.noun, self.task.label.nouns)]
-        return ", ".join([*told, _many(self.tags, "tag")] if self.task.tag is not None else told)
+        told = [] if self.task.label is None else [many(self.labels, self.task.label.noun, self.task.label.nouns)]
+        return ", ".join([*told, many(self.tags, "tag")] if self.task.tag is not None else told)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -118,20 +119,15 @@ class Counted:
     def render(self) -> str:
         """Return the count as a table for a person."""
         sizes, count = self.sizes, self.count
-        title = f"{self.config.model.name} · {self.strategy} · {_many(count.languages, 'language')}"
+        title = f"{self.config.model.name} · {self.strategy} · {many(count.languages, 'language')}"
         header = ("part", "parameters", "copies", "in all", "trained")
         rows = [
             (p.name, f"{p.parameters:,}", str(p.copies), f"{p.parameters * p.copies:,}", _hops(p.trained, count.hops))
             for p in count.parts
         ]
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in [header, *rows]
-        ]
-        lines.insert(1, "─" * len(lines[0]))
+        lines = [table(header, rows)]
         facts = {
-            "total": f"{count.total:,} ({_size(count.stored)} in fp32)",
+            "total": f"{count.total:,} ({size(count.stored)} in fp32)",
             "trained at each hop": _by_hop(count.by_hop),
             "trained in some hop": f"{count.learnt:,}",
         }
@@ -140,7 +136,7 @@ class Counted:
         elif self.config.model.trim_vocabulary:
             facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
         told = [f"{name:<20} {value}" for name, value in facts.items()]
-        return "\n".join([f"{title} · {sizes.told}", *lines, *told])
+        return "\n".join([f"{title} · {sizes.text}", *lines, *told])
 
 
 def _by_hop(trained: Sequence[int]) -> str:
@@ -156,14 +152,6 @@ def _hops(hops: Sequence[int], of: int) -> str:
     if len(hops) in (0, of):
         return "yes" if hops else "no"
     return f"{'hop' if len(hops) == 1 else 'hops'} {', '.join(map(str, hops))}"
-
-
-def _size(n: int) -> str:
-    return f"{n / 1e6:,.1f} MB" if n < 1e9 else f"{n / 1e9:,.2f} GB"
-
-
-def _many(n: int, word: str, words: str | None = None) -> str:
-    return f"{n} {word if n == 1 else words or word + 's'}"
 
 
 def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
@@ -231,7 +219,7 @@ def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
     if "task.languages" in given:
         number = given["task.languages"]
         if listed is not None and len(listed) != number:
-            raise UsageError(f"task.languages={number}: the order has {_many(len(listed), 'language')}")
+            raise UsageError(f"task.languages={number}: the order has {many(len(listed), 'language')}")
         listed = listed or [f"language {i}" for i in range(1, number + 1)]
     task = task_of(config.dataset.task, config.dataset.tags_are.value)
     # What the task has → the key that gives its number.

@@ -19,17 +19,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the instants (default: %(default)s)")
     given = parser.parse_args(list(arguments))
 
+    from xclrun.core.terminal import table
     from xclrun.launch import selftest as test
     from xclrun.strategy import STRATEGIES
 
     for name in given.strategies:
         choose("strategy", name.partition("+")[0], STRATEGIES, "xclrun")
     outcomes = test.selftest(given.strategies or list(STRATEGIES), given.kills, given.seed)
-    width = max(14, *(len(o.strategy) for o in outcomes))
-    print(f"{'strategy':<{width}} {'kills':>6} {'seconds':>8}  predictions")
-    for o in outcomes:
-        print(
-            f"{o.strategy:<{width}} {o.kills:>6} {o.seconds:>8.1f}  "
-            + ("identical" if o.equal else f"DIFFER: {', '.join(o.differing)}")
-        )
+    rows = [
+        (o.strategy, str(o.kills), f"{o.seconds:.1f}", "identical" if o.equal else f"DIFFER: {', '.join(o.differing)}")
+        for o in outcomes
+    ]
+    print(table(("strategy", "kills", "seconds", "predictions"), rows, wrapped=True))
     return int(not all(o.equal for o in outcomes))

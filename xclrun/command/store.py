@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xclrun.command.common import existing, parser
+from xclrun.core.terminal import size, table
 from xclrun.store.stages import StageStore
 
 
@@ -36,34 +37,33 @@ def main(arguments: Sequence[str]) -> int:
     return _collect(store, outputs, given.weights, given.dry_run)
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
-
-
 def _list(store: StageStore, outputs: Path) -> int:
     from xclrun.store.prune import entries
 
     totals: dict[str, list[int]] = defaultdict(list)
+    rows = []
     for entry in entries(store, outputs):
         totals[entry.kind].append(entry.bytes)
-        used = f"{entry.finished} finished, {entry.unfinished} unfinished"
-        print(f"{entry.path.name[:16]}  {entry.kind:<10}  {entry.hop:<12}  {_megabytes(entry.bytes):>10}  runs: {used}")
+        users = (str(entry.finished), str(entry.unfinished))
+        rows.append((entry.path.name[:16], entry.kind, entry.hop, size(entry.bytes), *users))
+    if rows:
+        print(table(("key", "kind", "hop", "size", "finished runs", "others"), rows, left=3))
     for kind, sizes in sorted(totals.items()):
-        print(f"{len(sizes)} {kind}: {_megabytes(sum(sizes))}")
+        print(f"{len(sizes)} {kind}: {size(sum(sizes))}")
     return 0
 
 
 def _collect(store: StageStore, outputs: Path, weights: bool, dry: bool) -> int:
     from xclrun.store.prune import removable, remove
 
-    gone = size = 0
+    gone = freed = 0
     for entry in list(removable(store, outputs, weights)):
         if dry or remove(store, entry):
             gone += 1
-            size += entry.bytes
+            freed += entry.bytes
             did = "would remove" if dry else "removed"
-            print(f"{did} {entry.kind} {entry.path.name[:16]} {entry.hop} {_megabytes(entry.bytes)}")
-    print(f"{gone} {'to remove' if dry else 'removed'}: {_megabytes(size)}")
+            print(f"{did} {entry.kind} {entry.path.name[:16]} {entry.hop} {size(entry.bytes)}")
+    print(f"{gone} {'to remove' if dry else 'removed'}: {size(freed)}")
     return 0
 
 
