@@ -1,4 +1,4 @@
-"""`xclrun plan`: what is needed after sharing, what it will take, and that thousands of runs are planned in seconds."""
+"""`xclrun plan`: what is needed after sharing, what it will take (against sums done by hand), for thousands of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from xclrun.launch.forecast import Costs, forecast
+from xclrun.cli import main
+from xclrun.launch.forecast import Costs, budget, forecast, makespan
 from xclrun.launch.sweep import Sweep, announce
 from xclrun.run import Run
 
@@ -23,6 +24,9 @@ def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
     assert line.seconds is None
     assert line.bytes is None
     assert found.render().splitlines()[-1].split()[-2:] == ["unknown", "unknown"]
+    cost = budget([make_run()], 4)
+    assert (cost.runs, cost.trainings, cost.seconds, cost.wall, cost.bytes) == (1, 3, None, None, None)
+    assert "do one run of this model first" in cost.render()
 
 
 def test_known_from_earlier_stages(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
@@ -41,22 +45,22 @@ def test_known_from_earlier_stages(make_run: Callable[..., Run], do: Callable[..
     assert line.bytes == 3 * weights
 
 
-def test_another_encoder_is_unknown(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    do(make_run())
+def test_what_an_estimate_is_made_from(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    done = do(make_run())
     assert forecast([make_run("model.hidden_layers=2")]).lines[0].seconds is None
     # What does not change the time of a sentence does not matter.
     assert forecast([make_run("trainer.lr=1e-4", "trainer.epochs=4")]).lines[0].seconds is not None
-
-
-def test_strategy_with_a_rate_of_its_own(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    do(make_run())
+    # A strategy that was never trained is taken to be as quick as others; once it was, it has a rate of its own.
     er = make_run("strategy=er", "seed=2")
-    by_likeness = forecast([er]).lines[0].seconds
-    assert by_likeness is not None
-    done = do(make_run("strategy=er", "seed=3"))
     costs = Costs(done.store)
+    assert {strategy for _, strategy in costs.rates} == {"naive"}
+    assert forecast([er]).lines[0].seconds == costs.of_run(er) is not None
+    do(make_run("strategy=er", "seed=3"))
+    costs = Costs(done.store)
+    [(model, _), _] = costs.rates
     assert {strategy for _, strategy in costs.rates} == {"naive", "er"}
-    assert forecast([er]).lines[0].seconds is not None
+    costs.rates[model, "er"] = [7.0]
+    assert costs.seconds((er, 2)) == pytest.approx(7.0 * 2 * 18)
 
 
 def test_sharing_is_counted_once(make_run: Callable[..., Run]) -> None:
@@ -142,3 +146,45 @@ def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[.
     assert "as the dataset has them: de,en,es;" in note
     assert "has them: es,en,de;" in make_run("order=l2h", "dataset.max_train=13").notes[0]
     assert make_run("order=h2l").notes == make_run("order=[en,de,es]", "dataset.max_train=13").notes == ()
+
+
+# The budget.
+
+
+def test_makespan() -> None:
+    """Two machines: 3 on the first; 1, then 1, then 2 on the second."""
+    assert makespan([3, 1, 1, 2], 2) == 4
+    assert makespan([3, 1, 1, 2], 1) == 7
+    assert makespan([3, 1, 1, 2], 9) == 3
+    assert makespan([], 2) == 0
+
+
+def test_the_budget_by_hand(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    done = do(make_run("seed=9"))
+    trainings = [stage["training"] for stage in done.directory.read_manifest()["stages"][1:]]
+    rate = sorted(t["seconds"] / t["examples"] for t in trainings)[1]
+    en, de, es = (2 * rate * size for size in (22, 18, 13))
+    # naive and er share English; their other hops are their own.
+    runs = [make_run(), make_run("strategy=er"), done]
+    found = budget(runs, 2)
+    assert (found.runs, found.trainings) == (2, 5)
+    assert found.seconds == pytest.approx(en + 2 * (de + es))
+    assert found.wall == pytest.approx(en + de + es)
+    assert budget(runs, 1).wall == pytest.approx(found.seconds)
+    weights = (done.store.path(done.stages[1].train) / "weights.safetensors").stat().st_size
+    assert found.bytes == 5 * weights
+    assert budget([done], 2).to_json() == {
+        "runs": 0, "trainings": 0, "width": 2, "seconds": 0.0, "wall": 0.0, "bytes": 0,
+    }  # fmt: skip
+
+
+def test_the_budget_as_a_command(
+    tmp_path: object, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    given = ["plan", "--budget", "--json", "strategy=naive,er", "--outputs", str(tmp_path)]
+    assert main([*given, "--width", "3"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["runs"], told["trainings"], told["width"], told["wall"]) == (2, 11, 3, None)
+    assert main([*given, "--width", "0"]) == 2
+    assert capsys.readouterr().err == "xclrun: --width 0: must be a number of jobs of at least 1\n"

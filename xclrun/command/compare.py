@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import chosen_run, parser
-from xclrun.core.errors import RunError
+from xclrun.command.show import read_run
 from xclrun.core.identity import flat
 from xclrun.store.rundir import RunDirectory
 
@@ -42,23 +42,11 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     Raises:
         RunError: one has not begun, or its files cannot be read.
     """
-    from xclrun.analysis.measures import headlines, measure
-    from xclrun.analysis.reference import References
-    from xclrun.store.records import read_records, record
+    from xclrun.analysis.measures import headlines
 
-    records: list[RunRecord] = []
-    measured: list[dict[str, dict[str, float]]] = []
-    for directory in (one, other):
-        if not directory.manifest.is_file():
-            raise RunError(f"{directory.run_id} has not begun; `xclrun rerun {directory.run_id}` does it")
-        try:
-            own = record(directory)
-        except ValueError as error:
-            raise RunError(str(error)) from error
-        references = References(read_records(directory.path.parents[1]))
-        values = {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
-        records.append(own)
-        measured.append({metric: _numbers(found) for metric, found in values.items()})
+    found = [read_run(directory) for directory in (one, other)]
+    records = [own for own, _ in found]
+    measured = [{metric: _numbers(values) for metric, values in measures.items()} for _, measures in found]
     names = [one.name for one in headlines()]
     settings = [{k: v for k, v in flat(own.config) if not k.startswith(NOT_SETTINGS)} for own in records]
     changed = {key: [s.get(key) for s in settings] for key in sorted(settings[0] | settings[1])}

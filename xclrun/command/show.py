@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import chosen_run, parser
 from xclrun.core.errors import RunError
 from xclrun.store.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from xclrun.analysis.measures import Measured
+    from xclrun.analysis.record import RunRecord
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,28 +27,39 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def describe(directory: RunDirectory) -> dict[str, Any]:
-    """Return the facts of a run; its scores are in [0, 1], None where they were not measured.
+def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, Measured]]:
+    """Return the record of a run, and metric → its measures.
 
     Raises:
         RunError: it has not begun, or its files cannot be read.
     """
     from xclrun.analysis.measures import measure
     from xclrun.analysis.reference import References
-    from xclrun.launch.cluster.files import jobs_of_runs
-    from xclrun.launch.status import run_status
-    from xclrun.store.records import read_records, record, sweeps
+    from xclrun.store.records import read_records, record
 
-    outputs, run_id = directory.path.parents[1], directory.run_id
     if not directory.manifest.is_file():
-        raise RunError(f"{run_id} has not begun; `xclrun rerun {run_id}` does it")
+        raise RunError(f"{directory.run_id} has not begun; `xclrun rerun {directory.run_id}` does it")
     try:
-        own, manifest = record(directory), directory.read_manifest()
+        own = record(directory)
     except ValueError as error:
         raise RunError(str(error)) from error
-    status = run_status(directory)
-    references = References(read_records(outputs))
-    measured = {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
+    references = References(read_records(directory.path.parents[1]))
+    return own, {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
+
+
+def describe(directory: RunDirectory) -> dict[str, Any]:
+    """Return the facts of a run; its scores are in [0, 1], None where they were not measured.
+
+    Raises:
+        RunError: it has not begun, or its files cannot be read.
+    """
+    from xclrun.launch.cluster.files import jobs_of_runs
+    from xclrun.launch.status import run_status
+    from xclrun.store.records import sweeps
+
+    outputs, run_id = directory.path.parents[1], directory.run_id
+    own, measured = read_run(directory)
+    status, manifest = run_status(directory), directory.read_manifest()
     job = jobs_of_runs(outputs).get(run_id)
     return {
         "run_id": run_id,
