@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import math
 import os
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -23,9 +25,11 @@ from xclrun.cli import main
 from xclrun.command.plan import plan_runs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.task import BY_NAME
+from xclrun.report.workers import PlotWorkers
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
-from xclrun.tracking.mirror import FORMAT, VIEW, Mirror, _allowed, saved_views
+from xclrun.tracking.mirror import Mirror, saved_views
+from xclrun.tracking.payload import FORMAT, VIEW, allowed
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -164,11 +168,11 @@ def test_a_language_of_any_name_is_a_key_that_mlflow_takes() -> None:
     from mlflow.utils.validation import _validate_metric_name
 
     keys = ["intent.score.zh-Hant", "intent.score.zh(TW)", "intent.score.zh[TW]", "intent.score.<b>\u202e%"]
-    allowed = [_allowed(key) for key in keys]
-    for key in allowed:
+    taken = [allowed(key) for key in keys]
+    for key in taken:
         _validate_metric_name(key)
-    assert allowed[0] == keys[0]
-    assert len(set(allowed)) == len(keys), "two languages stay two"
+    assert taken[0] == keys[0]
+    assert len(set(taken)) == len(keys), "two languages stay two"
 
 
 def test_tags(study: Study) -> None:
@@ -293,8 +297,11 @@ def test_artifacts(study: Study) -> None:
     assert json.loads((study.after[study.parent]["place"] / "sweep.json").read_text())["name"] == study.parent
 
 
-def test_records_come_back_as_they_were_sent(study: Study) -> None:
-    found = {record.run_id: record.to_json() for record in study.mirror.records()}
+def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: Study, outputs: Path) -> None:
+    mirror = Mirror(outputs, TrackingConfig())
+    assert mirror.records_elsewhere() == []
+    shutil.rmtree(outputs / "runs")
+    found = {record.run_id: record.to_json() for record in mirror.records_elsewhere()}
     assert found == {run_id: record.to_json() for run_id, record in study.records.items()}
     assert len(found) == 4
 
@@ -337,6 +344,47 @@ def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytes
     assert "intent.F" in facts["metrics"]
 
 
+def plain(mirror: Mirror) -> dict[str, Any]:
+    """Return what a report reads: the runs that are here, and those that MLflow alone has."""
+    return {m.run_id: m.to_json() for m in [*read_records(mirror.outputs), *mirror.records_elsewhere()]}
+
+
+def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_where_it_is_behind(
+    study: Study, outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Figures take most of a report's time.
+    monkeypatch.setattr(PlotWorkers, "begin", lambda self, plots: None)
+    monkeypatch.setattr(PlotWorkers, "finish", lambda self, plots: {plot.name: [] for plot in plots})
+
+    def report(name: str, *options: str) -> tuple[bytes, str]:
+        assert main(["report", "--all", "--outputs", str(outputs), "--name", name, *options]) == 0
+        return (outputs / "reports" / name / "summary.csv").read_bytes(), capsys.readouterr().err
+
+    summary, told = report("there")
+    assert told == ""  # all was sent before
+    mirror = Mirror(outputs, TrackingConfig())
+    mirror.client.set_tag(study.after[study.run("er")]["id"], "xclrun.version", "older")
+    again, told = report("behind")
+    assert again == summary
+    assert told == f"note: MLflow was behind: 1 run was sent to {mirror.uri}\n"
+    assert report("once_more") == (summary, "")
+    shutil.move(outputs / "mlflow.db", outputs / "elsewhere.db")
+    for name, *options in (("runs", "--from", "runs"), ("old_spelling", "--from-runs")):
+        assert report(name, *options) == (summary, "")
+    assert not (outputs / "mlflow.db").exists()
+    # Another F1, of the same predictions.
+    other, told = report("macro", "--from", "runs", "--slot-f1", "tag_macro")
+    key = ["metric", "strategy", "order", "measure", "language"]
+    micro, macro = (pd.read_csv(io.BytesIO(text), keep_default_na=False).set_index(key) for text in (summary, other))
+    intents = [frame.query("metric == 'intent_accuracy'") for frame in (micro, macro)]
+    pd.testing.assert_frame_equal(*intents)
+    [mine] = [record for record in read_records(outputs, slot_f1="tag_macro") if record.run_id == study.run("er")]
+    final = float(macro["value"]["slot_f1", "er", "mean", "FP", ""])
+    assert final == pytest.approx(mine.scores["slot_f1"][-1].mean(), abs=1e-12)
+    assert final != float(micro["value"]["slot_f1", "er", "mean", "FP", ""])
+    assert "macro F1 over single tags" in (outputs / "reports" / "macro" / "summary.md").read_text()
+
+
 def test_run_that_cannot_be_read_does_not_stop_the_others(
     outputs: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,14 +395,14 @@ def test_run_that_cannot_be_read_does_not_stop_the_others(
     assert f"{damaged}/manifest.json is missing or damaged" in capsys.readouterr().err
     # Nor is MLflow's copy of it taken for it: it is checked by nothing.
     others = {run_id: mine.to_json() for run_id, mine in study.records.items() if run_id != damaged}
-    assert {mine.run_id: mine.to_json() for mine in mirror.records()} == others
+    assert plain(mirror) == others
     for path in outputs.glob("mlartifacts/*/artifacts/score_matrix.json"):
         path.write_text("{")
-    assert {mine.run_id: mine.to_json() for mine in mirror.records()} == others
+    assert plain(mirror) == others
     capsys.readouterr()
     # Where the files of record are not here, it is what there is.
     shutil.rmtree(outputs / "runs" / study.run("lang_spec_ft"))
-    assert len(mirror.records()) == len(others) - 1
+    assert len(plain(mirror)) == len(others) - 1
     assert "`xclrun sync --rebuild` sends it again" in capsys.readouterr().err
 
 

@@ -16,8 +16,8 @@ from xclrun.analysis.record import STREAMS
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import replicates
 from xclrun.report import write_report
-from xclrun.tracking.mirror import _metrics as metrics_of
-from xclrun.tracking.mirror import _view as view
+from xclrun.tracking.payload import measures as metrics_of
+from xclrun.tracking.payload import view
 
 from .build import M, R, alone, record
 

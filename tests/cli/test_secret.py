@@ -19,7 +19,8 @@ import pytest
 from xclrun.config.schema import TrackingConfig
 from xclrun.core import secret
 from xclrun.core.errors import RunError
-from xclrun.tracking import mirror as track
+from xclrun.tracking import background
+from xclrun.tracking.mirror import Mirror
 
 from .conftest import SMALL, Told
 
@@ -105,7 +106,7 @@ def test_a_password_given_as_an_argument(
             return 0
 
     with monkeypatch.context() as patched:
-        patched.setattr(track, "subprocess", SimpleNamespace(Popen=Process, PIPE=subprocess.PIPE))
+        patched.setattr(background, "subprocess", SimpleNamespace(Popen=Process, PIPE=subprocess.PIPE))
         told = xclrun(*RUN, f"tracking.uri={uri}")
     assert told.code == 0, told.err
     nowhere(here, told.out, told.err)
@@ -163,7 +164,7 @@ def test_the_address_that_hides_one_asks_with_mlflow_s_own(
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "other")
     with pytest.raises(RunError, match=rf"^MLflow at http://\*\*\*@{host} cannot be used: "):
-        track.Mirror(tmp_path, TrackingConfig(uri=f"http://***@{host}"))
+        Mirror(tmp_path, TrackingConfig(uri=f"http://***@{host}"))
     assert set(given) == {basic("other")}
 
 

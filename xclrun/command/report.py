@@ -18,6 +18,7 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.names import check_name, slug
 from xclrun.core.secret import redact
+from xclrun.core.task import BY_NAME, Scored
 
 if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
@@ -30,6 +31,62 @@ INTERVALS = ("basic", "centred", "percentile", "bca", "paper")
 
 def main(arguments: Sequence[str]) -> int:
     """Write and print a report; return the exit code."""
+    given = _options(arguments)
+    outputs, unreadable = given.outputs, Unreadable()
+    from xclrun.analysis.settings import parse_filters
+    from xclrun.command.behind import read_behind
+    from xclrun.launch.sweep import command
+    from xclrun.report import Options, write_report
+    from xclrun.report.published import table_of
+    from xclrun.report.published.fsxlt import sweep_table
+    from xclrun.store.records import sweeps
+
+    known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
+    if given.sweep:
+        check_lost(outputs, given.sweep, known)
+        choose("sweep", given.sweep, known, str(outputs))
+    filters = parse_filters(given.filter)
+    with _lasting():
+        mirror, pool = _read(outputs, given, unreadable)
+    sweep = None if given.all else known[given.sweep] if given.sweep else _last(known, pool)
+    records = _chosen(pool, sweep, filters, named=bool(given.sweep))
+    if mirror is not None and given.slot_f1 is None:
+        _catch_up(mirror, records, pool, unreadable)
+    of = "" if sweep is None else sweep["name"]
+    made = write_report(
+        records,
+        outputs / "reports" / (name := _name(given, of)),
+        name,
+        [command(), *([] if sweep is None else [redact(sweep["command"])])],
+        lambda: _predictions(outputs, records, unreadable),
+        pool,
+        Options(given.unpaired, given.interval, given.full, table_of(of), sweep_table(of), given.baseline),
+        read_behind(outputs, records),
+        {run_id: redact(one["command"]) for one in known.values() for run_id in one["runs"]},
+    )
+    if mirror is not None:
+        try:
+            mirror.send_report(name, made.directory, made.to_json())
+        except RunError as error:
+            print(f"note: {error}; the report itself is not in MLflow", file=sys.stderr)
+    if given.json:
+        print(json.dumps(made.to_json(), indent=1))
+    else:
+        if sweep is not None and not given.sweep:
+            others = f" of {len(known)}; `xclrun report NAME` is of another, --all of everything"
+            print(f"The last sweep{others if len(known) > 1 else ''}:\n{of}: {redact(sweep['command'])}\n")
+        print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
+        numbers = " and ".join(map(str, made.numbers))
+        print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
+    return unreadable.code
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options, checked.
+
+    Raises:
+        UsageError: one that cannot be, or nothing has run yet.
+    """
     options = parser("report", "Tables and figures over the finished runs of a sweep, or over all; read from MLflow.")
     options.add_argument("sweep", nargs="?", help="name of a sweep (default: the last one that was started)")
     options.add_argument("--all", action="store_true", help="over all runs, of whatever sweep")
@@ -48,7 +105,20 @@ def main(arguments: Sequence[str]) -> int:
         help="strategy that significance marks compare with, as tables name it (default: naive, else the first tested)",
     )
     options.add_argument("--json", action="store_true", help="print facts as JSON instead of tables")
-    options.add_argument("--from-runs", action="store_true", help="read the run directories instead of MLflow")
+    options.add_argument(
+        "--from",
+        dest="source",
+        choices=("mlflow", "runs"),
+        default="mlflow",
+        help="where runs are read: MLflow, which also has those of other machines, or the run directories alone; "
+        "scores of runs that are here come from their checked prediction files either way (default: %(default)s)",
+    )
+    options.add_argument("--from-runs", dest="source", action="store_const", const="runs", help="as --from runs")
+    options.add_argument(
+        "--slot-f1",
+        choices=("span_micro", "tag_macro"),
+        help="how F1 of spans is computed, from stored predictions (default: as each run's evaluate.slot_f1 says)",
+    )
     options.add_argument(
         "--unpaired",
         action="store_true",
@@ -65,88 +135,104 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_tracking(options)
     given = options.parse_args(arguments)
-    outputs = existing(given.outputs)
+    existing(given.outputs)
     check_uri("--uri", given.uri)
     written = ("mlflow.db", "sweeps/*.json", "runs/*/manifest.json")
-    if given.uri is None and not any(any(outputs.glob(name)) for name in written):
+    if given.uri is None and not any(any(given.outputs.glob(name)) for name in written):
         raise UsageError(
-            f"no finished runs; make some first, for example: xclrun strategy=naive,er -m ({outputs} holds none)"
+            f"no finished runs; make some first, for example: xclrun strategy=naive,er -m ({given.outputs} holds none)"
         )
-
-    from xclrun.analysis.fewshot import is_few_shot
-    from xclrun.analysis.reference import References
-    from xclrun.analysis.settings import filtered, parse_filters
-    from xclrun.command.behind import read_behind
-    from xclrun.launch.sweep import command
-    from xclrun.report import Options, write_report
-    from xclrun.report.notes import unfinished
-    from xclrun.report.published import table_of
-    from xclrun.report.published.fsxlt import sweep_table
-    from xclrun.store.records import read_predictions, sweeps
-
     if given.all and given.sweep:
         raise UsageError(f"report {given.sweep} --all: give the name of a sweep, or --all")
-    unreadable = Unreadable()
-    known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
-    if given.sweep:
-        check_lost(outputs, given.sweep, known)
-        choose("sweep", given.sweep, known, str(outputs))
-    filters = parse_filters(given.filter)
-    with _lasting():
-        mirror, pool = _records(outputs, given, unreadable)
-    sweep = None if given.all else known[given.sweep] if given.sweep else _last(known, pool)
-    records, commands = pool, [command()]
-    if sweep is not None:
-        wanted = set(sweep["runs"])
-        records = [r for r in pool if r.run_id in wanted]
-        commands.append(redact(sweep["command"]))
-    records = filtered(records, filters)
+    if given.name is not None:
+        check_name("--name", given.name)
+        if not given.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise UsageError(f"--name {given.name}: letters, digits, '-', '_' and '.' only")
+    return given
+
+
+def _name(given: argparse.Namespace, sweep: str) -> str:
+    """Return the name of the report's folder."""
+    scored = [] if given.slot_f1 is None else [f"slot_f1={given.slot_f1}"]
+    return str(given.name or slug("-".join([sweep or "all", *given.filter, *scored])))
+
+
+def _read(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
+    """Return the mirror, where it is asked for and can be reached, and the records of all runs, those elsewhere too.
+
+    Scores of runs that are here are computed from their prediction files, whether MLflow has them or not.
+    """
+    from xclrun.store.records import read_records
+
+    records = read_records(outputs, tell, given.slot_f1)
+    if given.source == "runs":
+        return None, records
+    from xclrun.tracking.mirror import Mirror
+
+    try:
+        mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))
+        elsewhere = mirror.records_elsewhere(tell)
+    except RunError as error:
+        print(f"note: {error}; reading the run directories instead", file=sys.stderr)
+        return None, records
+    for record in elsewhere:
+        way = record.config.get("evaluate", {}).get("slot_f1")
+        if given.slot_f1 in (None, way) or not any(BY_NAME[metric].of is Scored.spans for metric in record.scores):
+            records.append(record)
+        else:
+            tell(f"{record.run_id} is scored by slot_f1={way} in MLflow, and its predictions are not here; left out")
+    return mirror, records
+
+
+def _chosen(
+    pool: Sequence[RunRecord], sweep: Mapping[str, Any] | None, filters: dict[str, set[str]], named: bool
+) -> list[RunRecord]:
+    """Return the records of a sweep (None: of all) that the filters leave, with those that transfer is measured by.
+
+    Args:
+        named: whether the sweep was asked for by name.
+
+    Raises:
+        UsageError: none has finished.
+    """
+    from xclrun.analysis.reference import References
+    from xclrun.analysis.settings import filtered
+    from xclrun.report.notes import unfinished
+
+    wanted = None if sweep is None else set(sweep["runs"])
+    records = filtered([record for record in pool if wanted is None or record.run_id in wanted], filters)
     if sweep is not None and not any(r.status == "finished" for r in records):
-        what = f"no finished runs in {'' if given.sweep else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
+        what = f"no finished runs in {'' if named else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
         if any(r.status == "finished" for r in pool):
             raise UsageError(
                 f"{what}; `xclrun report NAME` is of another (`xclrun status all` names them), --all of everything"
             )
         raise UsageError(f"{what}; its command goes on from there: {redact(sweep['command'])}")
     if sweep is not None or filters:
-        # The runs that their transfer is measured by, wherever they were run; a run that is there twice counts once.
+        # Wherever they were run; a run that is there twice counts once.
         records += References(pool).of(records)
-    name = slug("-".join(["all" if sweep is None else sweep["name"], *given.filter]))
-    if given.name is not None:
-        name = given.name
-        check_name("--name", name)
-        if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise UsageError(f"--name {name}: letters, digits, '-', '_' and '.' only")
-    of = "" if sweep is None else sweep["name"]
-    tables = table_of(of), sweep_table(of)
-    how = Options(given.unpaired, given.interval, given.full, *tables, given.baseline)
-    folder = outputs / "reports" / name
-    behind = read_behind(outputs, records)
-    # Of few-shot runs see `read_behind`.
-    finished = [r for r in records if r.status == "finished" and not is_few_shot(r)]
+    return records
 
-    def predictions() -> dict[str, Predictions]:
-        return read_predictions(outputs, finished, unreadable)
 
-    started = {run_id: redact(one["command"]) for one in known.values() for run_id in one["runs"]}
-    made = write_report(records, folder, name, commands, predictions, pool, how, behind, started)
-    if mirror is not None:
-        try:
-            mirror.send_report(name, folder, made.to_json())
-        except RunError as error:
-            print(f"note: {error}; the report itself is not in MLflow", file=sys.stderr)
-    if given.json:
-        print(json.dumps(made.to_json(), indent=1))
-    else:
-        if sweep is not None and not given.sweep:
-            others = (
-                f" of {len(known)}; `xclrun report NAME` is of another, --all of everything" if len(known) > 1 else ""
-            )
-            print(f"The last sweep{others}:\n{sweep['name']}: {redact(sweep['command'])}\n")
-        print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
-        told = " and ".join(map(str, made.numbers))
-        print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {told}.")
-    return unreadable.code
+def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRecord], tell: Unreadable) -> None:
+    """Send what MLflow lacks of the runs that are reported, and say so."""
+    from xclrun.analysis.reference import References
+
+    unique = {record.run_id: record for record in records}
+    try:
+        if sent := mirror.catch_up(list(unique.values()), References(pool), tell):
+            runs = "1 run was" if sent == 1 else f"{sent} runs were"
+            print(f"note: MLflow was behind: {runs} sent to {mirror.uri}", file=sys.stderr)
+    except RunError as error:
+        print(f"note: {error}; the numbers are those of the run directories", file=sys.stderr)
+
+
+def _predictions(outputs: Path, records: Sequence[RunRecord], tell: Unreadable) -> dict[str, Predictions]:
+    """Return run id → predictions of the finished runs; those of few-shot runs `read_behind` reads."""
+    from xclrun.analysis.fewshot import is_few_shot
+    from xclrun.store.records import read_predictions
+
+    return read_predictions(outputs, [r for r in records if r.status == "finished" and not is_few_shot(r)], tell)
 
 
 @contextmanager
@@ -173,19 +259,3 @@ def _last(known: Mapping[str, dict[str, Any]], pool: Sequence[RunRecord]) -> dic
     compared = {r.run_id for r in pool if r.strategy.partition("+")[0] != REFERENCE}
     latest = list(known.values())[::-1]
     return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))
-
-
-def _records(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
-    """Return the records in MLflow, after sending what it lacks; where it fails, those of the run directories."""
-    from xclrun.store.records import read_records
-
-    if not given.from_runs:
-        from xclrun.tracking.mirror import Mirror
-
-        try:
-            mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))
-            mirror.send_all(tell=tell)
-            return mirror, mirror.records(tell)
-        except RunError as error:
-            print(f"note: {error}; reading the run directories instead", file=sys.stderr)
-    return None, read_records(outputs, tell)

@@ -58,7 +58,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     from xclrun.launch.time_left import TimeLeft
     from xclrun.launch.workers import work
     from xclrun.run import thaw
-    from xclrun.tracking.mirror import BackgroundMirror
+    from xclrun.tracking.background import BackgroundMirror
 
     run = thaw(directory, outputs, fresh)
     Local().check_runs([run])

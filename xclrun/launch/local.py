@@ -16,7 +16,7 @@ from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.launch.time_left import TimeLeft
 from xclrun.launch.workers import work, work_in_processes
 from xclrun.run import Run
-from xclrun.tracking.mirror import BackgroundMirror
+from xclrun.tracking.background import BackgroundMirror
 
 
 @dataclass(frozen=True)

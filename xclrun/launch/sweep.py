@@ -23,7 +23,7 @@ from xclrun.data.notes import told
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.records import read_sweep
-from xclrun.tracking.mirror import LOG
+from xclrun.tracking.background import LOG
 
 if TYPE_CHECKING:
     from xclrun.compose.jobs import Composed

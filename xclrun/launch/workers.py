@@ -22,7 +22,7 @@ from xclrun.launch.console import HEARTBEAT, Console, workers_line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run
 from xclrun.store.files import atomic_write
-from xclrun.tracking.mirror import BackgroundMirror
+from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import SIGNALS, Stopped
 

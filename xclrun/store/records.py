@@ -35,24 +35,22 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
     """Return the record of a run: its scores are computed from its prediction files; what is not measured yet is NaN.
 
     Args:
-        counts: keeps what prediction files count.
+        counts: keeps what prediction files count; None: they are read.
         slot_f1: how F1 of spans is computed, ``span_micro`` or ``tag_macro``; None: as the run's config says.
 
     Raises:
         ValueError: the files of record cannot be read, or are not what was written.
     """
-    from xclrun.store.counts import CountsOfRuns
-
     if (wrong := directory.damaged()) is not None:
         raise ValueError(f"{wrong} is missing or damaged; the run's command, given again, makes it again")
     try:
-        return _record(directory, counts or CountsOfRuns(directory.path.parents[1]), slot_f1)
+        return _record(directory, counts, slot_f1)
     except UNREADABLE as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{directory.path} cannot be read ({why})") from error
 
 
-def _record(directory: RunDirectory, counts: CountsOfRuns, slot_f1: str | None) -> RunRecord:
+def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str | None) -> RunRecord:
     import numpy as np
 
     from xclrun.analysis.record import RunRecord
@@ -81,7 +79,8 @@ def _record(directory: RunDirectory, counts: CountsOfRuns, slot_f1: str | None) 
         for point in stage["training"].get("points", ())
     ]
     ended = manifest["status"] if manifest["status"] in ("failed", "interrupted") else "running"
-    status = "finished" if directory.finished else ended
+    # What DONE says was checked before.
+    status = "finished" if directory.done.is_file() else ended
     return RunRecord(
         run_id=manifest["run_id"],
         dataset=config["dataset"]["name"],
@@ -131,11 +130,13 @@ def _as_scored(
 
 
 def _counted(
-    directory: RunDirectory, counts: CountsOfRuns, config: dict[str, Any], manifest: dict[str, Any]
+    directory: RunDirectory, counts: CountsOfRuns | None, config: dict[str, Any], manifest: dict[str, Any]
 ) -> Counted:
+    from xclrun.store.counts import count
+
     metrics = metrics_of(config, manifest)
     macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.of is Scored.spans for metric in metrics)
-    return counts.of(directory, manifest, metrics, manifest["tags"] if macro else None)
+    return (counts.of if counts else count)(directory, manifest, metrics, manifest["tags"] if macro else None)
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:

@@ -1,61 +1,42 @@
-"""MLflow as a mirror of the files of record: what a run wrote is sent, never computed or kept there alone.
+"""MLflow as a mirror of the files of record: what it has of them, what it lacks, and sending that.
 
 One experiment holds one MLflow run per run, found by its tag ``xclrun.run_id``, and one per sweep, the parent of its
-jobs. Sending is idempotent: a run that has not changed since it was sent is left alone. During a sweep a process of
-its own sends what is finished, so that training neither waits for a tracking server nor fails with it.
+jobs. Sending is idempotent: a run that has not changed since it was sent is left alone. Scores that are sent are
+computed from prediction files that were checked; nothing is kept in MLflow alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
-import re
 import sqlite3
-import subprocess
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.analysis.measures import MEASURES, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
-from xclrun.core.identity import flat
 from xclrun.core.secret import connect, put_away, redact
 from xclrun.core.task import METRICS, short_name
-from xclrun.store.files import sha256
 from xclrun.store.kept import note
-from xclrun.store.records import read_records, record, run_directories, sweeps
+from xclrun.store.records import read_records, record, sweeps
 from xclrun.store.rundir import RunDirectory
+from xclrun.tracking import payload
+from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, milliseconds, view_address
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
-TAG = "xclrun"
-NOTE = "mlflow.note.content"
 RECORD = "score_matrix.json"
-LOG = "mlflow-sync.log"
 # Seconds for which another process that writes to the SQLite file is waited for; what it does takes one or two.
 LOCKED = 30.0
-
-# What is sent of a run; raised when that changes, so that runs sent before are sent again.
-# 2: scores and measures in percent, parameters that are null left out, a description.
-FORMAT = 2
-
-# MLflow's web pages keep the columns of the table of runs in the browser: no tag sets the ones that a newcomer sees.
-# What they do read from tags of an experiment are saved views (MLflow 3.17), which have an address and a menu.
-VIEW = "xclrun"
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 
 
 def tracking_uri(outputs: Path, uri: str | None) -> str:
@@ -95,7 +76,6 @@ class Mirror:
         self.outputs, self.tracking = outputs, tracking
         self.uri = tracking_uri(outputs, put_away(tracking.uri) if tracking.uri else None)
         self._runs: list[MlflowRun] | None = None
-        self._own: dict[str, RunRecord] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():
             self.client: MlflowClient = MlflowClient(connect(self.uri))
@@ -150,17 +130,17 @@ class Mirror:
         """Say on the experiment what it holds; a person's own words are left alone."""
         tags = self.client.get_experiment(self.experiment).tags
         # Machine learning, not chats: the page opens on the runs.
-        wanted = {"mlflow.experimentKind": "custom_model_development", NOTE: _about_experiment(self.experiment)}
+        wanted = {"mlflow.experimentKind": "custom_model_development", NOTE: payload.about_experiment(self.experiment)}
         for key, value in wanted.items():
             if key not in tags:
                 self.client.set_experiment_tag(self.experiment, key, value)
 
-    def _save_view(self, metrics: Sequence[str]) -> None:
+    def _save_view(self, metrics: Collection[str]) -> None:
         """Keep a view of the runs with the headline measures of these metrics, and of those before, as columns."""
         tags = self.client.get_experiment(self.experiment).tags
         before = tags.get(VIEW_TAG, "")
         known = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
-        view = _view(known)
+        view = payload.view(known)
         if view != before:
             self.client.set_experiment_tag(self.experiment, VIEW_TAG, view)
 
@@ -197,7 +177,7 @@ class Mirror:
             found = self._find("sweep", sweep["name"])
             if found is None:
                 tags = {f"{TAG}.sweep": sweep["name"], f"{TAG}.kind": "sweep", "mlflow.runName": sweep["name"]}
-                found = self.client.create_run(self.experiment, start_time=_milliseconds(sweep["started"]), tags=tags)
+                found = self.client.create_run(self.experiment, start_time=milliseconds(sweep["started"]), tags=tags)
                 self.client.log_param(found.info.run_id, "command", sweep["command"][:6000])
             self.client.log_dict(found.info.run_id, dict(sweep), "sweep.json")
             return found.info.run_id
@@ -211,21 +191,21 @@ class Mirror:
     ) -> bool:
         """Send one run; return whether anything was sent. A run that is there as it is here is left alone."""
         mine = record(directory)
-        metrics = _metrics(mine, references)
-        version = _version(directory, metrics)
+        measured = payload.measures(mine, references)
+        version = payload.version(directory, measured)
         manifest = directory.read_manifest()
         with self._talking():
             found = self._find("run_id", mine.run_id)
             if found is not None and found.data.tags.get(f"{TAG}.version") == version and not rebuild:
                 return False
             if found is None:
-                tags, started = _tags(mine, parent), _milliseconds(manifest["started"])
+                tags, started = payload.tags(mine, parent), milliseconds(manifest["started"])
                 found = self.client.create_run(self.experiment, start_time=started, tags=tags)
             # A run that was continued, or whose first send was cut short, keeps the time at which it began.
             started = found.info.start_time
             self._log_params(found, mine.config)
-            self.client.set_tag(found.info.run_id, NOTE, _about_run(mine))
-            self._log_metrics(found.info.run_id, mine, metrics, started)
+            self.client.set_tag(found.info.run_id, NOTE, payload.about_run(mine))
+            self._log_metrics(found.info.run_id, payload.history(mine, measured), started)
             self._log_artifacts(found.info.run_id, directory, mine)
             self.client.set_tag(found.info.run_id, f"{TAG}.status", mine.status)
             status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(mine.status, "RUNNING")
@@ -242,30 +222,15 @@ class Mirror:
         from mlflow.entities import Param
 
         # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
-        # Null says that something was not asked for: a column of it says nothing.
-        sent = ((_allowed(k), v) for k, v in flat(config) if v is not None)
-        params = {k: str(v)[:6000] for k, v in sent if k not in run.data.params}
-        self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in params.items()])
+        new = {key: value for key, value in payload.parameters(config).items() if key not in run.data.params}
+        self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in new.items()])
 
-    def _log_metrics(self, run: str, mine: RunRecord, metrics: Mapping[str, float], time: int) -> None:
+    def _log_metrics(self, run: str, history: Iterable[tuple[str, float, int]], began: int) -> None:
         from mlflow.entities import Metric
 
         # One time stamp for all: sending the same value twice then leaves one. Later than that of an earlier format,
         # whose values MLflow keeps: the last one counts.
-        time += FORMAT
-        batch = [Metric(name, value, time, 0) for name, value in metrics.items()]
-        for metric in mine.metrics:
-            for hop, row in enumerate(mine.scores[metric]):
-                for language, value in zip(mine.languages, row, strict=True):
-                    if value == value:
-                        batch.append(
-                            Metric(_allowed(f"{short_name(metric)}.score.{language}"), 100 * float(value), time, hop)
-                        )
-        step = 0
-        for i, epoch in enumerate(mine.curve):
-            batch.append(Metric("train.loss", epoch["loss"], time, step + epoch["step"]))
-            last = i + 1 == len(mine.curve) or mine.curve[i + 1]["hop"] != epoch["hop"]
-            step += epoch["step"] if last else 0
+        batch = [Metric(name, value, began + FORMAT, step) for name, value, step in history]
         for start in range(0, len(batch), 1000):
             self.client.log_batch(run, metrics=batch[start : start + 1000])
 
@@ -286,60 +251,79 @@ class Mirror:
         tables = [{"path": f"{short_name(metric)}_scores.json", "type": "table"} for metric in mine.metrics]
         self.client.set_tag(run, "mlflow.loggedArtifacts", json.dumps(tables))
         for metric in mine.metrics:
-            matrix = mine.scores[metric]
-            rows: dict[str, list[Any]] = {"hop": list(range(len(matrix)))}
-            rows |= {language: matrix[:, j].tolist() for j, language in enumerate(mine.languages)}
             # Not log_table: it appends to what is there, and sending twice must change nothing.
-            self.client.log_dict(
-                run,
-                {"columns": list(rows), "data": list(map(list, zip(*rows.values(), strict=True)))},
-                f"{short_name(metric)}_scores.json",
-            )
+            self.client.log_dict(run, payload.score_table(mine, metric), f"{short_name(metric)}_scores.json")
             figure = heatmap(mine, metric)
             settle(figure)
             self.client.log_figure(run, figure, f"{short_name(metric)}_scores.png")
 
     def send_all(
-        self,
-        only: Sequence[str] | None = None,
-        references: References | None = None,
-        rebuild: bool = False,
-        tell: Callable[[str], None] = note,
+        self, only: Collection[str] | None = None, rebuild: bool = False, tell: Callable[[str], None] = note
     ) -> int:
         """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent.
 
         ``rebuild`` also sends again what seems to be there; ``tell`` hears of what cannot be read, and is not sent.
         """
-        self._runs, all_read = None, references is None
-        records = {mine.run_id: mine for mine in (read_records(self.outputs, tell) if references is None else ())}
-        self._own = records if all_read else self._own
-        references = references or References(list(records.values()))
-        if metrics := {metric for mine in records.values() for metric in mine.metrics}:
+        self._runs = None
+        records = read_records(self.outputs, tell)
+        chosen = [mine for mine in records if only is None or mine.run_id in only]
+        references = References(records)
+        if records:
             with self._talking():
-                self._save_view(sorted(metrics))
+                self._save_view({metric for mine in records for metric in mine.metrics})
+        # Asking for all at once takes as long as asking for a few hundred one by one.
+        asked = only is None and not rebuild
+        behind = self._behind(chosen, references) if asked else [mine.run_id for mine in chosen]
+        return self._send(behind, references, None if only is None else set(only), rebuild, tell)
+
+    def send_one(self, run_id: str) -> int:
+        """Send one run, without what needs other runs: its transfer."""
+        return self._send([run_id], References([]), {run_id})
+
+    def catch_up(self, records: Sequence[RunRecord], references: References, tell: Callable[[str], None] = note) -> int:
+        """Send those of these runs that MLflow lacks, or has in an older state, with their sweeps; return how many."""
+        behind = self._behind(records, references)
+        if behind:
+            with self._talking():
+                self._save_view({metric for mine in records for metric in mine.metrics})
+            self._send(behind, references, set(behind), tell=tell)
+        return len(behind)
+
+    def _behind(self, records: Iterable[RunRecord], references: References) -> list[str]:
+        """Return the ids of those runs whose files are here, and of which MLflow does not have the present state."""
+        there, found = self._versions(), []
+        for mine in records:
+            directory = RunDirectory(self.outputs / "runs" / mine.run_id)
+            # A record that is older than the manifest by now gives a version that was never sent.
+            if directory.manifest.is_file() and there.get(mine.run_id) != payload.version(
+                directory, payload.measures(mine, references)
+            ):
+                found.append(mine.run_id)
+        return found
+
+    def _send(
+        self,
+        run_ids: Iterable[str],
+        references: References,
+        in_sweeps: set[str] | None,
+        rebuild: bool = False,
+        tell: Callable[[str], None] = note,
+    ) -> int:
+        """Send runs, and first the sweeps that have one of ``in_sweeps`` (None: all); return how many were sent."""
         parents: dict[str, str] = {}
         for sweep in sweeps(self.outputs, tell):
-            if len(sweep["runs"]) > 1 and (only is None or set(only) & set(sweep["runs"])):
+            if len(sweep["runs"]) > 1 and (in_sweeps is None or not in_sweeps.isdisjoint(sweep["runs"])):
                 parent = self.send_sweep(sweep)
                 parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
                 if all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"]):
                     self._end_sweep(parent)
-        # Asking for all at once takes as long as asking for a few hundred one by one.
-        there = self._versions() if only is None and not rebuild else None
         sent = 0
-        for directory in run_directories(self.outputs):
-            if only is None or directory.run_id in only:
-                mine = records.get(directory.run_id)
-                if all_read and mine is None:
-                    # Told already.
-                    continue
-                try:
-                    # A record that is older than the manifest by now gives a version that was never sent.
-                    if there and mine and there.get(mine.run_id) == _version(directory, _metrics(mine, references)):
-                        continue
-                    sent += self.send_run(directory, references, parents.get(directory.run_id), rebuild)
-                except (OSError, ValueError, KeyError) as error:
-                    tell(f"{directory.path} cannot be read ({error!r}): not sent")
+        for run_id in run_ids:
+            directory = RunDirectory(self.outputs / "runs" / run_id)
+            try:
+                sent += self.send_run(directory, references, parents.get(run_id), rebuild)
+            except (OSError, ValueError, KeyError) as error:
+                tell(f"{directory.path} cannot be read ({error!r}): not sent")
         if sent:
             self._runs = None
         return sent
@@ -384,22 +368,17 @@ class Mirror:
 
     # Reading.
 
-    def records(self, tell: Callable[[str], None] = note) -> list[RunRecord]:
-        """Return the records of all runs in MLflow.
+    def records_elsewhere(self, tell: Callable[[str], None] = note) -> list[RunRecord]:
+        """Return the records of the runs in MLflow whose files of record are not here.
 
-        Of runs whose files of record are here it is these that count, which are checked; ``tell`` hears of those that
-        cannot be read.
+        Where they are here it is these that count, which are checked. ``tell`` hears of records that cannot be read.
         """
         from urllib.parse import unquote, urlparse
 
-        if self._own is None:
-            self._own = {mine.run_id: mine for mine in read_records(self.outputs, tell)}
         found = []
         with self._talking():
             for run in self._search():
-                run_id = run.data.tags[f"{TAG}.run_id"]
-                if RunDirectory(self.outputs / "runs" / run_id).path.is_dir():
-                    found += [self._own[run_id]] if run_id in self._own else []
+                if RunDirectory(self.outputs / "runs" / run.data.tags[f"{TAG}.run_id"]).path.is_dir():
                     continue
                 place = urlparse(run.info.artifact_uri)
                 if place.scheme in ("", "file"):
@@ -411,66 +390,7 @@ class Mirror:
                         found.append(RunRecord.from_json(path.read_bytes()))
                     except ValueError as error:
                         tell(f"{path} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
-        self._runs = self._own = None
         return found
-
-
-def _tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
-    facts = {
-        "kind": "run",
-        "run_id": mine.run_id,
-        "dataset": mine.dataset,
-        "model": mine.model,
-        "strategy": mine.strategy,
-        "order": mine.order,
-        "seed": str(mine.seed),
-        "shots": "" if mine.shots is None else str(mine.shots),
-        "bucket": "" if mine.bucket is None else str(mine.bucket),
-        "data_fingerprint": mine.data_fingerprint,
-        "code_version": mine.code_version,
-    }
-    tags = {f"{TAG}.{key}": value for key, value in facts.items()} | {"mlflow.runName": mine.run_id}
-    return tags | ({"mlflow.parentRunId": parent} if parent else {})
-
-
-def _metrics(mine: RunRecord, references: References) -> dict[str, float]:
-    """Return the meta-metrics of a run that are known, as they are shown: ``intent.F``, ``slots.FP``, …"""
-    found = {}
-    for metric in mine.metrics:
-        if mine.status == "finished":
-            for (name, language), value in measure(mine, metric, references.scores(mine, metric)).items():
-                if isinstance(value, float) and not language:
-                    found[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
-    return found
-
-
-def _version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
-    """Return what changes when there is something new to send."""
-    return f"{FORMAT}:{sha256(directory.manifest)[:16]}" + (f"+{len(metrics)}" if directory.finished else "")
-
-
-def _view(metrics: Sequence[str]) -> str:
-    """Return a saved view as MLflow 3.17 keeps it: runs alone, with what tells them apart and their headlines."""
-    told = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
-    measured = [f"metrics.`{short_name(metric)}.{one.name}`" for metric in metrics for one in headlines()]
-    state = {
-        "searchFilter": f"tags.`{TAG}.kind` = 'run'",
-        # By name: sorted by time, runs are hidden under their sweep until it is opened.
-        "orderByKey": "tags.`mlflow.runName`",
-        "orderByAsc": True,
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "datasetsFilter": [],
-        "modelVersionFilter": "All Runs",
-        "selectedColumns": told + measured,
-    }
-    # The times are those of nothing: the same view is the same text.
-    return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
-
-
-def view_address(server: str, experiment: str) -> str:
-    """Return where the saved view opens on a server."""
-    return f"{server}/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}"
 
 
 def saved_views(outputs: Path, server: str) -> list[str]:
@@ -481,116 +401,3 @@ def saved_views(outputs: Path, server: str) -> list[str]:
             return [view_address(server, str(found)) for (found,) in database.execute(query, (VIEW_TAG,))]
     except sqlite3.Error:
         return []
-
-
-def _legend() -> str:
-    lines = [f"- `{one.name}` {one.arrow} {one.definition}" for one in headlines()]
-    return "\n".join(
-        [
-            "Metrics are percent, differences of scores are points; ↑ higher is better, ↓ lower is better.",
-            "",
-            *lines,
-            "- `score.LANGUAGE` score on the test set of a language; the step is the hop, 0 before any fine-tuning",
-            "- `train.loss` mean loss of each epoch; the step counts updates through all hops",
-        ]
-    )
-
-
-def _about_experiment(experiment: str) -> str:
-    where, names = view_address("", experiment).removeprefix("/"), ", ".join(one.name for one in headlines())
-    return (
-        "Runs of xclrun, mirrored from its outputs folder: numbers of record are in the files there.\n\n"
-        f"The saved view [xclrun: headline measures]({where}) has {names} as columns.\n\n{_legend()}"
-    )
-
-
-def _about_run(mine: RunRecord) -> str:
-    from xclrun.core.names import markdown
-
-    few = "" if mine.shots is None else f", K = {mine.shots}, bucket {mine.bucket}"
-    hops = markdown(" → ".join(mine.languages))
-    return (
-        f"**{markdown(mine.strategy)}** on {markdown(mine.dataset)} with {markdown(mine.model)}: order "
-        f"{markdown(mine.order)} ({hops}), seed {mine.seed}{few}.\n\n{_legend()}"
-    )
-
-
-def _allowed(key: str) -> str:
-    """Return the key of a metric or parameter, which a language may be part of, as MLflow takes it.
-
-    One key that it refuses would stop the sending of all runs. Where it had to change, a short hash tells it from
-    others that would become the same.
-    """
-    plain = re.sub(r"[^\w.\- :]", "_", key)
-    return plain if plain == key else f"{plain}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
-
-
-def _milliseconds(when: str) -> int:
-    from datetime import datetime
-
-    return round(1000 * datetime.strptime(when, "%Y-%m-%dT%H:%M:%S%z").timestamp())
-
-
-@dataclass
-class BackgroundMirror:
-    """Sends the runs of a sweep from a process of its own, while the next ones train.
-
-    What it cannot send is in ``mlflow-sync.log`` and is sent by the next sweep or by ``xclrun sync``.
-    """
-
-    outputs: Path
-    tracking: TrackingConfig
-    enabled: bool | None = None  # None: as the config says
-
-    def start(self) -> None:
-        """Start the process; without tracking, do nothing."""
-        self.process: subprocess.Popen[bytes] | None = None
-        if self.tracking.enabled if self.enabled is None else self.enabled:
-            request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
-            with open(self.outputs / LOG, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", "xclrun.tracking.mirror", request],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # Ctrl-C is for the training; the mirror ends when its input does.
-                )
-
-    def changed(self, run_id: str) -> None:
-        """Say that a run has something new."""
-        if self.process is not None and self.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.process.stdin.write(f"{run_id}\n".encode())
-                self.process.stdin.flush()
-
-    def close(self, timeout: float = 120.0) -> bool:
-        """Wait until all is sent; return whether it was."""
-        if self.process is None:
-            return True
-        with contextlib.suppress(OSError):
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-        try:
-            return self.process.wait(timeout) == 0
-        except subprocess.TimeoutExpired:
-            return False
-
-
-def _background(request: str) -> None:
-    """Send runs as their ids come in on the standard input, and at its end what the whole sweep tells: transfer."""
-    given = json.loads(request)
-    outputs, tracking = Path(given["outputs"]), TrackingConfig(**given["tracking"])
-    mirror = Mirror(outputs, tracking)
-    named = []
-    for text in sys.stdin:
-        named.append(text.strip())
-        mirror.send_all(only=named[-1:], references=References([]))
-    mirror.send_all(only=named)
-
-
-if __name__ == "__main__":
-    try:
-        _background(sys.argv[1])
-    except Exception:
-        # Into the log, where libraries' own words about a server must not carry its password.
-        sys.exit(redact(traceback.format_exc()))

@@ -21,7 +21,7 @@ from xclrun.launch.console import Console
 from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run, thaw
 from xclrun.store.rundir import RunDirectory
-from xclrun.tracking.mirror import BackgroundMirror
+from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.stop import SIGNALS, Stopped
 
 # Attempts in a row without progress after which a job is not requeued any more.

@@ -1,0 +1,86 @@
+"""A process of its own that sends the runs of a sweep while the next ones train.
+
+``python -m xclrun.tracking.background REQUEST``: training neither waits for a tracking server nor fails with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from xclrun.config.schema import TrackingConfig
+from xclrun.core.secret import redact
+
+LOG = "mlflow-sync.log"
+
+
+@dataclass
+class BackgroundMirror:
+    """Sends the runs of a sweep from a process of its own, while the next ones train.
+
+    What it cannot send is in ``mlflow-sync.log`` and is sent by the next sweep or by ``xclrun sync``.
+    """
+
+    outputs: Path
+    tracking: TrackingConfig
+    enabled: bool | None = None  # None: as the config says
+
+    def start(self) -> None:
+        """Start the process; without tracking, do nothing."""
+        self.process: subprocess.Popen[bytes] | None = None
+        if self.tracking.enabled if self.enabled is None else self.enabled:
+            request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
+            with open(self.outputs / LOG, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "xclrun.tracking.background", request],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C is for the training; the mirror ends when its input does.
+                )
+
+    def changed(self, run_id: str) -> None:
+        """Say that a run has something new."""
+        if self.process is not None and self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(f"{run_id}\n".encode())
+                self.process.stdin.flush()
+
+    def close(self, timeout: float = 120.0) -> bool:
+        """Wait until all is sent; return whether it was."""
+        if self.process is None:
+            return True
+        with contextlib.suppress(OSError):
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+        try:
+            return self.process.wait(timeout) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+
+def send(request: str) -> None:
+    """Send runs as their ids come in on the standard input, and at its end what the whole sweep tells: transfer."""
+    from xclrun.tracking.mirror import Mirror
+
+    given = json.loads(request)
+    mirror = Mirror(Path(given["outputs"]), TrackingConfig(**given["tracking"]))
+    named = []
+    for text in sys.stdin:
+        named.append(text.strip())
+        mirror.send_one(named[-1])
+    mirror.send_all(only=named)
+
+
+if __name__ == "__main__":
+    try:
+        send(sys.argv[1])
+    except Exception:
+        # Into the log, where libraries' own words about a server must not carry its password.
+        sys.exit(redact(traceback.format_exc()))

@@ -1,0 +1,160 @@
+"""What is sent of a run to MLflow: parameters, metrics, tags, tables and words. Nothing is sent here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from xclrun.analysis.measures import MEASURES, headlines, measure
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
+from xclrun.core.identity import flat
+from xclrun.core.names import markdown
+from xclrun.core.task import short_name
+from xclrun.store.files import sha256
+from xclrun.store.rundir import RunDirectory
+
+TAG = "xclrun"
+NOTE = "mlflow.note.content"
+
+# Raised when what is sent changes, so that runs sent before are sent again.
+# 2: scores and measures in percent, parameters that are null left out, a description.
+FORMAT = 2
+
+# MLflow's web pages keep the columns of the table of runs in the browser: no tag sets the ones that a newcomer sees.
+# What they do read from tags of an experiment are saved views (MLflow 3.17), which have an address and a menu.
+VIEW = "xclrun"
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+
+
+def tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
+    facts = {
+        "kind": "run",
+        "run_id": mine.run_id,
+        "dataset": mine.dataset,
+        "model": mine.model,
+        "strategy": mine.strategy,
+        "order": mine.order,
+        "seed": str(mine.seed),
+        "shots": "" if mine.shots is None else str(mine.shots),
+        "bucket": "" if mine.bucket is None else str(mine.bucket),
+        "data_fingerprint": mine.data_fingerprint,
+        "code_version": mine.code_version,
+    }
+    tags = {f"{TAG}.{key}": value for key, value in facts.items()} | {"mlflow.runName": mine.run_id}
+    return tags | ({"mlflow.parentRunId": parent} if parent else {})
+
+
+def measures(mine: RunRecord, references: References) -> dict[str, float]:
+    """Return the meta-metrics of a run that are known, as they are shown: ``intent.F``, ``slots.FP``, …"""
+    found = {}
+    for metric in mine.metrics:
+        if mine.status == "finished":
+            for (name, language), value in measure(mine, metric, references.scores(mine, metric)).items():
+                if isinstance(value, float) and not language:
+                    found[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
+    return found
+
+
+def version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
+    """Return what changes when there is something new to send."""
+    return f"{FORMAT}:{sha256(directory.manifest)[:16]}" + (f"+{len(metrics)}" if directory.finished else "")
+
+
+def view(metrics: Sequence[str]) -> str:
+    """Return a saved view as MLflow 3.17 keeps it: runs alone, with what tells them apart and their headlines."""
+    told = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
+    measured = [f"metrics.`{short_name(metric)}.{one.name}`" for metric in metrics for one in headlines()]
+    state = {
+        "searchFilter": f"tags.`{TAG}.kind` = 'run'",
+        # By name: sorted by time, runs are hidden under their sweep until it is opened.
+        "orderByKey": "tags.`mlflow.runName`",
+        "orderByAsc": True,
+        "startTime": "ALL",
+        "lifecycleFilter": "Active",
+        "datasetsFilter": [],
+        "modelVersionFilter": "All Runs",
+        "selectedColumns": told + measured,
+    }
+    # The times are those of nothing: the same view is the same text.
+    return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
+
+
+def view_address(server: str, experiment: str) -> str:
+    """Return where the saved view opens on a server."""
+    return f"{server}/#/experiments/{experiment}/runs?viewStateShareKey={VIEW}"
+
+
+def _legend() -> str:
+    lines = [f"- `{one.name}` {one.arrow} {one.definition}" for one in headlines()]
+    return "\n".join(
+        [
+            "Metrics are percent, differences of scores are points; ↑ higher is better, ↓ lower is better.",
+            "",
+            *lines,
+            "- `score.LANGUAGE` score on the test set of a language; the step is the hop, 0 before any fine-tuning",
+            "- `train.loss` mean loss of each epoch; the step counts updates through all hops",
+        ]
+    )
+
+
+def about_experiment(experiment: str) -> str:
+    where, names = view_address("", experiment).removeprefix("/"), ", ".join(one.name for one in headlines())
+    return (
+        "Runs of xclrun, mirrored from its outputs folder: numbers of record are in the files there.\n\n"
+        f"The saved view [xclrun: headline measures]({where}) has {names} as columns.\n\n{_legend()}"
+    )
+
+
+def about_run(mine: RunRecord) -> str:
+    few = "" if mine.shots is None else f", K = {mine.shots}, bucket {mine.bucket}"
+    hops = markdown(" → ".join(mine.languages))
+    return (
+        f"**{markdown(mine.strategy)}** on {markdown(mine.dataset)} with {markdown(mine.model)}: order "
+        f"{markdown(mine.order)} ({hops}), seed {mine.seed}{few}.\n\n{_legend()}"
+    )
+
+
+def allowed(key: str) -> str:
+    """Return the key of a metric or parameter, which a language may be part of, as MLflow takes it.
+
+    One key that it refuses would stop the sending of all runs. Where it had to change, a short hash tells it from
+    others that would become the same.
+    """
+    plain = re.sub(r"[^\w.\- :]", "_", key)
+    return plain if plain == key else f"{plain}-{hashlib.sha256(key.encode()).hexdigest()[:6]}"
+
+
+def milliseconds(when: str) -> int:
+    return round(1000 * datetime.strptime(when, "%Y-%m-%dT%H:%M:%S%z").timestamp())
+
+
+def parameters(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return a config as MLflow's parameters, flat. Null says that something was not asked for: it is left out."""
+    return {allowed(key): str(value)[:6000] for key, value in flat(config) if value is not None}
+
+
+def history(mine: RunRecord, measured: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:
+    """Yield (metric, value, step): measures, scores by language in percent, a step for each hop; and losses."""
+    for name, value in measured.items():
+        yield name, value, 0
+    for metric in mine.metrics:
+        for hop, row in enumerate(mine.scores[metric]):
+            for language, value in zip(mine.languages, row, strict=True):
+                if value == value:
+                    yield allowed(f"{short_name(metric)}.score.{language}"), 100 * float(value), hop
+    step = 0
+    for i, epoch in enumerate(mine.curve):
+        yield "train.loss", epoch["loss"], step + epoch["step"]
+        last = i + 1 == len(mine.curve) or mine.curve[i + 1]["hop"] != epoch["hop"]
+        step += epoch["step"] if last else 0
+
+
+def score_table(mine: RunRecord, metric: str) -> dict[str, Any]:
+    """Return a score matrix as MLflow's pages show tables: a row for each hop."""
+    rows = [[hop, *row] for hop, row in enumerate(mine.scores[metric].tolist())]
+    return {"columns": ["hop", *mine.languages], "data": rows}
