@@ -65,11 +65,11 @@ _ORDER = (
     "order",
     "strategy",
     "model",
+    "hydra/launcher",
     "trainer",
     "protocol",
     "evaluate",
     "tracking",
     "experiment",
-    "hydra/launcher",
     "sweep",
 )
