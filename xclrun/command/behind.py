@@ -1,4 +1,4 @@
-"""What lies behind the scores of few-shot runs: their predictions, and the words of their data, read again."""
+"""Predictions of few-shot runs, and the words of their data, which is read again."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def _predictions(outputs: Path, records: Sequence[RunRecord], tell: Unreadable) 
 
 @contextmanager
 def _lasting() -> Iterator[None]:
-    """Make objects that live until the end of the command: garbage is neither looked for among them nor meanwhile.
+    """Make long-lived objects without garbage collection, and exclude them from later collections.
 
     Of a thousand runs there are so many that looking takes a fifth of a report's time.
     """

@@ -136,7 +136,7 @@ class OrderConfig:
 
 @dataclass
 class StrategyConfig:
-    """What every strategy has; each strategy's own settings are a subclass of this in its file."""
+    """Settings of every strategy; those of its own are a subclass in the strategy's file."""
 
     name: str = MISSING
 

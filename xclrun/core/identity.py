@@ -1,4 +1,4 @@
-"""What a job is before anything runs: its stream of hops, its run id, the keys of its stages, its seeds.
+"""Identity of a job before anything runs: its run id, the keys of its stages, its seeds.
 
 Two names are given here, both SHA-256 hashes of everything that can change a result and of nothing else:
 
@@ -26,9 +26,9 @@ from xclrun.core.stream import Hop, Stream
 # Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
 ALGORITHMS = 1
 
-# Config keys that cannot change a result, and so are no part of a run's identity. Everything else is.
-# The content behind a path is: the data's and the encoder's fingerprints stand in for dataset.root and model.path, the
-# hashes of pretrained adapters for where those lie.
+# Config keys that cannot change a result, and so are not part of a run's identity. All other keys are.
+# Paths are not, but what they point to is: fingerprints stand for dataset.root and model.path, and the
+# hashes of pretrained adapters for their folders.
 # Budgets of replay are part of it where a strategy takes them over as its own settings; learning rates that suit a
 # dataset or an encoder, where a trainer does.
 NOT_IDENTITY = frozenset(
@@ -105,7 +105,7 @@ def flat(
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved config (nested dict) that can change a result."""
-    # How buckets are drawn can change nothing where there are none.
+    # Without buckets, the settings for drawing them have no effect.
     unused = {"dataset.buckets"} if config.get("shots") is None else set()
 
     def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -137,7 +137,7 @@ SPAN_MICRO = "span_micro"
 
 
 class Signed(Protocol):
-    """What a plan needs to know of a strategy (see `xclrun.strategy.base.Strategy`)."""
+    """What a plan asks of a strategy (see `xclrun.strategy.base.Strategy`)."""
 
     def signature(self, hop: Hop) -> dict[str, Any]: ...
 
@@ -216,7 +216,7 @@ def stages(
         "seed": known["seed"],
         **{path: found for path in PLUGINS if (found := _at(known, path))},
     }
-    # What is measured beside predictions changes neither them nor the training.
+    # Further measurements change neither predictions nor training.
     evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"} | {"slot_f1": SPAN_MICRO}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
@@ -259,7 +259,7 @@ def stages(
 
 
 def hands_on(hop: Hop, stream: Stream) -> bool:
-    """Whether the optimiser of a hop could go on from its parent's, or that of another hop from its own."""
+    """Whether a hop could take up an optimiser state, or pass one on."""
     return hop.parent > 0 or any(other.parent == hop.index for other in stream.hops)
 
 
@@ -282,14 +282,14 @@ def _selecting_f1(known: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str
 
 
 def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
-    """Return what of a hop's trainer can change what it leaves behind."""
+    """Return the trainer settings that can change a hop's result."""
     trainer = _trainer_of(known, hop)
-    # Of a language that is learnt alone, no optimiser goes on anywhere.
+    # A language that is learnt alone passes no optimiser state on.
     return trainer if hands_on(hop, stream) else {k: v for k, v in trainer.items() if k != "optimizer_state"}
 
 
 def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
-    """Return the hop whose training gave the encoder as it is after ``hop``: an earlier one where that keeps it."""
+    """Return the hop that last trained the encoder, as of ``hop``: an earlier one where ``hop`` keeps it frozen."""
     while strategy.keeps_encoder(hop):
         hop = stream.hops[hop.parent]
     return hop

@@ -62,18 +62,18 @@ class Sweep:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is noted of the sweep: ``started`` first, ``given`` last (seconds of the epoch)."""
+        """The sweep's file: when it was ``started`` first and ``given`` last (seconds of the epoch)."""
         started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
         return {"name": self.name, "command": self.command, "started": started, "given": time.time(), "runs": runs}
 
     def write(self) -> None:
-        """Note the sweep among the outputs, so that status and reports find it; the first start is kept.
+        """Write the sweep's file, so that status and reports find it; the first start is kept.
 
         The name stands for the runs of the last command that had it; a note says which it no longer stands for.
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts
-        # Where what was noted cannot be read, it is written anew.
+        # An unreadable file is replaced.
         with contextlib.suppress(OSError, ValueError):
             before = read_sweep(path)
             facts["started"] = before["started"]
@@ -92,7 +92,7 @@ class Sweep:
     def tracking_options(self) -> str:
         """The options with which a subcommand finds MLflow; empty where it looks there anyway."""
         given: list[str] = []
-        # A name and password in an address are not shown.
+        # User and password of an address are not shown.
         if self.tracking.enabled and self.tracking.uri is not None and "@" not in self.tracking.uri:
             given += ["--uri", self.tracking.uri]
         if self.tracking.enabled and self.tracking.experiment != TrackingConfig.experiment:

@@ -28,7 +28,7 @@ from xclrun.train.stop import SIGNALS, Stopped
 
 
 class MirrorListener(Listener):
-    """Tells the mirror when a run has ended."""
+    """Notifies the mirror when a run has ended."""
 
     def __init__(self, mirror: BackgroundMirror) -> None:
         self.mirror = mirror
@@ -95,7 +95,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
     except XclrunError:
         _debug()
     except Exception:
-        # Not foreseen, so the whole story is kept where it can be sent to the authors.
+        # An unexpected error: the whole traceback is kept, so that it can be reported.
         log = run.directory.path / "error.log"
         atomic_write(log, redact(traceback.format_exc()), 0o600)
         line(f"  the traceback is in {log}")
@@ -104,7 +104,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
 
 
 def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
-    """Make hops of runs ahead of all runs that share them; where that fails, the runs themselves will say why.
+    """Make hops of runs ahead of all runs that share them; where that fails, the runs themselves report why.
 
     Raises:
         Stopped: a signal ended the work.
@@ -166,7 +166,7 @@ def load(console: Console, runs: Sequence[Run]) -> None:
 
 
 def _wait_for(children: Sequence[int], runs: Sequence[Run], left: TimeLeft | None) -> None:
-    """Wait until all workers have ended, and say now and then how far they are."""
+    """Wait until all workers have ended, and print their progress from time to time."""
     running, told = list(children), time.monotonic()
     if left is not None:
         left.observe()

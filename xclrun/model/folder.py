@@ -1,4 +1,4 @@
-"""What the folder of a pretrained encoder holds, looked at while planning: names, JSON and headers, without torch.
+"""Checks of a pretrained encoder's folder while planning: names, JSON and headers, without torch.
 
 Nothing in such a folder is ever run or unpickled. Code of its own is refused as soon as a file names some
 (``auto_map``), so that nobody is asked whether to trust it; weights are safetensors alone.

@@ -111,7 +111,7 @@ class Model(nn.Module):
         """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""
         if not self.still:
             return super().train(mode)
-        # Not through hundreds of modules that stay as they are: heads are trained in steps of milliseconds.
+        # Skip the encoder's hundreds of modules: steps that train heads take milliseconds.
         self.training = mode
         for name, part in self.named_children():
             if name != "encoder":
@@ -137,7 +137,7 @@ class Model(nn.Module):
         return Features(hidden[:, 0], hidden.gather(1, index))
 
     def answer(self, features: Features) -> Output:
-        """Apply the heads, in fp32 whatever the encoder's precision: their outputs are rounded nowhere."""
+        """Apply the heads in fp32, whatever the encoder's precision."""
         logits = emissions = None
         with torch.autocast(features.cls.device.type, enabled=False):
             cls = features.cls.float()
@@ -245,7 +245,7 @@ def _pretrained_encoder(config: ModelConfig) -> nn.Module:
     else:
         encoder, complete = _read_encoder(config, folder)
         _kept.clear()
-        # What the files lack was drawn from this run's seed.
+        # Weights that the files lack were drawn from this run's seed.
         if complete:
             _kept[key] = copy.deepcopy(encoder)
     if config.max_length > (positions := _positions(encoder)):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xclrun.store.counts import Counted, CountsOfRuns
 
 
-# What reading a damaged file may raise.
+# Exceptions that reading a damaged file may raise.
 UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
 
 
@@ -155,7 +155,7 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     kept = [stage["kept"]["bytes"] for stage in stages if stage.get("kept")]
     found["memory"] = max(kept, default=0)
     for name in ("updates", "examples", "tokens", "seconds"):
-        # What is learnt from the memory beside a step's own batch costs as much.
+        # Memory batches count as training cost.
         found[name] = sum(stage["training"][name] + stage["training"].get(f"beside_{name}", 0) for stage in stages)
     found["seconds"] += sum(stage["kept"].get("seconds", 0.0) for stage in stages if stage.get("kept"))
     return {name: float(value) for name, value in found.items() if value is not None}
@@ -197,7 +197,7 @@ def read_predictions(
 
 
 def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
-    """Read what a finished few-shot run said of its target's test split before and after adapting, by metric.
+    """Read what a finished few-shot run predicted on its target's test split before and after adapting, by metric.
 
     Raises:
         OSError, ValueError, KeyError: a file cannot be read, or the two hops were tested on different sentences.
@@ -245,7 +245,7 @@ def sweeps(outputs: Path, tell: Callable[[str], None] = note) -> list[dict[str, 
     for path in (outputs / "sweeps").glob("*.json"):
         try:
             sweep = read_sweep(path)
-            # What an earlier version wrote does not say when it was given last.
+            # Files of earlier versions do not say when the command was given last.
             found.append((float(sweep.get("given") or path.stat().st_mtime), path.name, sweep))
         except (OSError, ValueError, TypeError) as error:
             tell(f"{path} cannot be read ({error}): left out; the command that started it writes it again")
@@ -253,7 +253,7 @@ def sweeps(outputs: Path, tell: Callable[[str], None] = note) -> list[dict[str, 
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
-    """Return what is noted of a sweep.
+    """Return the content of a sweep's file.
 
     Raises:
         OSError, ValueError: it cannot be read.

@@ -46,7 +46,7 @@ class BackgroundMirror:
                 )
 
     def changed(self, run_id: str) -> None:
-        """Say that a run has something new."""
+        """Announce that a run has something new to send."""
         if self.process is not None and self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.write(f"{run_id}\n".encode())
@@ -82,5 +82,5 @@ if __name__ == "__main__":
     try:
         send(sys.argv[1])
     except Exception:
-        # Into the log, where libraries' own words about a server must not carry its password.
+        # Into the log, in which a library's message must not show the server's password.
         sys.exit(redact(traceback.format_exc()))

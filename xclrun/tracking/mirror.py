@@ -46,10 +46,10 @@ def tracking_uri(outputs: Path, uri: str | None) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep MLflow's notes about its database out of a person's sight; errors pass."""
+    """Hide MLflow's log lines about its database; errors are still shown."""
     os.environ.setdefault("MLFLOW_ENABLE_ASYNC_LOGGING", "false")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    # A server that is away is asked three times within seconds, not for minutes: `xclrun sync` asks again.
+    # An unreachable server is tried three times within seconds, not for minutes: `xclrun sync` tries again.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -84,7 +84,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[None]:
-        """Let MLflow say nothing itself, and turn its errors into one line."""
+        """Silence MLflow's own output, and turn its errors into one line."""
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -127,9 +127,9 @@ class Mirror:
         return found.experiment_id
 
     def _describe(self) -> None:
-        """Say on the experiment what it holds; a person's own words are left alone."""
+        """Describe the experiment; a description written by a user is left alone."""
         tags = self.client.get_experiment(self.experiment).tags
-        # Machine learning, not chats: the page opens on the runs.
+        # Kind "machine learning", not chats: the page opens on the runs.
         wanted = {"mlflow.experimentKind": "custom_model_development", NOTE: payload.about_experiment(self.experiment)}
         for key, value in wanted.items():
             if key not in tags:

@@ -80,7 +80,7 @@ def view(metrics: Sequence[str]) -> str:
         "modelVersionFilter": "All Runs",
         "selectedColumns": told + measured,
     }
-    # The times are those of nothing: the same view is the same text.
+    # Constant times, so that the same view is the same text.
     return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})
 
 

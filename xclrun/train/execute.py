@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Busy", "execute", "make_stages"]
 
-# As many threads as torch takes by itself, before any run chose.
+# Torch's own number of threads, before any run sets it.
 THREADS = torch.get_num_threads()
 
 
@@ -73,7 +73,7 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
             if (wrong := run.directory.damaged()) is not None:
                 listener.noted(f"{wrong} is missing or damaged: the run is made again from the store")
             _Execution(run, listener, stop, patient).run_all()
-    # A signal that came after the last step has not been heard yet: no other run may begin.
+    # A signal after the last step has not been handled yet: no other run may begin.
     stop.check()
 
 
@@ -127,7 +127,7 @@ class _Execution:
                     raise
                 raise error from raised
             finally:
-                # An error holds this frame, and with it the model; the frame must not hold the error.
+                # An exception keeps this frame alive, and with it the model; so the frame must not keep the exception.
                 del error
         self.listener.run_ended(self.run, time.monotonic() - started)
 
@@ -138,7 +138,7 @@ class _Execution:
         elif isinstance(error, Stopped | KeyboardInterrupt):
             status = "interrupted"
         self.manifest |= {"status": status, "error": f"{error}"}
-        # The disk may be what failed; the error itself matters more.
+        # The disk may be what failed; the original error matters more.
         with contextlib.suppress(Exception):
             self.directory.write_manifest(self.manifest)
             self.directory.event(status, error=f"{error}")
@@ -206,7 +206,7 @@ class _Execution:
         atomic_write(self.directory.scores, buffer.getvalue())
 
     def _write_attention(self) -> None:
-        """Put the summaries of attention after all hops into one file, where they are asked for."""
+        """Write the attention summaries of all hops into one file, if asked for."""
         import pyarrow as pa
 
         folders = [(stage.hop.index, self.graph.attention(stage)) for stage in self.run.stages]
@@ -237,14 +237,14 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
             "sizes": {split: dataset.sizes(split) for split in ("train", "dev", "test")},
             **noted(dataset),
         },
-        # Everything in the store that the run refers to, from the start on: it is not removed while the run needs it.
+        # All store entries that the run refers to, listed from the start, so that `store gc` keeps them.
         "keys": run.keys,
         "stages": [],
     }
 
 
 def _translated(error: BaseException, run: Run) -> BaseException:
-    """Return the error that a person should see: known causes get one line, the others stay as they are."""
+    """Return the error to show: known causes become one line, others stay as they are."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return RunError(_out_of_memory(error, run))
     if isinstance(error, OSError):
@@ -259,7 +259,7 @@ def _translated(error: BaseException, run: Run) -> BaseException:
 
 
 def _out_of_memory(error: BaseException, run: Run) -> str:
-    """Return the line for a GPU that is out of memory: during what, and which keys help."""
+    """Return the message for a GPU out of memory: in which phase, and which keys help."""
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     trainer, less = run.config.trainer, " or trainer.precision=bf16"
     if any(name in ("xclrun.train.evaluate", "xclrun.train.encodings") for name in frames):

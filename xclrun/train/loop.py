@@ -129,13 +129,13 @@ class HopTraining:
             take_up(self.optimizer, context.model, inherited)
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
-        # A hop that other strategies share may go on from another one's checkpoint, whose state is not this one's; its
+        # A shared hop may continue from a checkpoint of another strategy, whose state is not this one's; its
         # training does not depend on it.
         self.own = bool(strategy.signature(context.hop))
         self.best: dict[str, Tensor] = {}
-        # A look at the loss waits for the GPU, so there it is taken now and then.
+        # Reading the loss waits for the GPU, so on a GPU it is read only now and then.
         self.look_every = 1 if context.device.type == "cpu" else 25
-        # Sums of losses, of word pieces and of those beside since the last look, on the device.
+        # Sums since the last reading, on the device: losses, word pieces, and word pieces from the memory.
         self._seen: Tensor | None = None
 
     def run(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class HopTraining:
             RunError: the loss is not finite.
             Stopped: a signal asked for it; a checkpoint was saved.
         """
-        # Only meanwhile: a context that held on to its training would keep optimiser and best weights beyond the hop.
+        # Only during the hop: afterwards the context must not keep the optimiser and the best weights alive.
         self.context.beside, before = self._count_beside, self.context.beside
         try:
             return self._run()
@@ -222,7 +222,7 @@ class HopTraining:
         self._seen = seen if self._seen is None else self._seen + seen
 
     def _look(self) -> None:
-        """Add what was seen since the last look to the counters; fail where the loss is not finite."""
+        """Add the sums since the last reading to the counters; fail where the loss is not finite."""
         if self._seen is None:
             return
         value, tokens, beside = self._seen.tolist()

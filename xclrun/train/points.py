@@ -1,4 +1,4 @@
-"""Evaluation points inside a hop: dev and test of every language, again and again while the hop is trained.
+"""Evaluation points inside a hop: dev and test of every language, at intervals during training.
 
 A point is taken after every b sentences of the hop's own data (``evaluate.every_examples``; replayed sentences do not
 count, so that all strategies are evaluated at the same steps), and at the end of the training. Predictions change
@@ -53,11 +53,11 @@ class Points:
     tell: Callable[[str], None] = note
 
     def due(self, before: int, now: int) -> bool:
-        """Say whether a point lies between two numbers of sentences seen, the second one included."""
+        """Return whether a point lies between two numbers of sentences seen, the second one included."""
         return now // self.every > before // self.every
 
     def has(self, facts: Sequence[Mapping[str, Any]]) -> bool:
-        """Say whether the rows of points that were taken are still there, and whole."""
+        """Return whether the rows of earlier points are still there and undamaged."""
         return all(self._kept(point["step"]).find() is not None for point in facts)
 
     def take(self, step: int, examples: int, own: int, stopped: Callable[[], bool]) -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ class Points:
                 for name, values in split_rows[split, language].items():
                     columns.setdefault(name, []).extend(values)
         n = len(columns["split"])
-        # The hop is the run's, not the stage's: it is set when a run takes the rows over.
+        # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
         self._kept(step).write(predictions.content(predictions.table(columns)))
         return {"step": step, "examples": examples, "own": own}
@@ -110,7 +110,7 @@ class Points:
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
-        """Put the parts of the model back that serving other languages exchanges."""
+        """Restore the parts of the model that serving other languages replaces."""
         if not self.strategy.serving_signature(self.context.hop):
             yield
             return

@@ -40,15 +40,15 @@ from xclrun.train.workbench import Split, Trained, Workbench
 # The state of the optimiser after a hop, beside its weights, where later hops take it up.
 OPTIMIZER = "optimizer.safetensors"
 
-# Seconds between two looks at what another process is making.
+# Seconds between two checks of a stage that another process is making.
 POLL = 0.5
 
-# What an untrained model has done.
+# Counters of an untrained model.
 UNTRAINED: dict[str, Any] = {"examples": 0, "tokens": 0, "updates": 0, "seconds": 0.0, "epochs": []}
 
 
 class Busy(Exception):
-    """Another process is making what is needed; something else can be done first."""
+    """Another process is making a stage that is needed; do something else first."""
 
 
 def made_here() -> dict[str, Any]:
@@ -103,14 +103,14 @@ class StageGraph:
         return self._find_or_make(key, lambda: self._attend(stage.hop, key))
 
     def trained_by(self, stage: Stage) -> str:
-        """Return the id of the run that has trained a hop which is in the store, now or in an earlier attempt."""
+        """Return the id of the run that trained a stored hop, now or in an earlier attempt."""
         if stage.hop.index in self.trained_here:
             return self.run.id
-        # The evaluation outlives the weights; who trained also evaluated, as a rule.
+        # Evaluations are kept longer than weights; usually the run that trained also evaluated.
         return str(self.store.facts(stage.train if self.store.has(stage.train) else stage.evaluation).get("run"))
 
     def footprint(self, stage: Stage) -> Mapping[str, float] | None:
-        """Return what the strategy keeps after a hop, and the ``seconds`` that it took to make that.
+        """Return what the strategy keeps after a hop, and how many ``seconds`` that took.
 
         None where the store has no state of it (yet, or any more).
         """
@@ -156,7 +156,7 @@ class StageGraph:
     # What has to be there before.
 
     def _bring(self, hop: Hop) -> None:
-        """Bring model and strategy to where they are when a hop is evaluated."""
+        """Prepare model and strategy for the evaluation of a hop."""
         self._need_weights(self.strategy.recalled(hop))
         self.weights(hop.index)
         self.state(hop.index)
@@ -220,7 +220,7 @@ class StageGraph:
         self.bench.weights_of = index
 
     def state(self, index: int) -> None:
-        """Bring the strategy to its state after hop ``index``: fresh, read from the store, or computed."""
+        """Give the strategy its state after hop ``index``: fresh, read from the store, or computed."""
         if self.bench.state_of == index:
             return
         hop, key = self.run.stages[index].hop, self.run.stages[index].state
@@ -238,7 +238,7 @@ class StageGraph:
         self.bench.state_of = index
 
     def _takes_up_optimizer(self, hop: Hop) -> bool:
-        """Whether the optimiser of a hop goes on from where its parent's was."""
+        """Whether a hop continues with its parent's optimiser state."""
         return hop.parent > 0 and self.run.trainer(hop).optimizer_state is OptimizerState.kept
 
     # Making, under a lease.
@@ -262,7 +262,7 @@ class StageGraph:
 
     @cached_property
     def _begun_before(self) -> bool:
-        """Whether an earlier attempt at the run has trained a hop."""
+        """Whether an earlier attempt of the run trained a hop."""
         return any(
             self.store.has(s.train) and self.trained_by(s) == self.run.id for s in self.run.stages if s.hop.index
         )
@@ -295,7 +295,7 @@ class StageGraph:
                 columns.setdefault(name, []).extend(values)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
         n, point = len(columns["split"]), self._selected(hop, training)
-        # The hop is the run's, not the stage's: it is set when a run takes the rows over.
+        # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
         columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
         table = predictions.table(columns)
         facts: dict[str, Any] = {"training": training}

@@ -59,7 +59,7 @@ class Expandable(Strategy[Settings]):
                 raise UsageError(f"strategy={settings.name} strategy.expansion={settings.expansion.name}: {reason}")
 
     def unsuited(self, expansion: Strategy[Any]) -> str | None:
-        """Return why the strategy does not make sense over an expansion; None where it does."""
+        """Return why the strategy cannot be combined with an expansion; None where it can."""
         if expansion.gives_parts:
             return None
         return f"gives languages no parts of their own; {', '.join(having('gives_parts'))} do"
