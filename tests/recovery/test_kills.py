@@ -19,7 +19,7 @@ def _selftest(*arguments: str) -> dict[str, tuple[int, str]]:
     """Return strategy → (kills, predictions) as `xclrun selftest` tells."""
     done = subprocess.run([*XCLRUN, "selftest", *arguments], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = re.findall(r"^(\w+) +(\d+) +[\d.]+  (.+)$", done.stdout, re.MULTILINE)
+    rows = re.findall(r"^(\w+) +(\d+) +[\d.]+ +(.+)$", done.stdout, re.MULTILINE)
     return {name: (int(kills), found) for name, kills, found in rows}
 
 
