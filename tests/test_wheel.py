@@ -78,7 +78,7 @@ def test_the_wheel_holds_configs_sweeps_plugins_and_the_corpus(wheel: Path) -> N
             if path.is_file() and "__pycache__" not in path.parts
         }
         assert expected <= names
-    assert {f"xclrun/data/mini/{language}.yaml" for language in ("en", "de", "fr", "es", "hi", "th")} <= names
+    assert {f"xclrun/data/readers/mini/{language}.yaml" for language in ("en", "de", "fr", "es", "hi", "th")} <= names
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"xclrun", "hydra_plugins"}
 
 

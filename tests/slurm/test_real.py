@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,10 @@ def test_a_sweep_is_submitted_at_once_and_equals_the_local_one(
     lab: Lab, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
     sweep = small("strategy=naive,er", "order=[en,de,th],[th,de,en]", "seed=1,2")
-    began = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = lab.xclrun(*sweep, *SLURM, "hydra.launcher.pack=2", f"paths.outputs={tmp_path}", "-m")
-    assert time.monotonic() - began < 10
+    # Of the processor: the clock also counts what other processes do.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
     assert done.returncode == 0, done.stderr
     said = done.stderr
     # Four jobs with shared trainings and four with runs; the cluster allows arrays of three.
