@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.core.terminal import about, if_slow
+from xclrun.core.terminal import about, if_slow, table
 from xclrun.launch import workers as work
 from xclrun.launch.console import Console, step_line, workers_line
 from xclrun.launch.time_left import TimeLeft
@@ -164,3 +164,9 @@ def test_what_takes_long_is_said_before_it_ends(
     work.load(Console([run.id]), [])
     work.load(Console([run.id]), [run])
     assert capsys.readouterr().err == "  loading PyTorch …\n"
+
+
+def test_a_table_widens_before_it_cuts_a_number() -> None:
+    rows = [("0", "before fine-tuning", *["96.50"] * 9), ("1", "en", *["11.25"] * 9)]
+    shown = table(("hop", "learnt", *["de"] * 9), rows, left=2)
+    assert (shown.count("96.50"), shown.count("11.25")) == (9, 9)

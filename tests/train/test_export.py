@@ -135,6 +135,11 @@ def test_what_cannot_be_exported_is_told(make_run: Make, do: Do, tmp_path: Path,
     code, said = xclrun(*given)
     assert code == 2
     assert f"{tmp_path / 'done'}: is there already" in said
+    # Outputs that were moved since: the weights are looked for beside the run.
+    moved = run.outputs.rename(tmp_path / "moved")
+    code, said = xclrun("export", run.id, str(tmp_path / "again"), "--outputs", str(moved))
+    assert (code, said) == (0, f"hop 2 of {run.id}: {tmp_path / 'again'}\n")
+    moved.rename(run.outputs)
     run.store.path(run.stages[1].train).rename(tmp_path / "gone")
     with pytest.raises(RunError, match=r"the store has no weights of hop 1 \(en\) any more"):
         export(run, 1, None, tmp_path / "x")

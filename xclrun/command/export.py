@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
         "tokenizer; beside it the heads and what a language has of its own (safetensors), and export.json, which says "
         "what each is.",
     )
-    options.add_argument("run", metavar="RUN", help="id of a run, or the beginning of one that no other has")
+    options.add_argument("run", metavar="RUN", help="id of a run, a part of it that no other has, or its folder")
     options.add_argument("folder", metavar="DIR", type=Path, help="a folder that is new or empty")
     options.add_argument("--hop", type=int, metavar="N", help="which hop, 0: before fine-tuning (default: the last)")
     options.add_argument(
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.run import thaw
     from xclrun.train.export import export
 
-    facts = export(thaw(directory), given.hop, given.language, given.folder.expanduser())
+    facts = export(thaw(directory, directory.path.parents[1]), given.hop, given.language, given.folder.expanduser())
     served = f", with the parts of {facts['language']}" if facts["language"] else ""
     print(f"hop {facts['hop']} of {facts['run']}{served}: {given.folder}")
     return 0

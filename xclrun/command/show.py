@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -126,8 +127,17 @@ def render(facts: dict[str, Any]) -> str:
         rows = []
         for hop, row in zip(facts["hops"], matrix, strict=False):
             how = "shared" if hop["shared"] else "trained" if hop["hop"] else "before"
-            rows.append((str(hop["hop"]), hop["name"], how, *("" if v is None else f"{100 * v:.2f}" for v in row)))
-        values = "  ".join(f"{name} {MEASURES[name].shown(value)}" for name, value in facts["measures"][metric].items())
+            rows.append(
+                (
+                    str(hop["hop"]),
+                    hop["name"] if hop["hop"] else "–",
+                    how,
+                    *("" if v is None else f"{100 * v:.2f}" for v in row),
+                )
+            )
+        # A name and its value stay on one line.
+        values = "  ".join(f"{n}\xa0{MEASURES[n].shown(value)}" for n, value in facts["measures"][metric].items())
         shown += ["", f"{metric} in %, on each language after each hop", ""]
-        shown += [table(("hop", "language", "", *facts["languages"]), rows, left=3), *([values] if values else [])]
+        shown += [table(("hop", "learnt", "", *facts["languages"]), rows, left=3)]
+        shown += [text.replace("\xa0", " ") for text in textwrap.wrap(values, 80)]
     return "\n".join(shown)

@@ -66,6 +66,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
         wrapped: the last column is text, and wraps; other cells are never cut, for ids are copied from tables.
     """
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
@@ -74,7 +75,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for i, name in enumerate(header):
         text = wrapped and i == len(header) - 1
-        made.add_column(Text(name), justify="left" if i < left or text else "right", no_wrap=not text, overflow="fold")
+        # Without a least width rich cuts other cells where one of several words does not fit.
+        least = None if text else max(cell_len(row[i]) for row in (header, *rows))
+        made.add_column(
+            Text(name),
+            justify="left" if i < left or text else "right",
+            no_wrap=not text,
+            overflow="fold",
+            min_width=least,
+        )
     for row in rows:
         made.add_row(*map(Text, row))
     columns = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
