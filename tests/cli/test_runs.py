@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from xclrun.cli import main
+from xclrun.command import compare
 from xclrun.command.rerun import differing_files, environment
+from xclrun.core.terminal import table
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
 
@@ -142,3 +144,24 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
     assert (same["settings"], {test["p"] for test in same["tests"].values()}) == ({}, {1.0})
     (outputs / "runs" / er / "DONE").unlink()
     assert "not tested: a run is not finished" in xclrun("compare", naive, er).out
+
+
+def test_another_f1_is_named_and_two_kinds_are_not_subtracted() -> None:
+    way = {"slot_f1": ["span_micro", "tag_macro"], "intent_accuracy": ["", ""]}
+    facts = {
+        "runs": ["a", "b"], "settings": {}, "scoring": way, "measures": {key: {"FP": [0.5, 0.75]} for key in way},
+        "final": {key: {"en": [0.5, 0.75]} for key in way}, "tests": dict.fromkeys(way, "not tested"),
+    }  # fmt: skip
+    told = compare.render(facts).splitlines()
+    assert told[told.index("slot_f1 (A: span_micro, B: tag_macro) in %") + 4].split() == ["FP", "50.00", "75.00"]
+    assert told[told.index("intent_accuracy in %") + 4].split() == ["FP", "50.00", "75.00", "+25.00"]
+    way["slot_f1"] = ["tag_macro", "tag_macro"]
+    told = compare.render(facts).splitlines()
+    assert told[told.index("slot_f1 (tag_macro) in %") + 4].split() == ["FP", "50.00", "75.00", "+25.00"]
+
+
+def test_tables_are_wider_than_the_terminal_rather_than_cut() -> None:
+    row = ("0", "before fine-tuning", "before", "4.00", "10.00", "100.00", "96.50", "10.55", "11.01")
+    told = table(("hop", "language", "", "en", "de", "fr", "hi", "es", "th"), [row], left=3).splitlines()
+    assert told[-1].split("   ")[-1].strip() == "11.01"
+    assert " ".join(told[-1].split()) == " ".join(row)

@@ -228,5 +228,14 @@ def test_another_f1_is_chosen_after_the_fact_and_both_are_kept(outputs: Path, co
         # Of the dev split no predictions are kept: training scored it in its own way.
         assert [set(epoch["dev"]["en"]) for epoch in one.curve] == [{"intent_accuracy", "slot_f1"}] * 3
         assert [set(epoch["dev"]["en"]) for epoch in other.curve] == [{"intent_accuracy"}] * 3
+    # What an earlier version wrote does not say in which: in that of the run's config, whatever is chosen now.
+    for path in outputs.glob("runs/*/manifest.json"):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        for stage in manifest["stages"]:
+            del stage["slot_f1"]
+        path.write_text(json.dumps(manifest), encoding="utf-8")
+        RunDirectory(path.parent).finish()
+    assert [one.curve for one in read_records(outputs)] == [one.curve for one in micro]
+    assert [one.curve for one in read_records(outputs, slot_f1="tag_macro")] == [one.curve for one in macro]
     assert micro[1].points[0]["dev"]["en"] != macro[1].points[0]["dev"]["en"]
     assert json.loads(json.dumps(micro[1].points)) == list(micro[1].points)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import chosen_run, parser
-from xclrun.command.show import read_run
+from xclrun.command.show import read_run, way_of_scoring
 from xclrun.core.identity import flat
 from xclrun.store.rundir import RunDirectory
 
@@ -57,6 +57,7 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
         "settings": {key: values for key, values in changed.items() if values[0] != values[1]},
         "measures": {m: {name: [of[m].get(name) for of in measured] for name in names} for m in both},
         "final": {m: {k: [_final(own, m, k) for own in records] for k in languages} for m in both},
+        "scoring": {m: [way_of_scoring(own, m) for own in records] for m in both},
         "tests": tests((one, other), records, both),
     }
 
@@ -121,9 +122,9 @@ def render(facts: dict[str, Any]) -> str:
     """Return the differences for a person; scores in percent."""
     from xclrun.core.terminal import table
 
-    def cells(values: Sequence[float | None]) -> tuple[str, ...]:
+    def cells(values: Sequence[float | None], alike: bool) -> tuple[str, ...]:
         a, b = values
-        difference = "" if a is None or b is None else f"{100 * (b - a):+.2f}"
+        difference = "" if a is None or b is None or not alike else f"{100 * (b - a):+.2f}"
         return (*("" if v is None else f"{100 * v:.2f}" for v in values), difference)
 
     one, other = facts["runs"]
@@ -134,9 +135,12 @@ def render(facts: dict[str, Any]) -> str:
     else:
         shown.append("the same settings")
     for metric, measures in facts["measures"].items():
-        rows = [(name, *cells(values)) for name, values in measures.items() if values != [None, None]]
-        rows += [(f"final {language}", *cells(values)) for language, values in facts["final"][metric].items()]
-        shown += ["", f"{metric} in %", "", table(("", "A", "B", "B − A"), rows)]
+        ways = facts["scoring"][metric]
+        alike = ways[0] == ways[1]
+        told = " (tag_macro)" if ways == ["tag_macro"] * 2 else "" if alike else f" (A: {ways[0]}, B: {ways[1]})"
+        rows = [(name, *cells(values, alike)) for name, values in measures.items() if values != [None, None]]
+        rows += [(f"final {language}", *cells(values, alike)) for language, values in facts["final"][metric].items()]
+        shown += ["", f"{metric}{told} in %", "", table(("", "A", "B", "B − A"), rows)]
         test = facts["tests"][metric]
         if isinstance(test, str):
             shown.append(test)

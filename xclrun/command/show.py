@@ -48,6 +48,13 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, Measured]]:
     return own, {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
 
 
+def way_of_scoring(own: RunRecord, metric: str) -> str:
+    """Return how F1 of spans was computed, ``span_micro`` or ``tag_macro``; of other metrics nothing."""
+    from xclrun.core.task import BY_NAME, Scored
+
+    return str(own.config["evaluate"]["slot_f1"]) if BY_NAME[metric].of is Scored.spans else ""
+
+
 def describe(directory: RunDirectory) -> dict[str, Any]:
     """Return the facts of a run; its scores are in [0, 1], None where they were not measured.
 
@@ -90,6 +97,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
             metric: [[None if math.isnan(value) else float(value) for value in row] for row in R]
             for metric, R in own.scores.items()
         },
+        "scoring": {metric: way_of_scoring(own, metric) for metric in own.scores},
         "measures": {
             metric: {name: value for (name, language), value in values.items() if not language and _is_number(value)}
             for metric, values in measured.items()
@@ -137,7 +145,8 @@ def render(facts: dict[str, Any]) -> str:
             )
         # A name and its value stay on one line.
         values = "  ".join(f"{n}\xa0{MEASURES[n].shown(value)}" for n, value in facts["measures"][metric].items())
-        shown += ["", f"{metric} in %, on each language after each hop", ""]
+        way = " (tag_macro)" if facts["scoring"][metric] == "tag_macro" else ""
+        shown += ["", f"{metric}{way} in %, on each language after each hop", ""]
         shown += [table(("hop", "learnt", "", *facts["languages"]), rows, left=3)]
         shown += [text.replace("\xa0", " ") for text in textwrap.wrap(values, 80)]
     return "\n".join(shown)

@@ -127,7 +127,8 @@ class StrategySection(Section):
             ways = {run.config.get("evaluate", {}).get("slot_f1", "span_micro") for run in self.comparison.runs}
             if BY_NAME[metric].of is Scored.spans and ways != {"span_micro"}:
                 without.append(
-                    f"{short_name(metric)}: no bootstrap, since macro F1 over tags is no ratio of sums over sentences"
+                    f"{short_name(metric)}: scored by {' and '.join(sorted(map(str, ways)))} in tables and figures; no "
+                    "bootstrap, since macro F1 over tags is no ratio of sums over sentences"
                 )
                 continue
             try:

@@ -217,6 +217,11 @@ class Summary:
         if any(" of " in count for count in runs):
             over = "the runs that its own strategy has" if self.unpaired else "those that all have"
             lines.append(f"interim: not all strategies have run all orders and seeds; each mean is over {over}")
+        return [*lines, *self.definitions(metrics)]
+
+    def definitions(self, metrics: Sequence[str]) -> list[str]:
+        """Say how metrics were scored whose names do not say it."""
+        lines = []
         for metric in (BY_NAME[metric] for metric in metrics):
             definition = self.scoring if metric.of is Scored.spans else metric.definition
             lines += [f"{metric.short}: {definition}"] if definition else []

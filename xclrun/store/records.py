@@ -57,6 +57,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
 
     manifest = directory.read_manifest()
     config = _config(directory)
+    trained_with = config["evaluate"]["slot_f1"]
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
@@ -69,7 +70,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
             scores[metric.name][measured] = counted.predictions.matrix(metric, languages)
     curve = [
         {"hop": stage["hop"], **{k: epoch[k] for k in ("epoch", "step", "examples", "loss")}}
-        | {"dev": _as_scored(epoch["dev"], stage, config, metrics)}
+        | {"dev": _as_scored(epoch["dev"], stage.get("slot_f1", trained_with), config, metrics)}
         for stage in manifest["stages"]
         for epoch in stage["training"]["epochs"]
     ]
@@ -117,13 +118,17 @@ def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric
 
 
 def _as_scored(
-    dev: dict[str, dict[str, float]], stage: dict[str, Any], config: dict[str, Any], metrics: Sequence[Metric]
+    dev: dict[str, dict[str, float]], slot_f1: str, config: dict[str, Any], metrics: Sequence[Metric]
 ) -> dict[str, dict[str, float]]:
     """Return the dev scores of an epoch without F1 of spans where training computed it in another way.
 
-    No predictions are kept of the dev split. What an earlier version wrote does not name the way: it is the config's.
+    No predictions are kept of the dev split.
+
+    Args:
+        slot_f1: the way of training. An earlier version did not write it down: then it is that of the run's own config.
+        config: of the record, whose way another may have been chosen for.
     """
-    if stage.get("slot_f1", config["evaluate"]["slot_f1"]) == config["evaluate"]["slot_f1"]:
+    if slot_f1 == config["evaluate"]["slot_f1"]:
         return dev
     other = {metric.name for metric in metrics if metric.of is Scored.spans}
     return {language: {k: v for k, v in scores.items() if k not in other} for language, scores in dev.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES
@@ -24,7 +25,14 @@ def significance(section: StrategySection) -> Iterator[Item]:
         "strategies is no error."
     )
     inference = section.inference
-    yield from (t for t in (bootstrap_table(inference), inference.anovas(), inference.all_pairs()) if t is not None)
+    tables = (
+        (bootstrap_table(inference), list(inference.resampled)),
+        (inference.anovas(), section.comparison.metrics),
+        (inference.all_pairs(), section.comparison.metrics),
+    )
+    for table, metrics in tables:
+        if table is not None:
+            yield replace(table, notes=(*table.notes, *section.summary.definitions(metrics)))
     for metric in section.comparison.metrics:
         tests = inference.of(metric)
         if tests:
