@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,6 +213,16 @@ def test_a_frozen_run_loads_its_plugins_or_refuses_them(
     forget()
     with pytest.raises(UsageError, match=rf"^{run.id}: plug-in .*/mood.py: cannot be read \(No such file"):
         thaw(run.directory)
+
+
+def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> None:
+    """In a process that has imported nothing yet, as the command has; a run would get another id there."""
+    code = (
+        "from xclrun.core import plugins; plugins.load_given(['--plugin', 'damped.py', '--plugin', 'reviews.py']); "
+        "print(*(f'{kind}={name}' for p in plugins._loaded.values() for kind, name in p.provides))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=shown, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["strategy=damped", "dataset=reviews"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from xclrun.compose.jobs import compose_command, loader
 from xclrun.compose.overrides import own_files
 from xclrun.compose.sweep import expand, grids, sweep_nodes
 from xclrun.config.files import choices, published, sweep_files
+from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest, identity
 from xclrun.report.fewshot.names import method_name
 from xclrun.report.published import ccl_tables, table_of
@@ -241,3 +242,9 @@ def test_what_a_table_needs_is_made_of_sweeps_and_values() -> None:
     assert of("ccl_table7") == [grid | {"order": "order1"} for grid in [*of("ccl_strategies"), *of("ccl_layers")]]
     # A grid without strategies is none.
     assert [grid["strategy"].count(",") for grid in of("ccl_table20")] == [9, 0]
+
+
+@pytest.mark.parametrize("params", ["hello", 3, ["a", "b"], [[{"strategy": "naive"}]]])
+def test_what_is_no_grid_is_refused(params: Any) -> None:
+    with pytest.raises(UsageError, match=r"^hydra\.sweeper\.params: is a grid or a list of them"):
+        grids(params)

@@ -26,8 +26,17 @@ MOST = 100_000
 
 
 def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
-    """Return the grids of ``hydra.sweeper.params``, which is one or a list."""
-    return [params] if isinstance(params, Mapping) else list(params)
+    """Return the grids of ``hydra.sweeper.params``, which is one or a list.
+
+    Raises:
+        UsageError: it is something else, as YAML of a user may be.
+    """
+    found = [params] if isinstance(params, Mapping) else params
+    if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(g, Mapping) for g in found):
+        raise UsageError(
+            "hydra.sweeper.params: is a grid or a list of them, each as in {strategy: 'naive,er', seed: 1}"
+        )
+    return list(found)
 
 
 def sweep_nodes() -> dict[str, dict[str, Any]]:

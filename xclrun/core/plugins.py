@@ -32,6 +32,8 @@ GROUPS = {
     "xclrun.tasks": "task",
     "xclrun.measures": "measure",
 }
+# Where the package's own are registered: imported first, or a plug-in would seem to provide what it imports of them.
+_REGISTRIES = ("xclrun.core.task", "xclrun.analysis.measures", "xclrun.data.readers", "xclrun.strategy")
 # In a config folder: {plugins: [FILE.py, …]}, relative to the folder.
 LISTED = "plugins.yaml"
 
@@ -201,6 +203,8 @@ def _hash_of_package(package: str, shown: str) -> str:
 @contextmanager
 def _as(plugin: Plugin, shown: str) -> Iterator[None]:
     """Note what is registered meanwhile as a plug-in's; it counts as loaded if all goes well."""
+    for name in _REGISTRIES:
+        importlib.import_module(name)
     _loading.append(plugin)
     try:
         yield
