@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.analysis.bootstrap import INTERVALS
 from xclrun.command.common import Unreadable, add_tracking, check_lost, choose, existing, parser
 from xclrun.config.checks import check_uri
 from xclrun.config.schema import TrackingConfig
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.record import RunRecord
     from xclrun.tracking.mirror import Mirror
-
-# Ways to make an interval of resampled values: see `xclrun.analysis.bootstrap`.
-INTERVALS = ("basic", "centred", "percentile", "bca", "paper")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -126,7 +124,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     options.add_argument(
         "--interval",
-        choices=INTERVALS,
+        choices=tuple(INTERVALS),
         default="basic",
         help="of the bootstrap over test sentences (default: %(default)s; paper: the standard error of its mean)",
     )
