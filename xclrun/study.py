@@ -209,7 +209,7 @@ class Study:
             hops = {stage["hop"]: directory.predictions(stage["hop"]) for stage in manifest["stages"]}
             _check("hop", hop, hops)
             chosen = hops if hop is None else {hop: hops[hop]}
-            frames = [_read(directory, path) for path in chosen.values()]
+            frames = [directory.table(path).to_pandas() for path in chosen.values()]
             labels, tags = _Words(manifest["labels"]), _Words(manifest["tags"])
         except UNREADABLE as error:
             raise RunError(f"{directory.path}: its predictions cannot be read ({error})") from error
@@ -294,15 +294,6 @@ class _Words:
 
     def of_all(self, numbers: Iterable[int] | None) -> list[str | None] | None:
         return None if numbers is None else [self.of(number) for number in numbers]
-
-
-def _read(directory: RunDirectory, path: Path) -> pd.DataFrame:
-    """Return a prediction file as it was written; of a finished run its checksum is compared."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    content = directory.content(path) if directory.done.is_file() else path.read_bytes()
-    return pq.read_table(pa.BufferReader(content)).to_pandas()
 
 
 def _with_text(frame: pd.DataFrame, directory: RunDirectory) -> pd.DataFrame:

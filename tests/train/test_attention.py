@@ -16,7 +16,6 @@ from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaMode
 from tests.model.conftest import KnownEncoder
 from tests.strategy.few import CLASSES, planned
 from xclrun.analysis.attention import COLUMNS
-from xclrun.command.behind import read_behind
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import identity
 from xclrun.core.task import SEQUENCE_CLASS
@@ -24,6 +23,7 @@ from xclrun.data.encode import Encoded, Ragged
 from xclrun.data.example import Example
 from xclrun.model.network import Model
 from xclrun.report.fewshot import few_shot_sections
+from xclrun.report.fewshot.read import read_few_shot
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.records import record
@@ -216,7 +216,7 @@ def test_a_report_shows_it(make_run: Make, do: Do) -> None:
     few = ("shots=1", "bucket=1", "dataset.buckets.sampler=minimum", "dataset.max_train=null")
     run = do(planned(make_run, KEPT, *few))
     records = [record(run.directory)]
-    behind = read_behind(run.outputs, records)
+    behind = read_few_shot(run.outputs, records, lambda _: run.dataset)
     assert behind.attention[run.id].equals(read(run))
     (section,) = few_shot_sections(records, behind)
     (table,) = next(block for block in section.blocks if block.title == "Attention of [CLS]").tables

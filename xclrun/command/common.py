@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Container, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory
 
 
@@ -75,7 +75,7 @@ class Unreadable:
     def __call__(self, text: str) -> None:
         if text not in self.told:
             self.told.add(text)
-            print(f"note: {text}", file=sys.stderr, flush=True)
+            note(text)
 
     @property
     def code(self) -> int:

@@ -6,7 +6,6 @@ import argparse
 import gc
 import json
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +19,13 @@ from xclrun.core.errors import RunError, UsageError
 from xclrun.core.names import check_name, slug
 from xclrun.core.secret import redact
 from xclrun.core.task import BY_NAME, Scored
+from xclrun.core.terminal import note
 
 if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.record import RunRecord
+    from xclrun.data.example import Dataset
+    from xclrun.store.rundir import RunDirectory
     from xclrun.tracking.mirror import Mirror
 
 
@@ -32,9 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     given = _options(arguments)
     outputs, unreadable = given.outputs, Unreadable()
     from xclrun.analysis.settings import parse_filters
-    from xclrun.command.behind import read_behind
     from xclrun.launch.sweep import command
     from xclrun.report import Options, write_report
+    from xclrun.report.fewshot.read import read_few_shot
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
     from xclrun.store.records import sweeps
@@ -59,14 +61,14 @@ def main(arguments: Sequence[str]) -> int:
         lambda: _predictions(outputs, records, unreadable),
         pool,
         Options(given.unpaired, given.interval, given.full, table_of(of), sweep_table(of), given.baseline),
-        read_behind(outputs, records),
+        read_few_shot(outputs, records, _dataset),
         {run_id: redact(one["command"]) for one in known.values() for run_id in one["runs"]},
     )
     if mirror is not None:
         try:
             mirror.send_report(name, made.directory, made.to_json())
         except RunError as error:
-            print(f"note: {error}; the report itself is not in MLflow", file=sys.stderr)
+            note(f"{error}; the report itself is not in MLflow")
     if given.json:
         print(json.dumps(made.to_json(), indent=1))
     else:
@@ -171,7 +173,7 @@ def _read(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[M
         mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))
         elsewhere = mirror.records_elsewhere(tell)
     except RunError as error:
-        print(f"note: {error}; reading the run directories instead", file=sys.stderr)
+        note(f"{error}; reading the run directories instead")
         return None, records
     for record in elsewhere:
         way = record.config.get("evaluate", {}).get("slot_f1")
@@ -220,17 +222,24 @@ def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRe
     try:
         if sent := mirror.catch_up(list(unique.values()), References(pool), tell):
             runs = "1 run was" if sent == 1 else f"{sent} runs were"
-            print(f"note: MLflow was behind: {runs} sent to {mirror.uri}", file=sys.stderr)
+            note(f"MLflow was behind: {runs} sent to {mirror.uri}")
     except RunError as error:
-        print(f"note: {error}; the numbers are those of the run directories", file=sys.stderr)
+        note(f"{error}; the numbers are those of the run directories")
 
 
 def _predictions(outputs: Path, records: Sequence[RunRecord], tell: Unreadable) -> dict[str, Predictions]:
-    """Return run id → predictions of the finished runs; those of few-shot runs `read_behind` reads."""
+    """Return run id → predictions of the finished runs; those of few-shot runs `read_few_shot` reads."""
     from xclrun.analysis.fewshot import is_few_shot
     from xclrun.store.records import read_predictions
 
     return read_predictions(outputs, [r for r in records if r.status == "finished" and not is_few_shot(r)], tell)
+
+
+def _dataset(directory: RunDirectory) -> Dataset:
+    # Only few-shot runs need it, and planning imports much.
+    from xclrun.run import thaw
+
+    return thaw(directory).dataset
 
 
 @contextmanager

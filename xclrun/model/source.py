@@ -9,11 +9,11 @@ from pathlib import Path
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
+from xclrun.core.terminal import note
 from xclrun.data.example import Dataset
 from xclrun.model import e5
 from xclrun.model.folder import check_folder, read_object, refuse_code, weight_files
 from xclrun.store.files import sha256
-from xclrun.store.kept import note
 
 # What is fetched from the hub: weights as safetensors alone, since pickle is never read.
 HUB_FILES = ("config.json", "model.safetensors", "tokenizer*", "vocab*", "sentencepiece*", "special_tokens_map.json")

@@ -16,11 +16,12 @@ import numpy as np
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
+from xclrun.core.terminal import note
 from xclrun.data.encode import Encoded
 from xclrun.data.example import Dataset, Example
 from xclrun.model.folder import TOKENIZER_FILES
 from xclrun.model.source import from_scratch, locate, source_identity
-from xclrun.store.kept import Kept, note
+from xclrun.store.kept import Kept
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

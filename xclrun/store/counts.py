@@ -24,7 +24,8 @@ from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentence
 from xclrun.core.errors import XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.task import Metric
-from xclrun.store.kept import Kept, note
+from xclrun.core.terminal import note
+from xclrun.store.kept import Kept
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -73,25 +74,13 @@ def count(
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
     hops = [stage["hop"] for stage in manifest["stages"]]
     inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]
-    tables = (_rows(directory, directory.predictions(hop), columns) for hop in hops)
+    tables = (directory.table(directory.predictions(hop), columns) for hop in hops)
     sentences = base_scores.of_hops(tables, alignment, tags)
     points = {
-        hop: base_scores.of_points(_rows(directory, directory.points(hop), [*columns, "step"]), metrics, tags)
+        hop: base_scores.of_points(directory.table(directory.points(hop), [*columns, "step"]), metrics, tags)
         for hop in inside
     }
     return Counted(Predictions(tuple(manifest["labels"]), sentences), points)
-
-
-def _rows(directory: RunDirectory, path: Path, columns: Sequence[str]) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    content = directory.content(path) if directory.done.is_file() else path.read_bytes()
-    try:
-        # Small files, of which there are thousands: what reads a whole data set takes several times as long.
-        return pq.ParquetFile(pa.BufferReader(content)).read(columns=list(columns), use_threads=False)
-    except pa.ArrowException as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 class CountsOfRuns:

@@ -9,19 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from xclrun.core.terminal import note
 from xclrun.store.files import atomic_write, sha256
 
 _NAMED = re.compile(r"(.+)-([0-9a-f]{64})(\.\w+)")
-
-
-def note(text: str) -> None:
-    """Print a note on the standard error."""
-    print(f"note: {text}", file=sys.stderr)
 
 
 def whole(path: Path) -> bool:

@@ -10,8 +10,8 @@ import yaml
 
 from xclrun.core.identity import strategy_name
 from xclrun.core.task import Metric, Scored, restored, task_of
+from xclrun.core.terminal import note
 from xclrun.store.files import read_json
-from xclrun.store.kept import note
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -208,9 +208,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
         OSError, ValueError, KeyError: a file cannot be read, or the two hops were tested on different sentences.
     """
     import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     from xclrun.analysis.fewshot import Outcome
 
@@ -219,7 +217,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     columns = ["split", "language", "example_id", "gold", "predicted", "gold_tags", "predicted_tags"]
     hops = []
     for hop in (last - 1, last):
-        table = pq.read_table(pa.BufferReader(directory.content(directory.predictions(hop))), columns=columns)
+        table = directory.table(directory.predictions(hop), columns)
         wanted = pc.and_(
             pc.equal(table["split"].cast("string"), "test"), pc.equal(table["language"].cast("string"), language)
         )

@@ -14,14 +14,17 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xclrun.core.secret import private
 from xclrun.store.files import TEMPORARY, atomic_write, read_json, sha256, write_json, writing
 from xclrun.store.lease import Lease
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,23 @@ class RunDirectory:
         if hashlib.sha256(content).hexdigest() != noted["sha256"]:
             raise ValueError(f"{path} has changed since the run finished; remove {self.done}, and run it again")
         return content
+
+    def table(self, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of a Parquet file of the run, or some of their columns; of a finished run it is checked.
+
+        Raises:
+            OSError, KeyError: it is not there, or no file of record.
+            ValueError: it is not what was written.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        content = self.content(path) if self.done.is_file() else path.read_bytes()
+        try:
+            # Small files, of which there are thousands: what reads a whole data set takes several times as long.
+            return pq.ParquetFile(pa.BufferReader(content)).read(columns=columns, use_threads=False)
+        except pa.ArrowException as error:
+            raise ValueError(f"{path}: {error}") from error
 
     @property
     def error(self) -> str | None:

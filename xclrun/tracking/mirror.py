@@ -24,7 +24,7 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
 from xclrun.core.secret import connect, put_away, redact
 from xclrun.core.task import METRICS, short_name
-from xclrun.store.kept import note
+from xclrun.core.terminal import note
 from xclrun.store.records import read_records, record, sweeps
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload

@@ -12,11 +12,12 @@ import numpy as np
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.task import Task
+from xclrun.core.terminal import note
 from xclrun.data.encode import Encoded, encode
 from xclrun.data.example import Example
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.run import Run
-from xclrun.store.kept import Kept, note
+from xclrun.store.kept import Kept
 
 
 @dataclass(frozen=True)

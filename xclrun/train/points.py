@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.errors import RunError
+from xclrun.core.terminal import note
 from xclrun.data.encode import Encoded
 from xclrun.store import predictions
-from xclrun.store.kept import Kept, note
+from xclrun.store.kept import Kept
 from xclrun.strategy import Context, Strategy
 from xclrun.train.evaluate import Evaluator
 

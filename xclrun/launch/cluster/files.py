@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xclrun.core.terminal import note
 from xclrun.launch.cluster.slurm import log_path
 from xclrun.store.files import read_json, write_json
-from xclrun.store.kept import note
 
 # Stands for Slurm's job id where packs are done in place.
 DEBUG = "debug"

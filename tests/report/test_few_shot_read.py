@@ -11,8 +11,8 @@ import pytest
 
 from tests.strategy.few import planned
 from xclrun.analysis.fewshot import few_shot_scores
-from xclrun.command.behind import read_behind
-from xclrun.run import Run
+from xclrun.report.fewshot.read import read_few_shot
+from xclrun.run import Run, thaw
 from xclrun.store.records import outcomes, record
 
 
@@ -24,7 +24,7 @@ def few(make_run: Callable[..., Run], do: Callable[..., Run]) -> Run:
 
 def test_outcomes_and_words_are_those_of_the_run(few: Run) -> None:
     scored = record(few.directory)
-    found = read_behind(few.outputs, [scored])
+    found = read_few_shot(few.outputs, [scored], lambda directory: thaw(directory).dataset)
     assert found.reasons == ()
     outcome = found.outcomes["intent_accuracy"][few.id]
     matrix = scored.scores["intent_accuracy"]
@@ -48,13 +48,13 @@ def test_what_is_gone_is_a_reason(few: Run, tmp_path: Path) -> None:
     config.write_text(config.read_text(encoding="utf-8").replace(str(few.config.dataset.root), str(tmp_path / "gone")))
     few.directory.finish()
     mine = record(few.directory)
-    found = read_behind(few.outputs, [mine])
+    found = read_few_shot(few.outputs, [mine], lambda directory: thaw(directory).dataset)
     assert few.id not in found.words
     assert few.id in found.outcomes["slot_f1"]
     (reason,) = found.reasons
     assert reason.startswith("words: n/a: needs the data of the runs: ")
     shutil.rmtree(few.directory.path / "predictions")
-    found = read_behind(few.outputs, [mine])
+    found = read_few_shot(few.outputs, [mine], lambda directory: thaw(directory).dataset)
     assert not found.outcomes
     assert found.reasons[0].startswith("predictions: n/a: ")
     with pytest.raises(OSError, match="hop-1"):

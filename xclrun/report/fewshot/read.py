@@ -1,30 +1,33 @@
-"""Predictions of few-shot runs, and the words of their data, which is read again."""
+"""What few-shot parts need beside scores: predictions of the runs, and the words of their data, which is read again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xclrun.analysis.fewshot import Outcome, Words, is_few_shot
+from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import RunError, UsageError
+from xclrun.data.example import Dataset, Example
+from xclrun.report.fewshot.data import FewShotData
+from xclrun.store.records import outcomes
+from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from xclrun.analysis.fewshot import Outcome, Words
-    from xclrun.analysis.record import RunRecord
-    from xclrun.data.example import Dataset, Example
-    from xclrun.report.fewshot import FewShotData
-    from xclrun.store.rundir import RunDirectory
 
+def read_few_shot(
+    outputs: Path, records: Sequence[RunRecord], dataset_of: Callable[[RunDirectory], Dataset]
+) -> FewShotData:
+    """Read predictions, words and attention of the finished few-shot runs; what cannot be read gives a reason.
 
-def read_behind(outputs: Path, records: Sequence[RunRecord]) -> FewShotData:
-    """Return what lies behind the finished few-shot runs among the outputs; what cannot be read is told as a reason."""
-    from xclrun.analysis.fewshot import is_few_shot
-    from xclrun.report.fewshot import FewShotData
-    from xclrun.store.records import outcomes
-    from xclrun.store.rundir import RunDirectory
-
+    Args:
+        outputs: the folder with ``runs``.
+        records: runs of any kind.
+        dataset_of: reads the dataset of a run again: a `UsageError` or `RunError` says why it cannot.
+    """
     by_metric: dict[str, dict[str, Outcome]] = {}
     words: dict[str, Words] = {}
     attention: dict[str, pd.DataFrame] = {}
@@ -42,35 +45,28 @@ def read_behind(outputs: Path, records: Sequence[RunRecord]) -> FewShotData:
             for metric, outcome in outcomes(directory).items():
                 by_metric.setdefault(metric, {})[record.run_id] = outcome
             if directory.attention.is_file():
-                attention[record.run_id] = _attention(directory)
+                attention[record.run_id] = directory.table(directory.attention).to_pandas()
         except (OSError, ValueError, KeyError) as error:
             reasons.append(f"predictions: n/a: {error}")
         # Seeds and strategies have the same data.
         key = (record.data_fingerprint, record.languages)
         try:
             if key not in read:
-                read[key] = _words(_dataset(directory), record.languages, vocabularies)
+                read[key] = _words(dataset_of(directory), record.languages, vocabularies)
             words[record.run_id] = read[key]
         except (UsageError, RunError) as error:
             reasons.append(f"words: n/a: needs the data of the runs: {error}")
     return FewShotData(by_metric, words, attention, tuple(dict.fromkeys(reasons))[:3])
 
 
-def _dataset(directory: RunDirectory) -> Dataset:
-    from xclrun.run import thaw
-
-    return thaw(directory).dataset
-
-
 def _words(dataset: Dataset, languages: Sequence[str], vocabularies: dict[str, frozenset[str]]) -> Words:
-    from xclrun.analysis.fewshot import Words
-
+    """Return the words of a run's data; ``vocabularies`` keeps those of sources, which many runs share."""
     source: frozenset[str] = frozenset()
     if len(languages) > 1:
-        known = dataset.fingerprints[languages[0], "train"]
-        if known not in vocabularies:
-            vocabularies[known] = _vocabulary(dataset.split(languages[0], "train"))
-        source = vocabularies[known]
+        key = dataset.fingerprints[languages[0], "train"]
+        if key not in vocabularies:
+            vocabularies[key] = _vocabulary(dataset.split(languages[0], "train"))
+        source = vocabularies[key]
     bucket = dataset.split(languages[-1], "train")
     pairs = frozenset(pair for e in bucket for pair in zip(e.tokens, e.tags or (), strict=False))
     test = {e.id: e.tokens for e in dataset.split(languages[-1], "test")}
@@ -80,10 +76,3 @@ def _words(dataset: Dataset, languages: Sequence[str], vocabularies: dict[str, f
 def _vocabulary(examples: Iterable[Example]) -> frozenset[str]:
     """Return the distinct words of examples, as written; of both texts of a pair."""
     return frozenset(word for e in examples for word in (*e.tokens, *e.tokens_b))
-
-
-def _attention(directory: RunDirectory) -> pd.DataFrame:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pq.read_table(pa.BufferReader(directory.content(directory.attention))).to_pandas()
