@@ -119,6 +119,9 @@ EXPECTED = {
     # Where dev scores choose the weights; else it changes no more than the run's id: see below.
     "evaluate.slot_f1": "trained",
     "evaluate.every_examples": "evaluated",
+    "evaluate.every_share": "evaluated",
+    "evaluate.point_splits": "evaluated",
+    "evaluate.keep_points": "evaluated",
     # A key of its own in the store: neither training nor evaluation changes.
     "evaluate.attention": "id",
     "tracking.enabled": "nothing",

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from xclrun.core.errors import UsageError
 from xclrun.core.identity import identity
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.records import record
+from xclrun.store.tensors import load_tensors
 from xclrun.train.evaluate import Evaluator
+from xclrun.train.points import weights_file
 from xclrun.train.stop import StopFlag, Stopped
 
-from .conftest import StopAt, predicted, stored
+from .conftest import StopAt, predicted, same, stored
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -108,3 +113,54 @@ def test_a_key_that_is_null_or_not_there_leaves_ids_as_they_were(make_run: Make)
     assert identity(run.resolved) == identity(old)
     # As it was before there was such a key.
     assert "every_examples" not in identity(run.resolved)["evaluate"]
+
+
+def test_a_share_of_the_hops_data_is_a_number_of_its_own_for_each_hop(make_run: Make, do: Do) -> None:
+    run = do(make_run("strategy=naive", "evaluate.every_share=0.5", "evaluate.point_splits=test"))
+    found = record(run.directory)
+    for hop, sentences in SIZES.items():
+        every = round(0.5 * sentences)
+        epoch = [*range(4, sentences, 4), sentences]
+        seen = [0, *epoch, *(sentences + n for n in epoch)]
+        due = [n for before, n in itertools.pairwise(seen) if n // every > before // every]
+        assert [p["own"] for p in found.points if p["hop"] == hop] == list(dict.fromkeys([*due, seen[-1]]))
+    # Of dev nothing is predicted inside hops, and the last point is the hop's end.
+    assert all("dev" not in point for point in found.points)
+    assert set(predictions.read(run.directory.points(1))["split"].to_pylist()) == {"test"}
+
+
+def test_the_weights_of_the_last_points_are_kept_also_by_a_run_that_was_stopped(make_run: Make, do: Do) -> None:
+    overrides = (TRANS, EVERY, LAST, "evaluate.keep_points=2")
+    whole, run = do(make_run(*overrides, outputs="kept")), make_run(*overrides)
+    for steps in (6, 3, 9):
+        listener = StopAt(steps)
+        with pytest.raises(Stopped):
+            do(run, listener, listener.stop)
+        # No more lies about than the checkpoint needs.
+        assert all(len(list(f.glob("*.weights"))) <= 2 for f in run.store.root.glob("*/*.checkpoints"))
+    do(run)
+    assert stored(run.store) == stored(whole.store)
+    for stage in run.stages[1:]:
+        folder, steps = run.store.path(stage.train), [step for step, _ in places(SIZES[stage.hop.index])]
+        assert sorted(f.name for f in folder.glob("point-*")) == [weights_file(step) for step in steps[-2:]]
+        assert run.store.facts(stage.train)["files"].keys() >= {weights_file(steps[-1])}
+        # The last point is the hop's end; the one before is not.
+        last, before = (load_tensors(folder / weights_file(step)) for step in (steps[-1], steps[-2]))
+        end = load_tensors(folder / "weights.safetensors")
+        assert same(last, end)
+        assert not same(before, end)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["evaluate.every_share=1.5"], "evaluate.every_share=1.5: above 0, at most 1"),
+        (["evaluate.every_share=0.1", EVERY], "evaluate.every_examples=10 is given too"),
+        (["evaluate.keep_points=2"], "there are no points without evaluate.every_examples"),
+        ([EVERY, "evaluate.keep_points=0"], "evaluate.keep_points=0: a whole number of at least 1, all, or null"),
+        ([EVERY, "evaluate.keep_points=some"], "all, or null"),
+    ],
+)
+def test_points_that_cannot_be_taken_are_told(overrides: list[str], told: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        make_run("strategy=naive", *overrides)

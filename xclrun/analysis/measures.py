@@ -269,7 +269,7 @@ for _measure in (
         formula=lambda s: aultc(s.record, s.metric),
         example=None,
         streams=("sequence", "joint"),
-        otherwise="needs evaluation inside hops (evaluate.every_examples)",
+        otherwise="needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)",
         unit="%",
     ),
 ):

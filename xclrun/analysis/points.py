@@ -1,4 +1,4 @@
-"""Evaluation points inside hops (``evaluate.every_examples``): learning curves, and what other checkpoints had scored.
+"""Evaluation points inside hops (``evaluate.every_examples`` or ``every_share``): learning curves, and what other checkpoints had scored.
 
 Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2 (AULTC); ED = "Don't Use
 English Dev" §4, §7 (selected and oracle scores, spread, directional agreement). docs/metrics.md. Scores are fractions.
@@ -43,7 +43,7 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
         if points:
             own = np.array([point["own"] for point in points], dtype=float)
             dev, test = (
-                np.array([[_score(point[split], k, metric) for k in record.languages] for point in points])
+                np.array([[_score(point.get(split, {}), k, metric) for k in record.languages] for point in points])
                 for split in ("dev", "test")
             )
             found.append(HopPoints(hop, _sources(record, hop), own, dev, test))

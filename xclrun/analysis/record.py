@@ -62,9 +62,9 @@ class RunRecord:
         status: ``finished``, ``running``, ``interrupted`` or ``failed``.
         curve: one dict for each epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
             metric → score.
-        points: one dict for each evaluation point inside a hop (``evaluate.every_examples``): ``hop``, ``step``,
-            ``examples`` seen in the hop, ``own``: those of the hop's own data among them, and ``dev`` and ``test``:
-            language → metric → score.
+        points: one dict for each evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``,
+            ``examples`` seen in the hop, ``own``: those of the hop's own data among them, and ``test`` and, where it
+            was evaluated too, ``dev``: language → metric → score.
         encoder: identity of the encoder before fine-tuning; empty where it is not known.
         strategy_version: version of the strategy's own algorithm; with the expansion's, and the content of pretrained
             adapters, where it has those.

@@ -18,7 +18,8 @@ from xclrun.core.identity import NOT_IDENTITY, flat, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
 # Evaluation inside hops changes no score after them, and neither do summaries of attention.
-FREE = {"order", "seed", "bucket", "hydra", "evaluate.every_examples", "evaluate.attention"} | NOT_IDENTITY
+POINTS = {f"evaluate.{key}" for key in ("every_examples", "every_share", "point_splits", "keep_points")}
+FREE = {"order", "seed", "bucket", "hydra", "evaluate.attention"} | POINTS | NOT_IDENTITY
 # These have columns of their own.
 NAMED = {"dataset.name", "model.name", "strategy.name", "strategy.expansion", "strategy.expansion.name"}
 

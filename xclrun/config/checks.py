@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 from urllib.parse import urlsplit
 
-from xclrun.config.schema import Config, ModelConfig, Sampler, TrainerConfig
+from xclrun.config.schema import ALL_POINTS, Config, EvaluateConfig, ModelConfig, Sampler, TrainerConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import check_name
 
@@ -105,6 +105,19 @@ def _check_trainer(key: str, t: TrainerConfig) -> None:
     _require(t.clip_norm is None or t.clip_norm > 0, f"{key}.clip_norm", t.clip_norm, "must be above 0, or null")
     _require(0 <= t.warmup <= 1, f"{key}.warmup", t.warmup, "the share of a hop's steps, from 0 to 1")
     _require(t.checkpoint_minutes > 0, f"{key}.checkpoint_minutes", t.checkpoint_minutes, "must be above 0")
+
+
+def _check_points(e: EvaluateConfig) -> None:
+    """Check when points inside a hop are taken, and what is kept of them."""
+    share, kept = e.every_share, e.keep_points
+    _require(share is None or 0 < share <= 1, "evaluate.every_share", share, "above 0, at most 1; 0.02: every 2 %")
+    two = f"evaluate.every_examples={e.every_examples} is given too; give one of them"
+    _require(share is None or e.every_examples is None, "evaluate.every_share", share, two)
+    possible = f"a whole number of at least 1, {ALL_POINTS}, or null"
+    number = kept is not None and re.fullmatch("[1-9][0-9]{0,8}", kept, re.ASCII)
+    _require(kept in (None, ALL_POINTS) or bool(number), "evaluate.keep_points", kept, possible)
+    there = "there are no points without evaluate.every_examples or evaluate.every_share"
+    _require(kept is None or e.has_points, "evaluate.keep_points", kept, there)
 
 
 def _check_protocol(cfg: Config) -> None:
@@ -205,6 +218,7 @@ def check(cfg: Config) -> None:
     _check_names(cfg)
     _require(0 <= m.dropout < 1, "model.dropout", m.dropout, "from 0 up to below 1")
     _check_trainer("trainer", cfg.trainer)
+    _check_points(cfg.evaluate)
     _check_protocol(cfg)
     _require(m.max_length >= 3, "model.max_length", m.max_length, "at least 3 word pieces")
     _require(m.vocab_size is None or m.vocab_size >= 10, "model.vocab_size", m.vocab_size, "at least 10 word pieces")

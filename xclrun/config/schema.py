@@ -82,6 +82,11 @@ class SlotF1(Enum):
     tag_macro = "tag_macro"
 
 
+class PointSplits(Enum):
+    dev_test = "dev_test"
+    test = "test"
+
+
 class Device(Enum):
     auto = "auto"
     cpu = "cpu"
@@ -205,12 +210,36 @@ class ProtocolConfig:
     source_trainer: TrainerConfig = MISSING
 
 
+# `EvaluateConfig.keep_points` of all points.
+ALL_POINTS = "all"
+
+
 @dataclass
 class EvaluateConfig:
     batch_size: int = 64
     slot_f1: SlotF1 = SlotF1.span_micro
     every_examples: int | None = None
+    every_share: float | None = None
+    point_splits: PointSplits = PointSplits.dev_test
+    keep_points: str | None = None
     attention: bool = False
+
+    @property
+    def has_points(self) -> bool:
+        """Whether the model is evaluated inside hops."""
+        return self.every_examples is not None or self.every_share is not None
+
+    def every(self, sentences: int) -> int | None:
+        """Return after how many sentences of a hop's own data a point is taken, given how many it has; None: never."""
+        if self.every_share is not None:
+            return max(1, round(self.every_share * sentences))
+        return self.every_examples
+
+    def kept(self, points: int) -> int:
+        """Return of how many of a hop's points so far the weights are kept: the last ones."""
+        if self.keep_points is None:
+            return 0
+        return points if self.keep_points == ALL_POINTS else min(points, int(self.keep_points))
 
 
 @dataclass

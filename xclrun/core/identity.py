@@ -62,6 +62,9 @@ NOT_IDENTITY = frozenset(
 # run's identity, so that ids stay as they were.
 LATER: Mapping[str, Any] = {
     "evaluate.every_examples": None,
+    "evaluate.every_share": None,
+    "evaluate.point_splits": "dev_test",
+    "evaluate.keep_points": None,
     "evaluate.attention": False,
     "dataset.tags_are": "spans",
     "trainer.optimizer_state": "fresh",
@@ -297,9 +300,11 @@ def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:
 
 def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdentity, strategy: Signed) -> dict[str, Any]:
     """Return what the predictions at a hop's evaluation points depend on beside its training; nothing without any."""
-    if known["evaluate"].get("every_examples") is None:
+    evaluate = known["evaluate"]
+    if evaluate.get("every_examples") is None and evaluate.get("every_share") is None:
         return {}
-    tested = {k: [data.fingerprints[k, split] for split in ("dev", "test")] for k in stream.languages}
+    splits = ("test",) if evaluate.get("point_splits") == "test" else ("dev", "test")
+    tested = {k: [data.fingerprints[k, split] for split in splits] for k in stream.languages}
     return {"points": {"data": tested, "strategy": strategy.serving_signature(hop)}}
 
 

@@ -62,6 +62,12 @@ class Kept:
                 path.unlink()
         return None
 
+    def remove(self) -> None:
+        """Remove the file, where it is there."""
+        for path in self._there():
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def write(self, content: bytes) -> Path:
         """Put the file in place, unless it is there as it should be; one of another content goes.
 

@@ -10,15 +10,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def content(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return named tensors as the content of a safetensors file."""
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors to a new file.
 
     Raises:
         OSError: the file cannot be written (the library's own writer would hide which error it was).
     """
-    from safetensors.torch import save
-
-    path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+    path.write_bytes(content(tensors))
 
 
 def load_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:

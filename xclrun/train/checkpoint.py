@@ -48,8 +48,9 @@ class Checkpoints:
         path = self.folder / f"{facts['step']:09d}-{hashlib.sha256(content).hexdigest()}.safetensors"
         atomic_write(path, content)
         for other in self.folder.iterdir():
-            # Predictions of evaluation points lie here too, and belong to this checkpoint as to the one before.
-            if other != path and other.suffix != ".parquet":
+            # Predictions and weights of evaluation points lie here too, and belong to this checkpoint as to the one
+            # before.
+            if other != path and other.suffix not in (".parquet", ".weights"):
                 other.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:

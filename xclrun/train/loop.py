@@ -313,6 +313,8 @@ class HopTraining:
             "strategy": state.tensors.items(),
         }
         self.checkpoints.save(facts, {f"{group}/{name}": t for group, items in groups.items() for name, t in items})
+        if self.points is not None:
+            self.points.forget(self.position.points)
 
     def _resume(self) -> None:
         """Go on from the newest checkpoint, where there is one."""
@@ -321,7 +323,7 @@ class HopTraining:
             return
         facts, tensors = found
         if self.points is not None and not self.points.has(facts.get("points", [])):
-            self.checkpoints.tell("predictions of evaluation points are missing: the hop begins anew")
+            self.checkpoints.tell("files of evaluation points are missing: the hop begins anew")
             return
         groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimizer": {}, "strategy": {}}
         for key, tensor in tensors.items():

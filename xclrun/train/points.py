@@ -1,10 +1,11 @@
 """Evaluation points inside a hop: dev and test of every language, at intervals during training.
 
-A point is taken after every b sentences of the hop's own data (``evaluate.every_examples``; replayed sentences do not
-count, so that all strategies are evaluated at the same steps), and at the end of the training. Predictions change
+A point is taken after every b sentences of the hop's own data (``evaluate.every_examples``, or ``evaluate.every_share``
+of it; replayed sentences do not count, so that all strategies are evaluated at the same steps), and at the end of the
+training. Predictions change
 nothing in the training. What a point predicted lies beside the checkpoints until the hop is done, one file for each,
 put in place whole: a training that is taken up again at a checkpoint keeps the points before it and makes those after
-it anew, the same ones.
+it anew, the same ones. So do the weights of the last points, where they are kept (``evaluate.keep_points``).
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.config.schema import PointSplits
 from xclrun.core.errors import RunError
 from xclrun.core.terminal import note
 from xclrun.data.encode import Encoded
 from xclrun.store import predictions
 from xclrun.store.kept import Kept
+from xclrun.store.tensors import content
 from xclrun.strategy import Context, Strategy
 from xclrun.train.evaluate import Evaluator
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from torch import Tensor
 
-SPLITS = ("dev", "test")
+# ``evaluate.point_splits`` → the splits that are evaluated.
+SPLITS = {PointSplits.dev_test: ("dev", "test"), PointSplits.test: ("test",)}
 # The predictions of all points, in the store's folder of a training and of an evaluation.
 FILE = "points.parquet"
+
+
+def weights_file(step: int) -> str:
+    """Return the name of the file with the weights of a point, in the store's folder of a training."""
+    return f"point-{step:09d}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -40,9 +50,11 @@ class Points:
         context: of the training; its model is evaluated as it is.
         strategy: says which parts serve the languages that are not being learnt.
         evaluator: predicts.
-        splits: (language, split) → sentences.
-        folder: where the rows of each point lie.
-        tell: hears of rows that are damaged.
+        splits: (language, split) → sentences, of all languages.
+        weights: gives the weights that are stored of the model.
+        kept: of how many of some points, the last ones, the weights are kept.
+        folder: where the rows and weights of each point lie.
+        tell: hears of files that are damaged.
     """
 
     every: int
@@ -50,6 +62,8 @@ class Points:
     strategy: Strategy[Any]
     evaluator: Evaluator
     splits: Mapping[tuple[str, str], Encoded]
+    weights: Callable[[], Mapping[str, Tensor]]
+    kept: Callable[[int], int]
     folder: Path
     tell: Callable[[str], None] = note
 
@@ -58,8 +72,10 @@ class Points:
         return now // self.every > before // self.every
 
     def has(self, facts: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether the rows of earlier points are still there and undamaged."""
-        return all(self._kept(point["step"]).find() is not None for point in facts)
+        """Return whether the rows of earlier points, and the weights that are kept, are still there and undamaged."""
+        steps = [point["step"] for point in facts]
+        files = [*map(self._rows, steps), *map(self._weights, self._last(steps))]
+        return all(file.find() is not None for file in files)
 
     def take(self, step: int, examples: int, own: int, stopped: Callable[[], bool]) -> dict[str, Any] | None:
         """Evaluate the model, write its rows, and return the point's facts; None where it was stopped before that.
@@ -73,37 +89,60 @@ class Points:
         Returns:
             ``step``, ``examples`` and ``own``; scores are computed from the rows, after the fact.
         """
-        languages, split_rows = sorted(self.context.stream.languages), {}
+        languages, split_rows = sorted({language for language, _ in self.splits}), {}
+        splits = list(dict.fromkeys(split for _, split in self.splits))
         with self._restored():
             # The language being learnt first: its parts are in the model, and are served as they are now.
             for language in sorted(languages, key=lambda language: language not in self.context.hop.train):
                 if language not in self.context.hop.train:
                     self.strategy.for_language(language, self._learnt_before())
-                for split in SPLITS:
+                for split in splits:
                     if stopped():
                         return None
                     encoded = self.splits[language, split]
                     split_rows[split, language] = self.evaluator.predict(self.context.model, encoded, language, split)
         columns: dict[str, list[Any]] = {}
-        for split in SPLITS:
+        for split in splits:
             for language in languages:
                 for name, values in split_rows[split, language].items():
                     columns.setdefault(name, []).extend(values)
         n = len(columns["split"])
         # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
-        self._kept(step).write(predictions.content(predictions.table(columns)))
+        if self.kept(1):
+            self._weights(step).write(content(self.weights()))
+        self._rows(step).write(predictions.content(predictions.table(columns)))
         return {"step": step, "examples": examples, "own": own}
+
+    def forget(self, facts: Sequence[Mapping[str, Any]]) -> None:
+        """Remove the weights of all but the last points, those that are kept, of a checkpoint that has been saved.
+
+        Not earlier: a training that is taken up at the checkpoint before needs those that were the last ones there.
+        """
+        steps = [point["step"] for point in facts]
+        for step in steps[: len(steps) - len(self._last(steps))] if self.kept(1) else ():
+            self._weights(step).remove()
 
     def table(self, facts: Sequence[Mapping[str, Any]]) -> pa.Table:
         """Return the rows of all points, in the order in which they were taken."""
         import pyarrow as pa
 
-        paths = [self._kept(point["step"]).find() for point in facts]
-        if None in paths:
-            raise RunError(f"{self.folder}: predictions of evaluation points are gone; give the same command again")
-        parts = [predictions.read(path) for path in paths if path is not None]
+        parts = [predictions.read(self._there(self._rows(point["step"]))) for point in facts]
         return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+
+    def kept_weights(self, facts: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
+        """Return the files of the weights that are kept, by the names that they have in the store."""
+        return {weights_file(step): self._there(self._weights(step)) for step in self._last([p["step"] for p in facts])}
+
+    def _there(self, file: Kept) -> Path:
+        path = file.find()
+        if path is None:
+            raise RunError(f"{self.folder}: files of evaluation points are gone; give the same command again")
+        return path
+
+    def _last(self, steps: Sequence[int]) -> Sequence[int]:
+        """Return the steps of those points of which the weights are kept."""
+        return steps[len(steps) - self.kept(len(steps)) :]
 
     def _learnt_before(self) -> list[str]:
         hops = self.context.stream.hops[: self.context.hop.index]
@@ -123,5 +162,8 @@ class Points:
             for name, tensor in kept.items():
                 own[name].copy_(tensor)
 
-    def _kept(self, step: int) -> Kept:
+    def _rows(self, step: int) -> Kept:
         return Kept(self.folder, f"point-{step:09d}", ".parquet", self.tell)
+
+    def _weights(self, step: int) -> Kept:
+        return Kept(self.folder, f"point-{step:09d}", ".weights", self.tell)

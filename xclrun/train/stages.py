@@ -168,7 +168,7 @@ class StageGraph:
     def prepare_training(self, hop: Hop) -> None:
         """Bring model and strategy to where the training of ``hop`` starts, with all in the store that it relies on."""
         needed = set(self.strategy.relied_on(hop))
-        if self.run.config.evaluate.every_examples is not None:
+        if self.run.config.evaluate.has_points:
             # Evaluation inside the hop serves languages that were learnt before.
             needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
         if self._takes_up_optimizer(hop):
@@ -336,3 +336,5 @@ def _save(trained: Trained, folder: Path) -> None:
         save_tensors(folder / OPTIMIZER, trained.optimizer)
     if trained.points is not None:
         predictions.write(folder / POINTS, trained.points)
+    for name, path in trained.point_weights.items():
+        shutil.copyfile(path, folder / name)

@@ -68,12 +68,14 @@ class Trained:
         weights: name → tensor; without the encoder where the hop kept it, since the parent's weights have it.
         optimizer: its state by name, where a later hop can take it up.
         points: predictions at the evaluation points inside the hop, if any were asked for.
+        point_weights: name in the store → file with the weights of a point, of those that are kept.
     """
 
     counters: dict[str, Any]
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor] | None
     points: pa.Table | None
+    point_weights: Mapping[str, Path]
 
 
 class Workbench:
@@ -158,9 +160,10 @@ class Workbench:
 
     def point_splits(self) -> list[Split]:
         """Return the splits that are evaluated inside a hop; none where that is not asked for."""
-        if self.run.config.evaluate.every_examples is None:
+        evaluate = self.run.config.evaluate
+        if not evaluate.has_points:
             return []
-        return [(language, split) for language in self.run.stream.languages for split in SPLITS]
+        return [(language, split) for language in self.run.stream.languages for split in SPLITS[evaluate.point_splits]]
 
     def context(self, hop: Hop) -> Context:
         """Return what the strategy's hooks may use in a hop."""
@@ -187,15 +190,28 @@ class Workbench:
             checkpoints: of this training, which goes on from the newest.
             optimizer: file of the state of the parent's optimiser, where this hop's goes on from there.
         """
-        context, trainer, every = self.context(hop), self.run.trainer(hop), self.run.config.evaluate.every_examples
+        context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
         # From here on the model is between two hops: after an interruption it must not count as either.
         self.weights_of = None
         inherited = self._begin(context, optimizer)
         dev = {language: self.sentences(hop, language, "dev") for language in hop.select}
-        points = None
+        points, every = None, evaluate.every(sum(len(context.train[language]) for language in hop.train))
+
+        def weights() -> Mapping[str, Tensor]:
+            return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
+
         if every is not None:
-            splits = {split: self.sentences(hop, *split) for split in self.point_splits()}
-            points = Points(every, context, self.strategy, self.evaluator, splits, checkpoints.folder, checkpoints.tell)
+            points = Points(
+                every,
+                context,
+                self.strategy,
+                self.evaluator,
+                {split: self.sentences(hop, *split) for split in self.point_splits()},
+                weights,
+                evaluate.kept,
+                checkpoints.folder,
+                checkpoints.tell,
+            )
         training = HopTraining(
             context,
             self.strategy,
@@ -212,10 +228,11 @@ class Workbench:
         hands_over = trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream)
         return Trained(
             counters,
-            trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict(),
+            weights(),
             # The state after the last update, whichever epoch was selected: one Adam continues through all hops.
             state_by_name(training.optimizer, self.model) if hands_over else None,
             None if points is None else points.table(counters["points"]),
+            {} if points is None else points.kept_weights(counters["points"]),
         )
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
