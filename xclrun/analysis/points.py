@@ -1,4 +1,4 @@
-"""Evaluation points inside hops (``evaluate.every_examples`` or ``every_share``): learning curves, and what other checkpoints had scored.
+"""Evaluation points inside hops (``evaluate.every_…``): learning curves, and what other checkpoints had scored.
 
 Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2 (AULTC); ED = "Don't Use
 English Dev" §4, §7 (selected and oracle scores, spread, directional agreement). docs/metrics.md. Scores are fractions.
