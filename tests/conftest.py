@@ -164,25 +164,44 @@ def composed(overrides: tuple[str, ...]) -> Composed:
 
 @pytest.fixture(scope="session", autouse=True)
 def remembering() -> Iterator[None]:
-    """Let Hydra merge the same files once: a command composes three times, which is most of the time of a small one.
+    """Let Hydra read and merge the same files once: a command composes three times, most of the time of a small one.
 
     Files and plug-ins of a user, which may change, are read each time.
     """
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.config_repository import CachingConfigRepository
+    from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 
     from xclrun.core import plugins
 
-    merge, known = ConfigLoaderImpl._compose_config_from_defaults_list, {}
+    merge, read = ConfigLoaderImpl._compose_config_from_defaults_list, ConfigRepository.load_config
+    known: dict[Any, Any] = {}
+    files: dict[Any, Any] = {}
+
+    def packaged(repo: Any) -> tuple[Any, ...]:
+        """Return where a repository's files come from; nothing where some are a user's."""
+        sources = tuple((source.provider, source.path) for source in repo.get_sources())
+        plain = not plugins._loaded and {provider for provider, _ in sources} == {"hydra", "main", "schema"}
+        return sources if plain else ()
 
     def merged(self: Any, defaults: Any, repo: Any) -> Any:
-        sources = tuple((source.provider, source.path) for source in repo.get_sources())
-        if plugins._loaded or {provider for provider, _ in sources} != {"hydra", "main", "schema"}:
-            return merge(self, defaults, repo)
+        sources = packaged(repo)
         key = (*sources, *((one.config_path, one.package, one.parent, one.is_self) for one in defaults))
-        if key not in known:
-            known[key] = merge(self, defaults, repo)
-        return copy.deepcopy(known[key])
+        if sources and key in known:
+            return copy.deepcopy(known[key])
+        # Merging changes what was read.
+        repo.cache = {name: copy.deepcopy(one) for name, one in repo.cache.items()}
+        found = merge(self, defaults, repo)
+        if sources:
+            known[key] = copy.deepcopy(found)
+        return found
+
+    def remembered(self: Any, config_path: str) -> Any:
+        sources = packaged(self)
+        key = (*sources, config_path)
+        found = files.get(key) or read(self, config_path)
+        if sources and found is not None:
+            files[key] = found
+        return found
 
     def shallow(self: Any, delegate: Any) -> None:
         # Hydra's own copies its whole store, of which there is one; what it means to copy is the list of sources.
@@ -190,6 +209,7 @@ def remembering() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merged)
+        patch.setattr(ConfigRepository, "load_config", remembered)
         patch.setattr(CachingConfigRepository, "__init__", shallow)
         yield
 
