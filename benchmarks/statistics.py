@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from xclrun.analysis import metrics
+from xclrun.analysis.anova import anova, blocked_anova, honest_difference
 from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
     SENTENCES,
@@ -28,16 +29,9 @@ from xclrun.analysis.bootstrap import (
     percentile,
     standard_error_of_mean,
 )
-from xclrun.analysis.significance import (
-    ALPHA,
-    Replicates,
-    anova,
-    blocked_anova,
-    critical_difference,
-    holm,
-    honest_difference,
-    mixed_model,
-)
+from xclrun.analysis.ranks import critical_difference
+from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.significance import ALPHA, holm, mixed_model
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "statistics.md"
 LANGUAGES = ORDERS = 6

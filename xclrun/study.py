@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.aggregate import COLUMNS, summarise
-from xclrun.analysis.fewshot import few_shot_scores, is_few_shot
+from xclrun.analysis.fewshot.scores import few_shot_scores, is_few_shot
+from xclrun.analysis.filters import filtered
+from xclrun.analysis.grouping import strategy_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.analysis.settings import filtered, strategy_labels
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.task import BY_SHORT
 from xclrun.store.records import UNREADABLE, read_predictions, read_records, sweeps

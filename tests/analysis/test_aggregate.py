@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from xclrun.analysis.aggregate import COLUMNS, comparisons, summarise
+from xclrun.analysis.grouping import natural
 from xclrun.analysis.measures import Absent, explain
-from xclrun.analysis.settings import natural
 
 from .build import M, R, alone, record
 

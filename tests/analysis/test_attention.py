@@ -3,7 +3,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from xclrun.analysis.attention import COLUMNS, attention_changes
+from xclrun.analysis.fewshot.attention import COLUMNS, attention_changes
 
 ROWS = [
     (1, "de", "gut", 4, 0.10), (2, "de", "gut", 4, 0.30),

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from tests.report.few_shot import run
-from xclrun.analysis.fewshot import (
+from xclrun.analysis.fewshot.gains import ALL, associations, with_mean
+from xclrun.analysis.fewshot.scores import (
     KEYS,
-    Outcome,
     best_so_far,
     common,
     few_shot_scores,
     over_buckets,
     seeds_against_buckets,
 )
-from xclrun.analysis.gains import ALL, associations, with_mean
+from xclrun.analysis.fewshot.words import Outcome
 from xclrun.analysis.record import RunRecord
 
 

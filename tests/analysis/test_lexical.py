@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from xclrun.analysis.lexical import improved_predictions, jaccard, jaccard_matrix, lexical_overlap, presence
+from xclrun.analysis.fewshot.words import improved_predictions, jaccard, jaccard_matrix, lexical_overlap, presence
 
 
 def test_overlap_is_a_share_of_the_source() -> None:

@@ -13,21 +13,11 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from xclrun.analysis import mixed
-from xclrun.analysis.significance import (
-    Replicates,
-    anova,
-    blocked_anova,
-    critical_difference,
-    detectable_effect,
-    holm,
-    mixed_model,
-    p_matrix,
-    paired_t,
-    power_warnings,
-    smallest_p,
-    tukey,
-    wilcoxon,
-)
+from xclrun.analysis.anova import anova, blocked_anova, tukey
+from xclrun.analysis.power import detectable_effect, power_warnings, smallest_p
+from xclrun.analysis.ranks import critical_difference
+from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.significance import holm, mixed_model, p_matrix, paired_t, wilcoxon
 
 NAMES = ("naive", "er", "ewc_online", "kd_logit")
 

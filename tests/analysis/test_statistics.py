@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks import statistics
 from benchmarks.statistics import DOCUMENT, LIMIT, TESTS, coverage, null, rejected, rejection
-from xclrun.analysis.significance import blocked_anova, paired_t, tukey, wilcoxon
+from xclrun.analysis.anova import blocked_anova, tukey
+from xclrun.analysis.significance import paired_t, wilcoxon
 from xclrun.report import inference
 
 

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from xclrun.analysis.variance import SOURCES, balanced, nested_variance
+from xclrun.analysis.fewshot.variance import SOURCES, balanced, nested_variance
 
 # Two languages, two buckets in each, two seeds, worked by hand: the sums of squares are 242, 32, 32, 8 and 4.
 BY_HAND = np.array([[[10, 12], [14, 16]], [[20, 24], [22, 30]]], dtype=float)

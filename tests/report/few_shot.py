@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from xclrun.analysis.fewshot import Outcome, Words
+from xclrun.analysis.fewshot.words import Outcome, Words
 from xclrun.analysis.record import RunRecord
 from xclrun.report.fewshot import FewShotData
 

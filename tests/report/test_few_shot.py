@@ -12,14 +12,14 @@ import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from xclrun.analysis.attention import COLUMNS
-from xclrun.analysis.fewshot import few_shot_scores, over_buckets
+from xclrun.analysis.fewshot.attention import COLUMNS
+from xclrun.analysis.fewshot.scores import few_shot_scores, over_buckets
+from xclrun.analysis.fewshot.words import improvement, jaccards, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError
 from xclrun.report import Options, write_report
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.fewshot.data import PANELS
-from xclrun.report.fewshot.numbers import improvement, jaccards, overlaps
 from xclrun.report.inference import p_text
 from xclrun.report.parts.fewshot_gains import table_3
 from xclrun.report.parts.fewshot_means import by_language, by_strategy

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.strategy.few import planned
-from xclrun.analysis.fewshot import few_shot_scores
+from xclrun.analysis.fewshot.scores import few_shot_scores
 from xclrun.report.fewshot.read import read_few_shot
 from xclrun.run import Run, thaw
 from xclrun.store.records import outcomes, record

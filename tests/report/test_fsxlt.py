@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.gains import ALL, FACTORS
+from xclrun.analysis.fewshot.gains import ALL, FACTORS
 from xclrun.report.published import fsxlt
 
 # Distinct English words of training: XTREME's POS treebanks, and WikiANN.

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from xclrun.analysis.attention import COLUMNS
 from xclrun.analysis.base_scores import Predictions, Sentences
+from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.analysis.record import RunRecord
 from xclrun.report import Options, write_report
 from xclrun.report.fewshot import few_shot_sections

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.anova import anova, tukey
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.significance import Replicates, anova, tukey
+from xclrun.analysis.replicates import Replicates
 from xclrun.report.published import beside_ours, ccl_tables, published_names
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, percent

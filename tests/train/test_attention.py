@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaMode
 
 from tests.model.conftest import KnownEncoder
 from tests.strategy.few import CLASSES, planned
-from xclrun.analysis.attention import COLUMNS
+from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import identity
 from xclrun.core.task import SEQUENCE_CLASS

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from xclrun.analysis.grouping import grouped, natural, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measured, explain, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_reference
-from xclrun.analysis.settings import grouped, natural, strategy_labels
-from xclrun.analysis.significance import TIE
+from xclrun.analysis.replicates import TIE
 from xclrun.core.task import METRICS, short_name
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from xclrun.analysis.grouping import config_settings
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.settings import config_settings
 from xclrun.core.identity import adapters_of
 
 REFERENCE = "lang_spec_ft"

@@ -24,7 +24,7 @@ from xclrun.analysis.bootstrap import standard_error_of_mean as paper
 from xclrun.analysis.measures import MEASURES, Measured, Scores, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
-from xclrun.analysis.significance import Replicates
+from xclrun.analysis.replicates import Replicates
 from xclrun.core.task import BY_NAME
 
 

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write and print a report; return the exit code."""
     given = _options(arguments)
     outputs, unreadable = given.outputs, Unreadable()
-    from xclrun.analysis.settings import parse_filters
+    from xclrun.analysis.filters import parse_filters
     from xclrun.launch.sweep import command
     from xclrun.report import Options, write_report
     from xclrun.report.fewshot.read import read_few_shot
@@ -195,8 +195,8 @@ def _chosen(
     Raises:
         UsageError: none has finished.
     """
+    from xclrun.analysis.filters import filtered
     from xclrun.analysis.reference import References
-    from xclrun.analysis.settings import filtered
     from xclrun.report.notes import unfinished
 
     wanted = None if sweep is None else set(sweep["runs"])
@@ -229,7 +229,7 @@ def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRe
 
 def _predictions(outputs: Path, records: Sequence[RunRecord], tell: Unreadable) -> dict[str, Predictions]:
     """Return run id → predictions of the finished runs; those of few-shot runs `read_few_shot` reads."""
-    from xclrun.analysis.fewshot import is_few_shot
+    from xclrun.analysis.fewshot.scores import is_few_shot
     from xclrun.store.records import read_predictions
 
     return read_predictions(outputs, [r for r in records if r.status == "finished" and not is_few_shot(r)], tell)

@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from xclrun.analysis.measures import MEASURES
+from xclrun.analysis.power import power_warnings
 from xclrun.analysis.reference import is_reference
-from xclrun.analysis.significance import ALPHA, Pair, power_warnings
+from xclrun.analysis.significance import ALPHA, Pair
 from xclrun.core.task import BY_NAME
 from xclrun.report.inference import Inference, Tests, Verdicts, p_text
 from xclrun.report.tables import percent

@@ -9,25 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import BASELINE, Comparison
+from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.measures import MEASURES
+from xclrun.analysis.power import power_warnings
+from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_reference
+from xclrun.analysis.replicates import Replicates
 from xclrun.analysis.resampling import Resampled, replicates
-from xclrun.analysis.significance import (
-    Anova,
-    CriticalDifference,
-    Pair,
-    Replicates,
-    anova,
-    blocked_anova,
-    critical_difference,
-    holm,
-    mixed_model,
-    paired_t,
-    power_warnings,
-    tukey,
-    wilcoxon,
-)
+from xclrun.analysis.significance import Pair, holm, mixed_model, paired_t, wilcoxon
 from xclrun.core.task import short_name
 from xclrun.report.tables import Cell, Notes, Table, percent
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, missing_combinations
+from xclrun.analysis.grouping import differing_settings, grouped, numbered_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References, reference_command, reference_name
-from xclrun.analysis.settings import differing_settings, grouped, numbered_labels
 from xclrun.core.identity import adapters_of
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.significance import CriticalDifference, Pair, p_matrix
+from xclrun.analysis.ranks import CriticalDifference
+from xclrun.analysis.significance import Pair, p_matrix
 from xclrun.report.inference import Tests, p_text
 from xclrun.report.style import GREY, WIDEST, figure_of, panel_grid, tickless, titled
 

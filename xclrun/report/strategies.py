@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from xclrun.analysis.aggregate import Comparison, summarise
 from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.bootstrap import SENTENCES
+from xclrun.analysis.grouping import config_settings
 from xclrun.analysis.measures import headlines
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
-from xclrun.analysis.settings import config_settings
 from xclrun.core.task import BY_NAME, Scored, short_name
 from xclrun.report.conclusions import conclusions
 from xclrun.report.inference import Inference

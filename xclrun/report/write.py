@@ -21,8 +21,8 @@ from urllib.parse import unquote
 
 import xclrun
 from xclrun.analysis.aggregate import Comparison, comparisons
-from xclrun.analysis.fewshot import called, few_shot_scores, is_few_shot
-from xclrun.analysis.fewshot import labels as labels_of
+from xclrun.analysis.fewshot.scores import called, few_shot_scores, is_few_shot
+from xclrun.analysis.fewshot.scores import labels as labels_of
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import code, link, markdown, slug
@@ -56,7 +56,7 @@ class Report:
         name: of the report.
         directory: where it lies.
         frame: the long form, as `xclrun.analysis.aggregate.summarise` gives it.
-        few_shot: the few-shot runs, as `xclrun.analysis.fewshot.few_shot_scores` gives them.
+        few_shot: the few-shot runs, as `xclrun.analysis.fewshot.scores.few_shot_scores` gives them.
         sections: one for each dataset and model; few-shot runs have their own.
         records: all runs that were given, each once; only finished ones were used.
         notes: about the report as a whole.

@@ -16,7 +16,7 @@ from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
-    from xclrun.analysis.fewshot import Outcome
+    from xclrun.analysis.fewshot.words import Outcome
     from xclrun.analysis.record import RunRecord
     from xclrun.store.counts import Counted, CountsOfRuns
 
@@ -210,7 +210,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     import numpy as np
     import pyarrow.compute as pc
 
-    from xclrun.analysis.fewshot import Outcome
+    from xclrun.analysis.fewshot.words import Outcome
 
     manifest = directory.read_manifest()
     language, last = manifest["stream"]["languages"][-1], manifest["stages"][-1]["hop"]

@@ -59,7 +59,7 @@ class RunDirectory:
 
     @property
     def attention(self) -> Path:
-        """What [CLS] attends to after each hop (`xclrun.analysis.attention`), where that was asked for."""
+        """What [CLS] attends to after each hop (`xclrun.analysis.fewshot.attention`), where that was asked for."""
         return self.path / "attention.parquet"
 
     def predictions(self, hop: int) -> Path:

@@ -83,7 +83,7 @@ def by_word(shares: np.ndarray, numbers: Ragged, examples: Sequence[Example]) ->
 
 
 def table(summaries: Mapping[str, Summary]) -> pa.Table:
-    """Return the summaries of languages as rows of `xclrun.analysis.attention.COLUMNS`, without a hop."""
+    """Return the summaries of languages as rows of `xclrun.analysis.fewshot.attention.COLUMNS`, without a hop."""
     import pyarrow as pa
 
     rows = [(language, word, *found) for language, words in summaries.items() for word, found in words.items()]

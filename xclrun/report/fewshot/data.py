@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from xclrun.analysis.fewshot import FULL, Outcome, Words, groups, over_buckets
-from xclrun.analysis.gains import ByLanguage
+from xclrun.analysis.fewshot.gains import ByLanguage
+from xclrun.analysis.fewshot.scores import FULL, groups, over_buckets
+from xclrun.analysis.fewshot.words import Outcome, Words, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.fewshot.inference import FewShotTests
 from xclrun.report.fewshot.names import method_name, source_name
-from xclrun.report.fewshot.numbers import overlaps
 from xclrun.report.part import Plot
 from xclrun.report.published import fsxlt
 from xclrun.report.section import Options
@@ -38,7 +38,7 @@ class FewShotData:
     Attributes:
         outcomes: metric → labels of the target's test split.
         words: of source, bucket and test split.
-        attention: summaries of [CLS] (see `xclrun.analysis.attention`).
+        attention: summaries of [CLS] (see `xclrun.analysis.fewshot.attention`).
         reasons: why something could not be read, each once.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from xclrun.analysis.fewshot import NO_SOURCE, called, groups, replicates
+from xclrun.analysis.fewshot.scores import NO_SOURCE, called, groups, replicates
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.inference import Tests, Verdicts
 from xclrun.report.tables import Table
@@ -24,7 +24,7 @@ class FewShotTests(Verdicts):
     """Tests of the strategies of one dataset, model, metric and source, at each K at which two have run.
 
     Args:
-        scores: their rows of `xclrun.analysis.fewshot.few_shot_scores`.
+        scores: their rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
         strategies: labels, in the order of the tables.
         baseline: label that marks compare with; None: the first that is tested (``full`` stands first).
     """

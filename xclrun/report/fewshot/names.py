@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from xclrun.analysis.fewshot import WHOLE
+from xclrun.analysis.fewshot.scores import WHOLE
 from xclrun.report.published import fsxlt
 from xclrun.report.tables import Cell, percent
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xclrun.analysis.fewshot import Outcome, Words, is_few_shot
+from xclrun.analysis.fewshot.scores import is_few_shot
+from xclrun.analysis.fewshot.words import Outcome, Words
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import RunError, UsageError
 from xclrun.data.example import Dataset, Example

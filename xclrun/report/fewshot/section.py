@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.fewshot import few_shot_scores, groups, numbered, over_buckets, rows
-from xclrun.analysis.gains import ALL
+from xclrun.analysis.fewshot.gains import ALL, mean_gains
+from xclrun.analysis.fewshot.scores import few_shot_scores, groups, numbered, over_buckets, rows
 from xclrun.analysis.record import RunRecord
 from xclrun.report.conclusions import caveat, compare
 from xclrun.report.fewshot.data import FewShotData, FewShotRuns, FewShotSource
 from xclrun.report.fewshot.names import shots_name
-from xclrun.report.fewshot.numbers import mean_gains
 from xclrun.report.section import Options, Section
 from xclrun.report.tables import Table, percent
 
@@ -47,7 +46,7 @@ class FewShotSection(Section):
     """What a report says of the few-shot runs of one dataset and model.
 
     Args:
-        scores: their rows of `xclrun.analysis.fewshot.few_shot_scores`.
+        scores: their rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
         records: all runs, by run id.
         given: predictions and words.
         options: how the report is made.

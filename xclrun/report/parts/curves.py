@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, combinations, compared
+from xclrun.analysis.grouping import natural
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.settings import natural
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection, names_of

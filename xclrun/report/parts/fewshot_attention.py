@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from xclrun.analysis.attention import Change, attention_changes
+from xclrun.analysis.fewshot.attention import Change, attention_changes
 from xclrun.report.fewshot.data import PANELS
 from xclrun.report.fewshot.names import cell
 from xclrun.report.fewshot.section import FewShotSection

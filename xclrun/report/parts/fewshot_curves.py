@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.fewshot import best_so_far
+from xclrun.analysis.fewshot.scores import best_so_far
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.part import Item, Needs, part
@@ -48,7 +48,7 @@ def adapting_curves(lines: Mapping[str, Mapping[int, np.ndarray]], metric: str, 
     """Draw the best dev score so far over epochs of target adapting: a panel per language, a line per K (FS Fig. 6).
 
     Args:
-        lines: language → K → shape (runs, epochs): see `xclrun.analysis.fewshot.best_so_far`.
+        lines: language → K → shape (runs, epochs): see `xclrun.analysis.fewshot.scores.best_so_far`.
     """
     figure, grid = panel_grid(len(lines), 4, (2.9, 2.2), (1.3, 0.9))
     shots = sorted({k for them in lines.values() for k in them})

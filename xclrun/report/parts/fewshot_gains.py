@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xclrun.analysis.gains import ALL, FACTORS, Association, ByLanguage, associations, with_mean
+from xclrun.analysis.fewshot.gains import ALL, FACTORS, Association, ByLanguage, associations, mean_gains, with_mean
 from xclrun.core.task import BY_NAME
 from xclrun.report.fewshot.data import FewShotRuns
 from xclrun.report.fewshot.names import cell, shots_name, task_name
-from xclrun.report.fewshot.numbers import mean_gains
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.fewshot import WHOLE, common, groups, over_buckets
-from xclrun.analysis.fewshot import rows as rows_of
+from xclrun.analysis.fewshot.scores import WHOLE, common, groups, over_buckets
+from xclrun.analysis.fewshot.scores import rows as rows_of
 from xclrun.core.task import short_name
 from xclrun.report.fewshot.data import FewShotRuns
 from xclrun.report.fewshot.inference import UNTESTED
@@ -45,7 +45,7 @@ def by_language(own: pd.DataFrame, strategy: str) -> Table:
     """Return one strategy's scores: languages down, K across, the published numbers beside (FS 2, 11–13).
 
     Args:
-        own: averages (`xclrun.analysis.fewshot.over_buckets`) of one dataset, model, metric and source.
+        own: averages (`xclrun.analysis.fewshot.scores.over_buckets`) of one dataset, model, metric and source.
     """
     rows = own[own["strategy"] == strategy]
     dataset, model, metric, source = (rows[k].iloc[0] for k in ("dataset", "model", "metric", "source"))

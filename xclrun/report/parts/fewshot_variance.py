@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.fewshot import Spreads, groups, seeds_against_buckets
-from xclrun.analysis.fewshot import rows as rows_of
-from xclrun.analysis.variance import balanced, nested_variance
+from xclrun.analysis.fewshot.scores import Spreads, groups, seeds_against_buckets
+from xclrun.analysis.fewshot.scores import rows as rows_of
+from xclrun.analysis.fewshot.variance import balanced, nested_variance
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.fewshot.data import Cell as Place
 from xclrun.report.fewshot.names import cell, shots_name, source_name

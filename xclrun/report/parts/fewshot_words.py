@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.gains import ALL, ByLanguage
-from xclrun.analysis.lexical import PRESENCE, jaccard_matrix
+from xclrun.analysis.fewshot.gains import ALL, ByLanguage
+from xclrun.analysis.fewshot.words import PRESENCE, improvement, jaccard_matrix, jaccards
 from xclrun.core.task import BY_NAME, Scored
 from xclrun.report.fewshot.data import PANELS, FewShotRuns, FewShotSource
 from xclrun.report.fewshot.data import Cell as Place
 from xclrun.report.fewshot.names import cell, shots_name, source_name, task_name
-from xclrun.report.fewshot.numbers import improvement, jaccards
 from xclrun.report.part import Item, Needs, part
 from xclrun.report.published import fsxlt
 from xclrun.report.style import colour, figure_of, panel_grid, plain, tickless, tip, titled

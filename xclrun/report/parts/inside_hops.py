@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.aggregate import compared
+from xclrun.analysis.grouping import natural
 from xclrun.analysis.points import Selected, learning_curve, selection
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.settings import natural
 from xclrun.core.task import short_name
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection

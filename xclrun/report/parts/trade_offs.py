@@ -13,9 +13,9 @@ import numpy as np
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared, mean_over_orders
+from xclrun.analysis.grouping import config_settings, content_settings
 from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.reference import References
-from xclrun.analysis.settings import config_settings, content_settings
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import (

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 
 from xclrun.analysis.correlation import shared_features
-from xclrun.analysis.gains import Association, ByLanguage, associations, with_mean
+from xclrun.analysis.fewshot.gains import Association, ByLanguage, associations, with_mean
 
 SOURCE = "en"
 # Tasks of Table 3 → tables of their scores.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from xclrun.analysis.aggregate import comparisons
-from xclrun.analysis.settings import differing_settings, numbered_labels, strategy_labels
+from xclrun.analysis.grouping import differing_settings, numbered_labels, strategy_labels
 from xclrun.report.notes import comparison_notes
 
 from .build import record

@@ -6,12 +6,18 @@ zero-shot score: a difference of fractions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xclrun.analysis.correlation import Correlation, correlate
+from xclrun.analysis.fewshot.scores import rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Beside a K: the mean over all K.
 ALL = 0
@@ -45,6 +51,15 @@ def with_mean(values: Mapping[int, ByLanguage]) -> dict[int, ByLanguage]:
     return given | {
         ALL: {language: float(np.mean([v[language] for v in given.values()])) for language in sorted(whole)}
     }
+
+
+def mean_gains(own: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
+    """Return K → language → few-shot score minus zero-shot score; under ALL the mean over K."""
+    found: dict[int, dict[str, float]] = {}
+    for row in rows(own[(own["strategy"] == strategy) & (own["shots"] > 0)]):
+        if math.isfinite(row.mean - row.zero_shot):
+            found.setdefault(row.shots, {})[row.language] = row.mean - row.zero_shot
+    return with_mean(found)
 
 
 def associations(

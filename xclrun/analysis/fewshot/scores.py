@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.record import RunRecord
-from xclrun.analysis.settings import (
+from xclrun.analysis.grouping import (
     Settings,
     config_settings,
     content_settings,
@@ -25,7 +24,8 @@ from xclrun.analysis.settings import (
     numbered_labels,
     strategy_labels,
 )
-from xclrun.analysis.significance import Replicates
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.replicates import Replicates
 from xclrun.core.task import short_name
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return what labels of few-shot runs that are numbers stand for (`xclrun.analysis.settings.numbered_labels`)."""
+    """Return what labels of few-shot runs that are numbers stand for (`xclrun.analysis.grouping.numbered_labels`)."""
     found = numbered_labels((r for r in records if is_few_shot(r)), _config, _content)
     return {called(label): told for label, told in found.items()}
 
@@ -243,49 +243,6 @@ def seeds_against_buckets(own: pd.DataFrame) -> Spreads | None:
     (seed, _), (bucket, _) = buckets.most_common(1)[0], seeds.most_common(1)[0]
     of_seed = own[own["seed"] == seed].sort_values("bucket")["score"].to_numpy()
     return Spreads(of_seed, seed, own[own["bucket"] == bucket].sort_values("seed")["score"].to_numpy(), bucket)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one run said of the target's test split, before and after adapting.
-
-    Attributes:
-        names: of the labels, by id.
-        ids: of the sentences.
-        lengths: labels of each sentence, shape (sentences,): 1 for classes, its words for tags.
-        gold, before, after: label ids, sentence after sentence, shape (sum of lengths,); gold −1: never in training.
-    """
-
-    names: tuple[str, ...]
-    ids: tuple[str, ...]
-    lengths: np.ndarray
-    gold: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
-
-    def confusion(self, predicted: np.ndarray) -> np.ndarray:
-        """Return how often each gold label (rows) was taken for each label (columns); unknown gold is left out."""
-        matrix = np.zeros((len(self.names), len(self.names)), dtype=int)
-        known = self.gold >= 0
-        np.add.at(matrix, (self.gold[known], predicted[known]), 1)
-        return matrix
-
-
-@dataclass(frozen=True)
-class Words:
-    """The words behind one few-shot run.
-
-    Attributes:
-        source: distinct words of the source's training split; empty without a source.
-        bucket: distinct words of the bucket.
-        pairs: distinct (word, tag) of the bucket; empty without tags.
-        test: sentence id → the words of the target's test split.
-    """
-
-    source: frozenset[str]
-    bucket: frozenset[str]
-    pairs: frozenset[tuple[str, str]]
-    test: dict[str, tuple[str, ...]]
 
 
 def best_so_far(points: Iterable[dict[str, Any]], hop: int, language: str, metric: str, epochs: int) -> np.ndarray:

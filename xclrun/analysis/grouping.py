@@ -13,7 +13,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from xclrun.analysis.record import RunRecord
-from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import NOT_IDENTITY, flat, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
@@ -42,7 +41,7 @@ def config_settings(record: RunRecord) -> Settings:
     """Return the settings of a run that may not differ inside an average: (dotted key, value), sorted by key."""
     if record not in _known:
         found = flat(identity(record.config), FREE)
-        _known[record] = tuple(sorted((key, _text(value)) for key, value in found if key not in NAMED))
+        _known[record] = tuple(sorted((key, setting_text(value)) for key, value in found if key not in NAMED))
     return _known[record]
 
 
@@ -56,60 +55,6 @@ def content_settings(record: RunRecord) -> Settings:
         ("algorithms", str(record.algorithms)),
         ("strategy.version", str(record.strategy_version)),
     )
-
-
-def parse_filters(given: Iterable[str]) -> dict[str, set[str]]:
-    """Return key → values of filters such as ``trainer.epochs=5`` or ``strategy=naive,er``.
-
-    Raises:
-        UsageError: one is no ``KEY=VALUE``, or a key is given twice.
-    """
-    found: dict[str, set[str]] = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise UsageError(f"--filter {text}: needs KEY=VALUE, as in --filter trainer.epochs=5")
-        if key in found:
-            raise UsageError(f"--filter {text}: {key} is given twice; several values stand with commas: {key}=1,2")
-        found[key] = {value} if value.startswith("[") else set(value.split(","))
-    return found
-
-
-def filtered(
-    records: Sequence[RunRecord], filters: Mapping[str, set[str]], option: str = "--filter "
-) -> list[RunRecord]:
-    """Return the runs that have one of the values of every filter (see `parse_filters`).
-
-    Keys are those of the config; ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. Numbers are
-    compared as numbers. ``option`` is how errors begin.
-
-    Raises:
-        UsageError: no run has the key, or none of its values.
-    """
-    kept = list(records)
-    for key, values in filters.items():
-        facts = {r.run_id: _facts(r) for r in kept}
-        known = sorted({name for of in facts.values() for name in of})
-        if facts and key not in known:
-            raise UsageError(f"{option}{key}={','.join(sorted(values))}: unknown key; {did_you_mean(key, known)}")
-        there = sorted({of[key] for of in facts.values() if key in of})
-        wanted = {_number(value) for value in values}
-        kept = [r for r in kept if key in facts[r.run_id] and _number(facts[r.run_id][key]) in wanted]
-        if facts and not kept:
-            raise UsageError(f"{option}{key}={','.join(sorted(values))}: no run has it; there is {', '.join(there)}")
-    return kept
-
-
-def _facts(record: RunRecord) -> dict[str, str]:
-    named = {"strategy": record.strategy, "order": record.order, "dataset": record.dataset, "model": record.model}
-    return {key: _text(value) for key, value in flat(record.config)} | named
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def strategy_labels(
@@ -227,7 +172,8 @@ def _short(key: str, value: str) -> str:
     return value[:6] if key in ("data", "encoder") else value
 
 
-def _text(value: Any) -> str:
+def setting_text(value: Any) -> str:
+    """Return a value of the config as labels and filters write it."""
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
+        return f"[{','.join(map(setting_text, value))}]"
     return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,99 @@
+"""What tests compare: one measure of several strategies in the same blocks. docs/metrics.md, "Significance".
+
+A replicate is an order: strategies interact with orders, so seeds of one order are no further evidence about other
+orders, and are averaged first (`Replicates.averaged`). Every strategy has run every replicate: replicates are blocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+# What differs by no more is equal: scores are of order 1, and their rounding errors a few times 1e-16.
+TIE = 1e-12
+
+Block = tuple[str, int, int | None]
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """One measure of several strategies in the same blocks.
+
+    Attributes:
+        strategies: labels of the rows.
+        blocks: (order, seed, bucket) of the columns.
+        values: shape (strategies, blocks), every one measured.
+        languages: of each block, what its bucket was drawn from: bucket 3 of de is not bucket 3 of fr. Empty: all
+            blocks have the same.
+
+    Raises:
+        ValueError: the shape does not fit the labels, or a value is missing: tests compare what all have finished.
+    """
+
+    strategies: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    values: np.ndarray
+    languages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values, dtype=float)
+        if values.shape != (len(self.strategies), len(self.blocks)) or not np.isfinite(values).all():
+            raise ValueError("replicates need one finite value for each strategy and block")
+        if self.languages and len(self.languages) != len(self.blocks):
+            raise ValueError("replicates need the languages of every block, or of none")
+        object.__setattr__(self, "values", values)
+
+    @property
+    def kind(self) -> str:
+        """What a replicate is: ``order``; ``languages`` or ``bucket`` of few-shot runs; ``seed`` of a single order."""
+        buckets = {bucket for _, _, bucket in self.blocks}
+        if buckets != {None} and len(set(self.languages)) > 1:
+            return "languages"
+        if len({order for order, _, _ in self.blocks}) > 1:
+            return "order"
+        return "bucket" if len(buckets) > 1 else "seed"
+
+    @property
+    def tolerance(self) -> float:
+        """Differences up to this are rounding errors: `TIE`, or that share of the largest value."""
+        return TIE * max(1.0, float(np.abs(self.values).max(initial=0.0)))
+
+    def differences(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        """Yield (a, b, values of a minus those of b) of all pairs of strategies."""
+        for (a, of_a), (b, of_b) in combinations(zip(self.strategies, self.values, strict=True), 2):
+            yield a, b, of_a - of_b
+
+    def averaged(self) -> Replicates:
+        """Return one block for each replicate, the mean over what is inside it."""
+        return self._means(self.kind)
+
+    def by_order(self) -> Replicates:
+        """Return the means over seeds and buckets: one block for each order, the paper's samples."""
+        return self._means("order")
+
+    def levels(self, kind: str | None = None) -> list[str | int | None]:
+        """Return the replicate of each block."""
+        named = {"order": 0, "seed": 1, "bucket": 2}
+        kind = kind or self.kind
+        return list(self.languages) if kind == "languages" else [block[named[kind]] for block in self.blocks]
+
+    def _means(self, kind: str) -> Replicates:
+        levels = self.levels(kind)
+        distinct = list(dict.fromkeys(levels))
+        of = np.array([distinct.index(level) for level in levels])
+        # In a language every bucket counts the same, however many seeds it has.
+        inside = [(of[j], bucket if kind == "languages" else j) for j, (_, _, bucket) in enumerate(self.blocks)]
+        counts = Counter(inside)
+        weights = np.array([1 / counts[one] for one in inside])
+        means = [np.average(self.values[:, of == k], axis=1, weights=weights[of == k]) for k in range(len(distinct))]
+        order = self.blocks[0][0]
+        blocks: list[Block] = [
+            (order, -1, int(level)) if kind == "bucket" and level is not None
+            else (order, int(level or 0), None) if kind == "seed" else (str(level), -1, None)
+            for level in distinct
+        ]  # fmt: skip
+        return Replicates(self.strategies, tuple(blocks), np.stack(means, axis=1))
