@@ -34,9 +34,7 @@ def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> l
         return [f"{replicates} replicate: no test is possible; run more orders or seeds"]
     least, limits = smallest_p(replicates), []
     if least > alpha:
-        limits.append(
-            f"Wilcoxon with {replicates} pairs cannot go below p = {least:.3g}: it can never reach {alpha:g}"
-        )
+        limits.append(f"Wilcoxon with {replicates} pairs cannot go below p = {least:.3g}: it can never reach {alpha:g}")
     elif least * comparisons > alpha:
         limits.append(
             f"Wilcoxon with {replicates} pairs and Holm over {comparisons} comparisons cannot go below "
