@@ -78,6 +78,9 @@ EXPECTED = {
     "strategy.reduction": "own",
     "strategy.reset": "own",
     "strategy.alpha": "own",
+    "strategy.replay_write": "own",
+    "strategy.replay_interval": "own",
+    "strategy.replay_number": "own",
     "strategy.expansion": "composed",
     "strategy.pretrained": "nothing",
     "model.name": "id",
@@ -154,6 +157,8 @@ class Own:
 
 # Something is kept after each hop, and changes the training of the next ones.
 KEEPING = Own(train=(2, 3), evaluation=(2, 3), state=(1, 2, 3))
+# The memory is used in the hop that fills it.
+WRITING = Own(train=(1, 2, 3), evaluation=(1, 2, 3), state=(1, 2, 3))
 # The first language's parts start as the whole model does, and serve from its hop on.
 PARTS = Own(train=(2, 3), evaluation=(1, 2, 3))
 # Adapters are there from the start.
@@ -173,6 +178,8 @@ OWN = {
     "lang_spec_ada_f": ADAPTERS,
     "er": KEEPING,
     "agem": KEEPING,
+    "replay": WRITING,
+    "agem_replay": WRITING,
     "ewc": KEEPING,
     "ewc_online": KEEPING,
     "kd_logit": KEEPING,
@@ -639,14 +646,16 @@ def test_multilingual_has_no_order(planned: Callable[..., tuple[Stage, ...]]) ->
 def test_no_two_hops_share_a_key_that_they_should_not(everything: list[tuple[str, tuple[Stage, ...]]]) -> None:
     """Over all strategies and orders, the number of different trainings is the one counted by hand."""
     stages = [stage for _, stages in everything for stage in stages if stage.hop.index]
-    # Hop 1: three languages, as all start alike but the two with adapters. Hops 2 and 3: six orders each, of naive,
+    # Hop 1: three languages, as all start alike but the two with adapters and those whose memory is used at once.
+    # Hops 2 and 3: six orders each, of naive,
     # inc_joint and all that do something of their own. Multilingual: one. The union of inc_joint's last hop goes on
     # from a model, so that it is no multilingual training.
     ordered = len(STRATEGIES) - len(["lang_spec_ft", "multilingual"])
-    assert len({stage.train for stage in stages}) == 3 * (1 + 2) + ordered * (6 + 6) + 1
+    first = 1 + 2 + len(starting(WRITING))
+    assert len({stage.train for stage in stages}) == 3 * first + ordered * (6 + 6) + 1
     # And parts serve otherwise from hop 1 on.
     parts = len(starting(PARTS))
-    assert len({stage.evaluation for stage in stages}) == 3 * (1 + 2 + parts) + ordered * (6 + 6) + 1
+    assert len({stage.evaluation for stage in stages}) == 3 * (first + parts) + ordered * (6 + 6) + 1
 
 
 # Those that tune BERT's pooler are not for the joint task, which reads no class through it.

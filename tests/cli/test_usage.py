@@ -14,7 +14,7 @@ import pytest
 from .conftest import SMALL, Told
 
 UNKNOWN = [
-    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: agem, cos_pooler, er, "),
+    ("strategy=eer", "strategy=eer: unknown; did you mean 'er'? Known: agem, agem_replay, cos_pooler, er, "),
     ("order=h2", "did you mean 'h2l'? Known: h2l, l2h, "),
     ("order=en", "or a list of languages, as in order=[en,de]"),
     ("sweep=dema", "sweep=dema: unknown; did you mean 'demo'?"),
@@ -101,7 +101,7 @@ GRAMMAR = [
     ("seed=range(1,0)", "seed=range(1,0): has no values"),
     ("seed=range(0,100000000)", "seed=range(0,100000000): more than 100,000 jobs"),
     ("=3", "'=3' has no key"),
-    ("strategy=null", "strategy=null: needs a name; Known: agem, cos_pooler, er, "),
+    ("strategy=null", "strategy=null: needs a name; Known: agem, agem_replay, cos_pooler, er, "),
     ("strategy=[er,naive]", "strategy=[er,naive]: needs a name; "),
     ("order=1", "order=1: needs a name; Known: h2l, "),
     ("order={a:1}", "order={a:1}: needs a name; "),

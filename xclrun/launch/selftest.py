@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from xclrun.core.errors import RunError
@@ -37,6 +37,10 @@ JOB = (
     "runtime.device=cpu",
     "tracking=none",
 )
+
+
+# What such a run has of settings that suit longer ones.
+SHORT = {"replay_write": 0.3, "replay_interval": 12, "replay_number": 20}
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,12 @@ def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     """Return the small run of a strategy: ``er``, or ``er+lang_spec_task``, over language-specific parts."""
     from xclrun.compose.jobs import compose_command
     from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
-    from xclrun.strategy import make
+    from xclrun.strategy import make, strategy_class
 
     name, _, expansion = strategy.partition("+")
     chosen = [f"strategy={name}"] + ([f"strategy.expansion={expansion}"] if expansion else [])
+    has = {field.name for field in fields(strategy_class(name).settings_type)}
+    chosen += [f"strategy.{key}={value}" for key, value in SHORT.items() if key in has]
     given = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
     [composed] = compose_command(given)
     if make(composed.config.strategy).unfit(INTENT_SLOTS) is not None:

@@ -16,7 +16,7 @@ Under fp16, r is computed in fp32: only the main loss has a scaler against gradi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -75,20 +75,41 @@ class AGEM(MemoryStrategy[MemorySettings]):
         self, batches: list[tuple[str, Batch]], parameters: list[torch.nn.Parameter], context: Context
     ) -> list[Tensor]:
         """Return the gradient of the mean loss over the sentences of all batches, one tensor per parameter."""
-        import torch
+        largest = -(-sum(batch.size for _, batch in batches) // max(1, self._parts))
 
-        total = [torch.zeros_like(p) for p in parameters]
-        size = sum(batch.size for _, batch in batches)
-        for language, batch in batches:
-            context.beside(batch)
-            for part in batch.split(-(-size // max(1, self._parts))):
-                bf16 = context.precision == "bf16"
-                with torch.autocast(context.device.type, torch.bfloat16) if bf16 else nullcontext():
-                    mean = self.through(language, context, lambda model, part=part: model.loss(part))  # type: ignore[misc]
-                    loss = mean * (part.size / size)
-                found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-                torch._foreach_add_(total, found)
-        return total
+        def loss(language: str, part: Batch) -> Tensor:
+            return self.through(language, context, lambda model: model.loss(part))
+
+        return mean_gradient(batches, parameters, largest, loss, context)
+
+
+def mean_gradient(
+    batches: Sequence[tuple[str, Batch]],
+    parameters: Sequence[torch.nn.Parameter],
+    largest: int,
+    loss: Callable[[str, Batch], Tensor],
+    context: Context,
+) -> list[Tensor]:
+    """Return the gradient of the mean loss over the sentences of all batches, one tensor per parameter.
+
+    Args:
+        batches: of the memory, each with its key.
+        largest: number of sentences that go through the model at once.
+        loss: the mean loss of a batch of a key (scalar).
+    """
+    import torch
+
+    total = [torch.zeros_like(p) for p in parameters]
+    size = sum(batch.size for _, batch in batches)
+    for key, batch in batches:
+        context.beside(batch)
+        for part in batch.split(largest):
+            bf16 = context.precision == "bf16"
+            with torch.autocast(context.device.type, torch.bfloat16) if bf16 else nullcontext():
+                share = loss(key, part) * (part.size / size)
+            found = torch.autograd.grad(share, list(parameters), allow_unused=True, materialize_grads=True)
+            torch._foreach_add_(total, found)
+    return total
 
 
 def project(gradients: list[Tensor], reference: list[Tensor]) -> None:

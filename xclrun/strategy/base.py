@@ -93,11 +93,13 @@ class Length:
         hop: the hop.
         sentences: of its training data.
         steps: main steps, over all epochs.
+        examples: sentences of these steps, over all epochs.
     """
 
     hop: Hop
     sentences: int
     steps: int
+    examples: int
 
 
 class Library(Protocol):

@@ -1,6 +1,7 @@
 """What several strategies share, a module each.
 
 - `memory`: a balanced replay memory, and the base of the strategies that keep one (er, agem, kd).
+- `written`: the memory of lifelong learning, and the base of the strategies that have it (replay, agem_replay, mbpa).
 - `expansion`: the base of the strategies that can be laid over one that gives languages parts.
 - `language_parts`: parameters of which each language has its own; the base of lang_spec_*.
 - `adapters`: language parts that are MAD-X adapters.

@@ -1,0 +1,54 @@
+"""A-GEM on the memory of lifelong learning: at intervals, no step may raise the mean loss on examples of the memory.
+
+Hussain et al. 2021 ("LL"), section 4, "A-GEM", after Chaudhry et al. 2019 (`xclrun.strategy.agem`). Tasks are not told
+apart, so the memory is that of ``replay`` (`xclrun.strategy.shared.written`): at every step in which a
+``replay_interval``-th example is seen, the gradient g of the main mini-batch is compared with r, that of
+``replay_number`` examples drawn uniformly from the whole memory,
+
+    g ← g − (g · r / r · r) r    where g · r < 0
+
+The other steps are plain. ``replay_interval=1`` compares every step, as Chaudhry et al. do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from xclrun.strategy.agem import mean_gradient, project
+from xclrun.strategy.base import Context
+from xclrun.strategy.shared.written import WrittenSettings, WrittenStrategy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xclrun.data.encode import Batch
+
+
+class AGEMReplay(WrittenStrategy[WrittenSettings]):
+    """Projection of the gradient, by examples of the memory of lifelong learning."""
+
+    name = "agem_replay"
+    settings_type = WrittenSettings
+    signature = WrittenStrategy.signature
+    _intervals = range(0)
+    _largest = 0
+
+    def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
+        self._intervals, self._largest = self.see(main, context) if self.active() else range(0), 0
+        return (main,)
+
+    def loss(self, batch: Batch, context: Context) -> Tensor:
+        # Where gradients are accumulated, as many of the memory's examples go through the model at once.
+        self._largest = max(self._largest, batch.size)
+        return super().loss(batch, context)
+
+    def edit_gradients(self, context: Context) -> None:
+        # A step that ends several intervals is compared once.
+        if not self._intervals or not any(len(indices) for indices in self.memory.values()):
+            return
+        drawn = self.draw(self._intervals[-1], "reference", context)
+        batches = [("memory", self.batch(part, context)) for part in drawn]
+        parameters = [p for p in context.model.parameters() if p.grad is not None]
+        reference = mean_gradient(batches, parameters, self._largest, lambda _, part: context.model.loss(part), context)
+        project([p.grad for p in parameters if p.grad is not None], reference)

@@ -1,0 +1,165 @@
+"""The memory of lifelong learning: examples are written into it while they are seen, and drawn from it at intervals.
+
+Hussain et al. 2021, "Towards a robust experimental framework and benchmark for lifelong language learning", section 4,
+after d'Autume et al. 2019. Each training example is written with a probability, and never dropped: memory grows
+linearly. At every n-th example of a hop some examples are drawn, uniformly and without replacement, from the whole
+memory, of which the key that is being learnt is a part, the examples just seen included.
+
+What is written is a function of (seed, depth of the hop, key, index of the example), so that a hop that was interrupted
+or comes from the store writes what an undisturbed one would. Inside a hop the memory holds what earlier hops wrote, and
+of the hop's own written examples those that were seen. Its order is that of the hops, then of the training split.
+
+The memory holds indices into the training splits, never copies of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from omegaconf import MISSING
+
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import Hop
+from xclrun.strategy.base import Context, Length, State, Strategy
+
+if TYPE_CHECKING:
+    from xclrun.data.encode import Batch
+
+
+@dataclass
+class WrittenSettings(StrategyConfig):
+    replay_write: float = MISSING
+    replay_interval: int = MISSING
+    replay_number: int = MISSING
+
+
+Settings = TypeVar("Settings", bound=WrittenSettings)
+
+
+def places(memory: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return key → indices, of the examples that stand in the given rows of a memory, keys and indices in its order."""
+    ends = np.cumsum([len(indices) for indices in memory.values()])
+    rows = np.sort(rows)
+    parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
+    starts = [0, *ends[:-1]]
+    found = zip(memory.items(), parts, starts, strict=True)
+    return {key: indices[part - start] for (key, indices), part, start in found if len(part)}
+
+
+class WrittenStrategy(Strategy[Settings]):
+    """Base of the strategies with such a memory.
+
+    Attributes:
+        earlier: key → indices, ascending, of what earlier hops wrote; keys in the order of the hops.
+        fresh: the same of this hop, of the examples seen so far.
+        examples: how many examples of the hop's own data were seen, each epoch's counted.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        if not 0 <= settings.replay_write <= 1:
+            raise UsageError(f"strategy.replay_write={settings.replay_write}: must be a probability, from 0 to 1")
+        if settings.replay_interval < 1:
+            value = settings.replay_interval
+            raise UsageError(f"strategy.replay_interval={value}: must be a number of examples of at least 1")
+        if settings.replay_number < 0:
+            value = settings.replay_number
+            raise UsageError(f"strategy.replay_number={value}: must be a number of examples of at least 0")
+        self.earlier: dict[str, np.ndarray] = {}
+        self.fresh: dict[str, np.ndarray] = {}
+        self.examples = 0
+
+    def active(self) -> bool:
+        """Whether training differs from plain fine-tuning."""
+        return self.settings.replay_write > 0 and self.settings.replay_number > 0
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        # The memory is used in the hop that fills it, so from the first one on.
+        return self.described() if hop.depth > 0 and self.active() else {}
+
+    def state_signature(self, hop: Hop) -> dict[str, Any] | None:
+        return self.described() if self.active() else None
+
+    def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
+        interval = self.settings.replay_interval
+        without = [length.examples for length in lengths if length.examples < interval]
+        if not self.active() or not without:
+            return ()
+        examples = f"{min(without)}" if len(set(without)) == 1 else f"{min(without)} to {max(without)}"
+        return [
+            f"strategy={self.settings.name}: the memory is not used in {len(without)} of the {len(lengths)} hops: "
+            f"strategy.replay_interval={interval}, and they train on {examples} examples, all epochs counted"
+        ]
+
+    def begin_hop(self, context: Context) -> None:
+        self.fresh, self.examples = {}, 0
+
+    def end_hop(self, context: Context) -> None:
+        # Anew, and not from what was seen: the hop's training may come from the store.
+        for key in context.hop.train:
+            self.earlier[key] = self.written(key, context)
+        self.fresh, self.examples = {}, 0
+
+    def written(self, key: str, context: Context) -> np.ndarray:
+        """Return the indices of all examples of a key that this hop writes, ascending."""
+        drawn = context.generator("write", key).random(len(context.train[key]))
+        return np.flatnonzero(drawn < self.settings.replay_write)
+
+    def see(self, main: Batch, context: Context) -> range:
+        """Take note of a mini-batch of the hop's own data: write of it what is to be written.
+
+        Returns:
+            The numbers of the intervals, from 1, that end with this mini-batch; mostly none.
+        """
+        start = 0
+        for key in context.hop.train:
+            size = len(context.train[key])
+            seen = main.indices[(main.indices >= start) & (main.indices < start + size)] - start
+            known = self.fresh.get(key, np.empty(0, np.int64))
+            self.fresh[key] = np.union1d(known, np.intersect1d(self.written(key, context), seen))
+            start += size
+        before, self.examples = self.examples, self.examples + main.size
+        interval = self.settings.replay_interval
+        return range(before // interval + 1, self.examples // interval + 1)
+
+    @property
+    def memory(self) -> dict[str, np.ndarray]:
+        """Key → indices of everything in memory now, in its order."""
+        return {**self.earlier, **self.fresh}
+
+    def draw(self, interval: int, purpose: str, context: Context) -> list[dict[str, np.ndarray]]:
+        """Return the examples that are drawn at the end of an interval, in batches of the run's size: key → indices.
+
+        All of the memory where it has no more than are wanted.
+        """
+        memory = self.memory
+        total = sum(len(indices) for indices in memory.values())
+        generator = context.generator(purpose, interval)
+        rows = generator.choice(total, size=min(self.settings.replay_number, total), replace=False)
+        starts = range(0, len(rows), context.batch_size)
+        return [places(memory, rows[start : start + context.batch_size]) for start in starts]
+
+    def batch(self, drawn: Mapping[str, np.ndarray], context: Context) -> Batch:
+        """Return examples of several keys as one batch on the device."""
+        from xclrun.data.encode import concat
+
+        examples = concat([context.train[key].select(indices) for key, indices in drawn.items()])
+        return examples.batch(range(len(examples))).to(context.device)
+
+    def footprint(self) -> dict[str, int]:
+        kept = self.memory.values()
+        return {"examples": sum(map(len, kept)), "bytes": sum(indices.nbytes for indices in kept)}
+
+    def state_dict(self) -> State:
+        kept, fresh = ([[k, indices.tolist()] for k, indices in part.items()] for part in (self.earlier, self.fresh))
+        return State({"kept": kept, "fresh": fresh, "examples": self.examples})
+
+    def load_state_dict(self, state: State) -> None:
+        self.earlier, self.fresh = (
+            {key: np.array(indices, np.int64) for key, indices in state.facts[part]} for part in ("kept", "fresh")
+        )
+        self.examples = state.facts["examples"]
