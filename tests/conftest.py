@@ -168,14 +168,17 @@ def remembering() -> Iterator[None]:
 
     Files and plug-ins of a user, which may change, are read each time.
     """
+    from hydra._internal import defaults_list
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 
     from xclrun.core import plugins
 
     merge, read = ConfigLoaderImpl._compose_config_from_defaults_list, ConfigRepository.load_config
+    choose = defaults_list._create_defaults_list
     known: dict[Any, Any] = {}
     files: dict[Any, Any] = {}
+    chosen: dict[Any, Any] = {}
 
     def packaged(repo: Any) -> tuple[Any, ...]:
         """Return where a repository's files come from; nothing where some are a user's."""
@@ -203,6 +206,18 @@ def remembering() -> Iterator[None]:
             files[key] = found
         return found
 
+    def listed(repo: Any, name: Any, overrides: Any, **how: bool) -> Any:
+        # What is typed changes the files by its choices alone; which of them were used is noted with them.
+        if not (sources := packaged(repo)) or overrides.append_group_defaults or overrides.deletions:
+            return choose(repo, name, overrides, **how)
+        key = str((sources, name, overrides.override_choices, how))
+        if key not in chosen:
+            found = choose(repo, name, overrides, **how)
+            chosen[key] = found, {name: value for name, value in vars(overrides).items() if name != "config_overrides"}
+        found, noted = chosen[key]
+        vars(overrides).update(copy.deepcopy(noted))
+        return found
+
     def shallow(self: Any, delegate: Any) -> None:
         # Hydra's own copies its whole store, of which there is one; what it means to copy is the list of sources.
         self.delegate, self.cache = copy.copy(delegate), {}
@@ -210,6 +225,7 @@ def remembering() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merged)
         patch.setattr(ConfigRepository, "load_config", remembered)
+        patch.setattr(defaults_list, "_create_defaults_list", listed)
         patch.setattr(CachingConfigRepository, "__init__", shallow)
         yield
 

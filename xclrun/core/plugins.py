@@ -169,8 +169,10 @@ def load_installed() -> None:
     """
     from importlib.metadata import entry_points
 
+    # Asked for once: every question reads the files of all packages.
+    found = entry_points()
     for group, kind in GROUPS.items():
-        for point in entry_points(group=group):
+        for point in found.select(group=group):
             _load_entry_point(point, kind)
 
 
