@@ -191,7 +191,9 @@ def remembering() -> Iterator[None]:
         key = (*sources, *((one.config_path, one.package, one.parent, one.is_self) for one in defaults))
         if sources and key in known:
             return copy.deepcopy(known[key])
-        # Merging changes what was read.
+        # Merging changes what was read, be it for the list of files or only now.
+        for one in defaults:
+            repo.load_config(one.config_path)
         repo.cache = {name: copy.deepcopy(one) for name, one in repo.cache.items()}
         found = merge(self, defaults, repo)
         if sources:
