@@ -85,7 +85,7 @@ def test_every_metric_and_measure_is_defined() -> None:
     for metric in METRICS:
         assert metrics[metric.name][0] == metric.short
         task, _, tags_are = metrics[metric.name][1].replace("`", "").partition(", tags_are=")
-        assert metric in task_of(task, tags_are or "spans").metrics(tagged=True)
+        assert metric in task_of(task, tags_are or "spans").measured(tagged=True)
     measures = rows("metrics.md", "From the score matrix")
     assert list(measures) == list(MEASURES)
     for name, one in MEASURES.items():

@@ -18,6 +18,7 @@ def test_names_in_tables_and_records_are_each_one_metric_s() -> None:
         ("sequence_class", "spans", False, ["class_accuracy"]),
         ("token_tags", "spans", True, ["entity_f1"]),
         ("token_tags", "words", True, ["token_accuracy"]),
+        ("statement_truth", "spans", False, ["statement_accuracy"]),
     ],
 )
 def test_metrics(name: str, tags_are: str, tagged: bool, metrics: list[str]) -> None:

@@ -119,6 +119,7 @@ def test_formulas_written_as_loops(pair: tuple[np.ndarray, np.ndarray]) -> None:
         "FP": np.mean([r[n, j] for j in range(n)]),
         "BWT": np.mean([np.mean([r[i, j - 1] - r[j, j - 1] for j in range(1, i)]) for i in range(2, n + 1)]),
         "I": np.mean([m[i - 1] - r[i, i - 1] for i in range(1, n + 1)]),
+        "F_m": np.mean([f[n, j] for j in range(1, n)]),
         "FP_std": np.sqrt(np.mean([(r[n, j] - np.mean(r[n])) ** 2 for j in range(n)])),
         "FP_min": min(r[n, j] for j in range(n)),
     }

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import auc
 
 from xclrun.analysis.aggregate import summarise
 from xclrun.analysis.measures import MEASURES, measure
+from xclrun.analysis.metrics import curve_forgetting
 from xclrun.analysis.points import aultc, hop_points, learning_curve, selection
 from xclrun.analysis.record import RunRecord
 
@@ -43,6 +45,29 @@ def test_the_learning_curve_runs_through_all_hops() -> None:
     np.testing.assert_allclose(curve, [0.1, 0.3, 0.5, 0.6, 0.6])
     by_hand = (100 * 0.2 + 50 * 0.4 + 100 * 0.55 + 20 * 0.6) / 270
     assert aultc(run(), "intent_accuracy") == pytest.approx(by_hand)
+
+
+def test_aultc_of_a_line_is_its_middle_and_that_of_any_curve_is_scikit_learns() -> None:
+    # From 0.2 to 0.8 over two hops of unequal length, at unequal steps.
+    line = [at(1, n, (0.5, 0.5), (0.2 + 0.6 * n / 200,) * 2) for n in (10, 50, 120)]
+    line += [at(2, n, (0.5, 0.5), (0.2 + 0.6 * (120 + n) / 200,) * 2) for n in (30, 80)]
+    straight = record(scores=[[0.2, 0.2], [0.5, 0.5], [0.8, 0.8]], languages=("en", "de"), points=tuple(line))
+    assert aultc(straight, "intent_accuracy") == pytest.approx(0.5)
+    seen, curve = learning_curve(run(), "intent_accuracy") or pytest.fail("there is one")
+    assert aultc(run(), "intent_accuracy") == pytest.approx(auc(seen, curve) / seen[-1])
+
+
+def test_forgetting_on_the_curve_is_from_the_best_point_of_each_key_by_hand() -> None:
+    # en: 0.1 0.5 0.7 0.5 0.3; de: 0.1 0.1 0.3 0.7 0.9. By the hops alone en had been at 0.7, and ended at 0.5.
+    found = measure(run(), "intent_accuracy", np.full(2, np.nan))
+    assert found["F_m_curve", ""] == pytest.approx((0.4 + 0.0) / 2)
+    assert found["F_m", ""] == pytest.approx(0.7 - 0.5)
+    # The best may have been before any training.
+    before = dataclasses.replace(run(), scores={"intent_accuracy": np.array([[0.9, 0.1], [0.7, 0.3], [0.5, 0.7]])})
+    assert measure(before, "intent_accuracy", np.full(2, np.nan))["F_m_curve", ""] == pytest.approx((0.6 + 0.0) / 2)
+    curves = np.random.default_rng(0).random((9, 4))
+    by_hand = [max(curves[:, j]) - curves[-1, j] for j in range(4)]
+    np.testing.assert_allclose(curve_forgetting(curves), by_hand)
 
 
 def test_aultc_is_a_measure_that_says_what_it_needs() -> None:

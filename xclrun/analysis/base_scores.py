@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 # What is read of prediction rows (`xclrun.store.predictions`), and what ``tag_macro`` needs beside it.
 COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn")
 TAG_COLUMNS = ("gold_tags", "predicted_tags")
+# What the choice between an example's statements needs.
+BELIEF_COLUMNS = ("log2_gold",)
+# Class of true statements.
+TRUE = 1
+# Log-odds (in bits) beyond this are equal: so near to 0 and 1, log2_gold keeps one probability and loses the other.
+SURE = 16.0
 
 # Stands for all tags that training never had.
 UNSEEN = "?"
@@ -95,6 +101,7 @@ class Sentences:
         spans: TP, FP and FN, each of that shape (of words where tags are no spans); None without tags.
         tags: hits, occurrences in gold and in predicted tags of each tag, shape (3, tags, cells); only where F1 of
             spans is ``tag_macro``.
+        log2_gold: log2 p(gold class), shape (S, cells); None where it was not read.
     """
 
     ids: np.ndarray
@@ -102,6 +109,7 @@ class Sentences:
     predicted: np.ndarray
     spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     tags: np.ndarray | None = None
+    log2_gold: np.ndarray | None = None
 
     @property
     def right(self) -> np.ndarray:
@@ -117,6 +125,8 @@ class Sentences:
         """
         if metric.of is Scored.labels:
             return Counts.of_accuracy(self.right)
+        if metric.of not in (Scored.words, Scored.spans):
+            return self._of_statements(metric.of)
         if self.spans is None:
             raise ValueError("there are no span counts")
         return Counts.of_f1(*self.spans)
@@ -129,7 +139,63 @@ class Sentences:
         """
         if metric.of is Scored.spans and self.tags is not None:
             return np.array([_macro_f1(*cell) for cell in np.moveaxis(self.tags, 2, 0)])
+        if metric.of is Scored.balanced:
+            return np.mean([_rate(self._of_statements(of)) for of in (Scored.true_rate, Scored.false_rate)], axis=0)
+        if metric.of in (Scored.true_rate, Scored.false_rate, Scored.choices):
+            return _rate(self.counts(metric))
         return self.counts(metric).scores()
+
+    def _of_statements(self, of: Scored) -> Counts:
+        """Return the counts of statements, which are false or `TRUE`.
+
+        Raises:
+            ValueError: it is no ratio of counts, or probabilities were not read.
+        """
+        gold, called = np.broadcast_to(self.gold[:, np.newaxis], self.predicted.shape) == TRUE, self.predicted == TRUE
+        if of is Scored.f1_of_true:
+            return Counts.of_f1(gold & called, ~gold & called, gold & ~called)
+        if of is Scored.true_rate:
+            return Counts((gold & called).astype(np.float32), gold.astype(np.float32))
+        if of is Scored.false_rate:
+            return Counts((~gold & ~called).astype(np.float32), (~gold).astype(np.float32))
+        if of is Scored.constant:
+            return Counts.of_accuracy(gold == (2 * gold.sum(axis=0) > len(gold)))
+        if of is not Scored.choices or self.log2_gold is None:
+            raise ValueError(f"{of.value} is no ratio of sums over sentences")
+        return Counts(*choices(self.ids, gold[:, 0], self.log2_gold))
+
+
+def _rate(counts: Counts) -> np.ndarray:
+    """Return the scores of counts, shape (cells,); NaN where nothing could be hit."""
+    assert counts.totals is not None
+    return np.where(counts.totals.any(axis=0), counts.scores(), np.nan)
+
+
+def choices(ids: np.ndarray, gold: np.ndarray, log2_gold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each of S statements whether it was chosen, and whether it could be: each shape (S, cells), float32.
+
+    The statements of an example have its id before the last ``#``. Of examples with one true statement and others, that
+    one counts: 1 where no other gets a higher P(true); where k get the same, 1/k.
+
+    Args:
+        ids: of the statements, shape (S,).
+        gold: whether they are true, shape (S,).
+        log2_gold: log2 p(gold class), shape (S, cells).
+    """
+    _, group = np.unique([name.rpartition("#")[0] for name in ids.tolist()], return_inverse=True)
+    size, true = np.bincount(group), np.bincount(group, weights=gold)
+    with np.errstate(divide="ignore"):
+        # log2 p / (1 − p), which keeps small differences of probabilities near 0 and 1.
+        odds = log2_gold - np.log2(-np.expm1(np.log(2) * np.asarray(log2_gold, dtype=float)))
+    belief = np.clip(np.where(gold[:, np.newaxis], odds, -odds), -SURE, SURE)
+    best = np.full((len(size), belief.shape[1]), -np.inf)
+    np.maximum.at(best, group, belief)
+    first = belief == best[group]
+    equal = np.zeros_like(best)
+    np.add.at(equal, group, first)
+    counts = (gold & (true == 1)[group] & (size > 1)[group])[:, np.newaxis]
+    chosen = np.where(counts & first, 1 / equal[group], 0)
+    return chosen.astype(np.float32), np.broadcast_to(counts, belief.shape).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -220,6 +286,9 @@ def of_hops(
             np.concatenate([c.predicted for c in own], axis=1),
             _side_by_side(spans) if len(spans) == len(own) else None,
             np.concatenate([c.tags for c in own if c.tags is not None], axis=2) if first.tags is not None else None,
+            np.concatenate([c.log2_gold for c in own if c.log2_gold is not None], axis=1)
+            if first.log2_gold is not None
+            else None,
         )
     return found
 
@@ -271,6 +340,7 @@ class _Rows:
     names: Sequence[str] | None = None
     tags: tuple[np.ndarray, np.ndarray] | None = None
     ends: np.ndarray | None = None
+    log2_gold: np.ndarray | None = None
 
     @classmethod
     def of_table(cls, table: pa.Table, names: Sequence[str] | None) -> _Rows:
@@ -281,8 +351,10 @@ class _Rows:
             return np.asarray(pc.fill_null(table[name], -1).to_numpy())
 
         spans = None if table["tp"].null_count else (ids("tp"), ids("fp"), ids("fn"))
+        read = BELIEF_COLUMNS[0] in table.column_names
+        log2_gold = np.asarray(pc.fill_null(table[BELIEF_COLUMNS[0]], np.nan).to_numpy()) if read else None
         if names is None or table["gold_tags"].null_count:
-            return cls(ids("gold"), ids("predicted"), spans)
+            return cls(ids("gold"), ids("predicted"), spans, log2_gold=log2_gold)
         lengths = pc.list_value_length(table["gold_tags"]).to_numpy()
         gold, predicted = (pc.list_flatten(table[name]).to_numpy() for name in TAG_COLUMNS)
         return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), np.cumsum(lengths))
@@ -303,7 +375,12 @@ class _Rows:
         """Return some of the rows as the sentences of one cell."""
         predicted, *spans = (column[own, np.newaxis] for column in (self.predicted, *(self.spans or ())))
         return Sentences(
-            ids, self.gold[own], predicted, (spans[0], spans[1], spans[2]) if spans else None, self._tags(own)
+            ids,
+            self.gold[own],
+            predicted,
+            (spans[0], spans[1], spans[2]) if spans else None,
+            self._tags(own),
+            None if self.log2_gold is None else self.log2_gold[own, np.newaxis],
         )
 
     def _tags(self, own: np.ndarray) -> np.ndarray | None:

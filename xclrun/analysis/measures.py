@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xclrun.analysis import metrics
-from xclrun.analysis.points import aultc
+from xclrun.analysis.points import aultc, curve_forgetting
 from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
 from xclrun.core.plugins import provides
@@ -146,6 +146,9 @@ def _learnt(n: int) -> np.ndarray:
     return np.eye(n + 1, n, k=-1, dtype=bool)
 
 
+# What runs lack that have no evaluation points.
+WITHOUT_POINTS = "needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)"
+
 # N = 3, rows are hops 0…3. Hop 0 is best on the first language, and hop 1 is better on the second than hop 2, which
 # learns it: definitions that differ give different numbers.
 EXAMPLE = (
@@ -201,7 +204,7 @@ for _measure in (
     Measure(
         "FP",
         "final performance",
-        "final performance: mean score over all languages after the last hop",
+        "final performance: mean score over all languages after the last hop; LL's average accuracy, A_m",
         "CCL §2.5, LL §4.2",
         higher_is_better=True,
         formula=lambda s: s.final.mean(axis=-1),
@@ -227,7 +230,8 @@ for _measure in (
     Measure(
         "I",
         "intransigence",
-        "intransigence: score of `lang_spec_ft` on a language minus the score right after learning it in the stream",
+        "intransigence: score of `lang_spec_ft` on a language minus the score right after learning it in the stream; "
+        "LL's I_m",
         "LL §4.2",
         higher_is_better=False,
         formula=lambda s: metrics.intransigence(s.R, s.M),
@@ -235,6 +239,31 @@ for _measure in (
         # (.80 − .80), (.45 − .50) and (.75 − .85)
         example=(0.0 - 0.05 - 0.10) / 3,
         reference=True,
+    ),
+    Measure(
+        "F_m",
+        "forgetting at the end",
+        "LL's forgetting: how far a language's score ends below its best after any earlier hop, mean over all "
+        "languages but the last",
+        "LL §4.2, after Chaudhry et al. 2018",
+        higher_is_better=False,
+        formula=lambda s: metrics.final_forgetting(s.R),
+        by_language=lambda s: metrics.final_forgetting_per_language(s.R),
+        needs=lambda n: _rows(n, 1, n) & (np.arange(n) < n - 1),
+        # (.80 − .75) and (.60 − .55)
+        example=(0.05 + 0.05) / 2,
+    ),
+    Measure(
+        "F_m_curve",
+        "forgetting on the curve",
+        "LL's forgetting as its code has it: how far a language's score ends below its best at any evaluation point, "
+        "that before training included, mean over all languages",
+        "LL's public code",
+        higher_is_better=False,
+        formula=lambda s: float(curve_forgetting(s.record, s.metric).mean()),
+        example=None,
+        streams=("sequence", "joint"),
+        otherwise=WITHOUT_POINTS,
     ),
     Measure(
         "FP_std",
@@ -269,7 +298,7 @@ for _measure in (
         formula=lambda s: aultc(s.record, s.metric),
         example=None,
         streams=("sequence", "joint"),
-        otherwise="needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)",
+        otherwise=WITHOUT_POINTS,
         unit="%",
     ),
 ):

@@ -106,6 +106,32 @@ def one_hop(scores: ArrayLike) -> np.ndarray:
     return matrix[..., :3, :2]
 
 
+def final_forgetting_per_language(scores: ArrayLike) -> np.ndarray:
+    """Max over l in 1…N−1 of R[l, j], minus R[N, j] (LL §4.2, after Chaudhry).
+
+    Shape (..., N); NaN for the last language. It is the last row of `forgetting_matrix`.
+    """
+    return forgetting_matrix(scores)[..., -1, :]
+
+
+def final_forgetting(scores: ArrayLike) -> np.ndarray:
+    """F_m = mean over j < N of (max over l in 1…N−1 of R[l, j], minus R[N, j]). Lower is better. Shape (...)."""
+    return _mean(final_forgetting_per_language(scores)[..., :-1])
+
+
+def curve_forgetting(curves: ArrayLike) -> np.ndarray:
+    """F_m as the public code of LL has it: (1/m) Σ_j (max_t a_j(t) − a_j(T)), over all E points and all m keys.
+
+    Args:
+        curves: a_j(t), shape (E, m); the first row is before training, the last one the end.
+
+    Returns:
+        Shape (m,): for each key; their mean is F_m_curve. It is never negative.
+    """
+    found = np.asarray(curves, dtype=float)
+    return np.asarray(found.max(axis=0) - found[-1])
+
+
 def backward_transfer(scores: ArrayLike) -> np.ndarray:
     """BWT = mean over i = 2…N of mean over j < i of (R[i, j] − R[j, j]) (GEM). Higher is better. Shape (...)."""
     after = _after(scores)

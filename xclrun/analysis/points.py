@@ -50,8 +50,8 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
     return found
 
 
-def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return sentences of the stream's own data seen, shape (E,), and the mean test score over all languages, (E,).
+def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return sentences of the stream's own data seen, shape (E,), and the test score on each language, (E, N).
 
     Begins at 0 with hop 0. None where a hop has no points, or every hop starts anew (``lang_spec_ft``).
     """
@@ -60,14 +60,31 @@ def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarr
         return None
     ends = np.cumsum([0.0, *(hop.own[-1] for hop in hops)])
     seen = np.concatenate([[0.0], *(hop.own + start for hop, start in zip(hops, ends[:-1], strict=True))])
-    curve = np.concatenate([[record.scores[metric][0].mean()], *(hop.test.mean(axis=1) for hop in hops)])
-    return seen, curve
+    return seen, np.concatenate([record.scores[metric][:1], *(hop.test for hop in hops)])
+
+
+def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return sentences seen, shape (E,), and the mean test score over all languages, (E,); None as for `curves`."""
+    found = curves(record, metric)
+    return None if found is None else (found[0], found[1].mean(axis=1))
+
+
+def switches(record: RunRecord) -> np.ndarray:
+    """Return after how many sentences of the stream's own data one hop follows another, shape (hops − 1,)."""
+    lasts = {point["hop"]: point["own"] for point in record.points}
+    return np.cumsum([lasts[hop] for hop in sorted(lasts)])[:-1]
 
 
 def aultc(record: RunRecord, metric: str) -> float:
     """Return the area under the learning curve of a run (`metrics.aultc`); NaN where there is no whole curve."""
     found = learning_curve(record, metric)
     return float("nan") if found is None else float(metrics.aultc(*found))
+
+
+def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
+    """Return `metrics.curve_forgetting` of a run, shape (N,); NaN where there is no whole curve."""
+    found = curves(record, metric)
+    return np.full(len(record.languages), np.nan) if found is None else metrics.curve_forgetting(found[1])
 
 
 @dataclass(frozen=True)

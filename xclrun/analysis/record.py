@@ -135,8 +135,8 @@ class RunRecord:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that have a score matrix, in the order of tables."""
-        return tuple(metric.name for metric in METRICS if metric.name in self.scores)
+        """Names of the metrics that have tables of their own, in their order; `scores` also has those beside them."""
+        return tuple(metric.name for metric in METRICS if metric.name in self.scores and not metric.beside)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain data for ``json.dumps``: NaN becomes null, ``schema`` is added."""

@@ -10,6 +10,8 @@ intent accuracy, slot F1 |
 | ``sequence_class`` | a label; one text or two | BERT's pooler, dropout, linear | class accuracy |
 | ``token_tags`` | tags of words | linear on words | token accuracy (``dataset.tags_are=words``: POS) or entity F1 \
 (``spans``: NER in BIO) |
+| ``statement_truth`` | a label, false or true; a text and a statement about it | as ``sequence_class`` | statement \
+accuracy, and beside it those of `BESIDE_STATEMENTS` |
 
 Standard library alone, so that analysis and reports may use it.
 """
@@ -31,6 +33,13 @@ class Scored(Enum):
     labels = "labels"  # examples whose class is right, of all
     words = "words"  # words whose tag is right, of all that the model saw
     spans = "spans"  # micro F1 over labelled spans
+    # Of statements, whose classes are false and true, in this order (class 1 is true):
+    f1_of_true = "f1_of_true"
+    true_rate = "true_rate"  # true ones that are called true, of all true ones
+    false_rate = "false_rate"  # false ones that are called false, of all false ones
+    balanced = "balanced"  # mean of the two rates
+    choices = "choices"  # examples whose true statement is the most probable of the example's statements
+    constant = "constant"  # statements that the better of the two constant answers has right
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class Metric:
         of: what it counts.
         noun, nouns: what is predicted, one of it and many.
         definition: what a table that shows it must say; empty where the name says it.
+        beside: it stands beside another metric, and has no tables and tests of its own.
+        floor: name of the metric that says what a constant answer scores, where tables show that.
     """
 
     name: str
@@ -53,6 +64,8 @@ class Metric:
     noun: str
     nouns: str
     definition: str = ""
+    beside: bool = False
+    floor: str = ""
 
 
 INTENT_ACCURACY = Metric("intent_accuracy", "intent", "intent accuracy", Scored.labels, "intent", "intents")
@@ -69,8 +82,41 @@ TOKEN_ACCURACY = Metric(
 )
 ENTITY_F1 = Metric("entity_f1", "entities", "entity F1", Scored.spans, "entity", "entities")
 
+
+def _beside(name: str, short: str, title: str, of: Scored, definition: str) -> Metric:
+    return Metric(name, short, title, of, "statement", "statements", definition, beside=True)
+
+
+# Of statements (degree of belief), LL §4.1 and App. A.6; choice accuracy is ours.
+CONSTANT_ACCURACY = _beside(
+    "constant_accuracy", "constant", "accuracy of a constant answer", Scored.constant,
+    "accuracy of the better of the two constant answers, true or false, for each key",
+)  # fmt: skip
+STATEMENT_ACCURACY = Metric(
+    "statement_accuracy",
+    "statements",
+    "statement accuracy",
+    Scored.labels,
+    "statement",
+    "statements",
+    "share of statements whose truth value is right, of true and false ones together",
+    floor=CONSTANT_ACCURACY.name,
+)
+BESIDE_STATEMENTS = (
+    _beside("true_f1", "F1", "F1 of true", Scored.f1_of_true, "F1 of the class true"),
+    _beside("true_rate", "TPR", "true-positive rate", Scored.true_rate, "share of true ones that are called true"),
+    _beside("false_rate", "TNR", "true-negative rate", Scored.false_rate, "share of false ones that are called false"),
+    _beside("balanced_accuracy", "balanced", "balanced accuracy", Scored.balanced, "mean of TPR and TNR"),
+    _beside(
+        "choice_accuracy", "choice", "choice accuracy", Scored.choices,
+        "share of examples whose true statement gets the highest P(true) of the example's statements; ties count as "
+        "their share",
+    ),
+    CONSTANT_ACCURACY,
+)  # fmt: skip
+
 # In the order of tables.
-METRICS = [INTENT_ACCURACY, SLOT_F1, CLASS_ACCURACY, TOKEN_ACCURACY, ENTITY_F1]
+METRICS = [INTENT_ACCURACY, SLOT_F1, CLASS_ACCURACY, TOKEN_ACCURACY, ENTITY_F1, STATEMENT_ACCURACY, *BESIDE_STATEMENTS]
 BY_SHORT = {metric.short: metric for metric in METRICS}
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -93,6 +139,7 @@ class Task:
         crf: whether a CRF stands over the tags; otherwise each word's are a softmax of their own.
         outside: tag that words beyond the length limit count as predicted; None: they are left out of scoring.
         pairs: whether a second text is a part of the input as the first is; its words then are cut where they must.
+        beside: further metrics of the same labels, which stand beside the first in reports.
     """
 
     name: str
@@ -103,11 +150,16 @@ class Task:
     crf: bool = False
     outside: str | None = None
     pairs: bool = False
+    beside: tuple[Metric, ...] = ()
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores of a dataset; ``tagged``: whether it has tags."""
         found = (self.label, self.tag if tagged else None)
         return tuple(metric for metric in found if metric is not None)
+
+    def measured(self, tagged: bool) -> tuple[Metric, ...]:
+        """Return the base scores, and those that reports show beside them."""
+        return (*self.metrics(tagged), *self.beside)
 
     @property
     def words(self) -> bool:
@@ -147,7 +199,7 @@ def register(task: Task) -> Task:
 def described(task: Task) -> dict[str, Any]:
     """Return a task as plain data, for the manifests of runs whose task is that of a plug-in: see `restored`."""
     found = asdict(task)
-    for metric in (found["label"], found["tag"]):
+    for metric in (found["label"], found["tag"], *found["beside"]):
         if metric is not None:
             metric["of"] = metric["of"].value
     return found
@@ -162,14 +214,20 @@ def restored(content: Mapping[str, Any]) -> Task:
     given = dict(content)
     for key in ("label", "tag"):
         if given[key] is not None:
-            given[key] = Metric(**{**given[key], "of": Scored(given[key]["of"])})
+            given[key] = _metric(given[key])
+    # What an earlier version described has none.
+    given["beside"] = tuple(map(_metric, given.get("beside", ())))
     task = Task(**given)
     _add_metrics(task)
     return task
 
 
+def _metric(content: Mapping[str, Any]) -> Metric:
+    return Metric(**{**content, "of": Scored(content["of"])})
+
+
 def _add_metrics(task: Task) -> None:
-    metrics = task.metrics(tagged=True)
+    metrics = task.measured(tagged=True)
     for new in metrics:
         if other := next((m for m in METRICS if m != new and {m.name, m.short} & {new.name, new.short}), None):
             raise UsageError(f"task '{task.name}': its metric '{new.name}' has a name of '{other.name}'")
@@ -182,6 +240,9 @@ def _add_metrics(task: Task) -> None:
 INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O"))
 SEQUENCE_CLASS = register(Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True))
 TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
+STATEMENT_TRUTH = register(
+    Task("statement_truth", STATEMENT_ACCURACY, None, pooled=True, pairs=True, beside=BESIDE_STATEMENTS)
+)
 
 TAGS_ARE = ("spans", "words")
 

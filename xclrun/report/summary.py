@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+# Row of what a constant answer scores.
+CONSTANT = "constant answer"
+
+
 def ruled(comparison: Comparison, shown: Iterable[str]) -> tuple[int, ...]:
     """Return the row at which the reference models begin, below a rule; none where there is nothing above them."""
     first = next((k for k, label in enumerate(shown) if is_reference(comparison.strategies[label][0])), 0)
@@ -81,7 +85,9 @@ class Summary:
         footer = [*self._unbalanced(order, metrics), *self._footer(metrics, [row[1] for row in rows])]
         notes_below = (*notes.lines(), *self.references_told(shown), *footer)
         cells = [cell for column in columns for cell in column]
-        return Table(title, header, tuple(rows), notes_below, raised=self._raised(cells), ruled=self.ruled(shown))
+        floor = [self._floor(metric, order, measure) for metric in metrics for measure in _headlines()]
+        rows, ruled = self._with_floor(rows, self.ruled(shown), ["–", *floor])
+        return Table(title, header, tuple(rows), notes_below, raised=self._raised(cells), ruled=ruled)
 
     def orders(self, metric: str) -> Table:
         """Return all orders in one table: a row per order and strategy, F T T0 FP of one metric."""
@@ -92,9 +98,12 @@ class Summary:
                 if self._has(strategy, order):
                     cells = [self._cell(strategy, order, metric, measure, "", notes) for measure in _headlines()]
                     rows.append((order, strategy, self._runs(strategy, order), *cells))
+            floor = [self._floor(metric, order, measure) for measure in _headlines()]
+            if rows and set(floor) != {"–"}:
+                rows.append((order, CONSTANT, Cell("–"), *map(Cell, floor)))
         header = ("order", "strategy", "runs", *self._header([metric]))
         footer = self._footer([metric], [row[2] for row in rows])
-        footer = [*self.references_told(row[1] for row in rows), *footer]
+        footer = [*self.references_told(row[1] for row in rows if row[1] != CONSTANT), *footer]
         starts = tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
         title = f"{short_name(metric).capitalize()}, by order"
         return Table(title, header, tuple(rows), (*notes.lines(), *footer), left=2, ruled=starts)
@@ -115,7 +124,27 @@ class Summary:
         footer += self._footer([metric], [self._runs(strategy, MEAN) for strategy in shown])
         raised = self._raised([cell for column in columns for cell in column])
         header, lines = ("strategy", *languages), (*notes.lines(), *footer)
-        return Table(title, header, tuple(rows), lines, raised=raised, ruled=self.ruled(shown))
+        floor = [self._floor(metric, MEAN, measure, language) for language in languages]
+        rows, ruled = self._with_floor(rows, self.ruled(shown), floor)
+        return Table(title, header, tuple(rows), lines, raised=raised, ruled=ruled)
+
+    def _floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
+        """Return what a constant answer scores after the last hop (FP), as tables print it; – where not told."""
+        name, runs = BY_NAME[metric].floor, [run for run in self.comparison.runs if order in (MEAN, run.order)]
+        if measure != "FP" or not any(name in run.scores for run in runs):
+            return "–"
+        # The test sentences of a key are the same in all runs.
+        of = {k: run.scores[name][-1, j] for run in runs if name in run.scores for j, k in enumerate(run.languages)}
+        values = [float(value) for k, value in of.items() if language in ("", k)]
+        return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
+
+    def _with_floor(
+        self, rows: Sequence[tuple[str | Cell, ...]], ruled: tuple[int, ...], floor: Sequence[str]
+    ) -> tuple[list[tuple[str | Cell, ...]], tuple[int, ...]]:
+        """Add the row of a constant answer below all others, where there is one, and its rule."""
+        if not rows or set(floor) == {"–"}:
+            return list(rows), ruled
+        return [*rows, (CONSTANT, *floor)], (*ruled, len(rows))
 
     def value(self, strategy: str, metric: str, measure: str, order: str = MEAN, language: str = "") -> float:
         """Return a mean as a fraction; NaN where there is none."""

@@ -23,7 +23,7 @@ from xclrun.analysis import base_scores
 from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences
 from xclrun.core.errors import XclrunError
 from xclrun.core.identity import digest
-from xclrun.core.task import Metric
+from xclrun.core.task import Metric, Scored
 from xclrun.core.terminal import note
 from xclrun.store.kept import Kept
 from xclrun.store.rundir import RunDirectory
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 # Version of what is kept; raise it when that changes.
-FORMAT = 1
+FORMAT = 2
 # Arrays in a row, and their types there.
-_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4"}
+_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4", "log2_gold": "<f4"}
 _INDEX = b"xclrun"
 
 
@@ -72,6 +72,7 @@ def count(
             sentences.
     """
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
+    columns += base_scores.BELIEF_COLUMNS if any(metric.of is Scored.choices for metric in metrics) else ()
     hops = [stage["hop"] for stage in manifest["stages"]]
     inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]
     tables = (directory.table(directory.predictions(hop), columns) for hop in hops)
@@ -180,6 +181,7 @@ class CountsOfRuns:
         for language, them in counted.predictions.sentences.items():
             tp, fp, fn = them.spans or (None, None, None)
             arrays = {"gold": them.gold, "predicted": them.predicted, "tp": tp, "fp": fp, "fn": fn, "tags": them.tags}
+            arrays["log2_gold"] = them.log2_gold
             for name, array in arrays.items():
                 columns[name].append(None if array is None else np.ascontiguousarray(array, _ARRAYS[name]).tobytes())
             name = digest(them.ids.tolist())[:32]
@@ -203,7 +205,8 @@ class CountsOfRuns:
                 spans = array("tp", n, -1), array("fp", n, -1), array("fn", n, -1)
             predicted = array("predicted", n, -1)
             tags = None if row["tags"] is None else array("tags", 3, -1, predicted.shape[1])
-            sentences[row["language"]] = Sentences(ids, array("gold", n), predicted, spans, tags)
+            log2_gold = None if row["log2_gold"] is None else array("log2_gold", n, -1)
+            sentences[row["language"]] = Sentences(ids, array("gold", n), predicted, spans, tags, log2_gold)
         by_hop: dict[int, dict[int, dict[str, Scores]]] = {}
         for hop, step, scores in json.loads(points):
             by_hop.setdefault(hop, {})[step] = scores

@@ -109,12 +109,12 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
 
 
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric, ...]:
-    """Return the base scores that a run has."""
+    """Return the base scores that a run has, and those beside them."""
     dataset = config["dataset"]
     task = (
         restored(manifest["task"]) if "task" in manifest else task_of(dataset["task"], dataset.get("tags_are", "spans"))
     )
-    return tuple(task.metrics(tagged=bool(manifest["tags"])))
+    return task.measured(tagged=bool(manifest["tags"]))
 
 
 def _as_scored(

@@ -15,8 +15,7 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared
 from xclrun.analysis.grouping import natural
-from xclrun.analysis.points import Selected, learning_curve, selection
-from xclrun.analysis.record import RunRecord
+from xclrun.analysis.points import Selected, learning_curve, selection, switches
 from xclrun.core.task import short_name
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -145,7 +144,7 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
             if same:
                 curves.setdefault(order, {})[label] = same[0][0], 100 * np.mean([y for _, y in same], axis=0)
                 if lines[0][0].stream == "sequence":
-                    ends.setdefault(order, _ends(lines[0][0]))
+                    ends.setdefault(order, switches(lines[0][0]))
     if not curves:
         return None
     labels = list(dict.fromkeys(label for of in curves.values() for label in of))
@@ -202,11 +201,6 @@ def selection_figure(summary: Summary, found: Mapping[str, Selected], metric: st
     bars = "bars: spread over seeds; " if any(not np.isnan(of.selected_spread).all() for of in found.values()) else ""
     titled(figure, f"{summary.names}: checkpoint selection, {METRIC_NAMES[metric]}; {bars}dotted: chance")
     return figure
-
-
-def _ends(run: RunRecord) -> np.ndarray:
-    lasts = {point["hop"]: point["own"] for point in run.points}
-    return np.cumsum([lasts[hop] for hop in sorted(lasts)])[:-1]
 
 
 def _mean(values: np.ndarray) -> float:

@@ -1,0 +1,46 @@
+"""What reports say of statements: the floor of a constant answer in every table, rates over time, scores beside."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.analysis.build import record
+from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.record import RunRecord
+from xclrun.report.summary import Summary
+
+KEYS = ("pos", "topics")
+# π of the two keys: 0.25 and 0.5.
+FLOOR = np.array([0.75, 0.5])
+
+
+def statements(strategy: str = "naive", seed: int = 1, gain: float = 0.0, **fields: object) -> RunRecord:
+    """A run on two keys of statements, as good as a constant answer before training, and better after it."""
+    rows = FLOOR + np.array([0.0, 0.1 + gain, 0.2 + gain])[:, np.newaxis]
+    beside = dict.fromkeys(("true_f1", "true_rate", "false_rate", "balanced_accuracy"), rows - 0.1)
+    scores = {"statement_accuracy": rows, "constant_accuracy": np.tile(FLOOR, (3, 1)), **beside}
+    scores["choice_accuracy"] = np.tile([0.5, np.nan], (3, 1))
+    return record(strategy, seed=seed, scores=scores, languages=KEYS, **fields)  # type: ignore[arg-type]
+
+
+def summary() -> Summary:
+    records = [statements(name, seed, gain) for name, gain in (("naive", 0.0), ("er", 0.05)) for seed in (1, 2)]
+    (comparison,) = comparisons(records)
+    return Summary(summarise(records), comparison)
+
+
+def test_every_table_of_statements_ends_with_what_a_constant_answer_scores() -> None:
+    tables = summary()
+    for table in (tables.main(["statement_accuracy"]), tables.main(["statement_accuracy"], "pos-topics")):
+        assert table.rows[-1] == ("constant answer", "–", "–", "–", "–", "62.50")
+        assert table.ruled[-1] == len(table.rows) - 1 == 2
+    assert tables.languages("statement_accuracy", "FP").rows[-1] == ("constant answer", "75.00", "50.00")
+    # Forgetting of a constant answer says nothing.
+    assert [row[0] for row in tables.languages("statement_accuracy", "F").rows] == ["naive", "er"]
+    by_order = tables.orders("statement_accuracy")
+    assert by_order.rows[-1] == ("pos-topics", "constant answer", "–", "–", "–", "–", "62.50")
+
+
+def test_metrics_beside_have_no_tables_of_their_own() -> None:
+    assert summary().comparison.metrics == ["statement_accuracy"]
+    assert set(summarise([statements()])["metric"]) == {"statement_accuracy"}
