@@ -270,18 +270,42 @@ def compose() -> Callable[..., Composed]:
 @pytest.fixture
 def make_run(corpus: Path, tmp_path: Path) -> Callable[..., Run]:
     """Plan a small run: ``make_run("strategy=er", "seed=2", outputs="a")``; outputs lie under tmp_path."""
-    from xclrun.run import plan_run
 
     def make(*overrides: str, outputs: str | Path = "outputs", data: Path = corpus) -> Run:
-        order = () if any(text.startswith("order=") for text in overrides) else ("order=[en,de,es]",)
-        job = composed((*SMALL, *order, *overrides))
-        root, folder = str(data), str(tmp_path / outputs)
-        config = dataclasses.replace(
-            job.config,
-            dataset=dataclasses.replace(job.config.dataset, root=root),
-            paths=dataclasses.replace(job.config.paths, outputs=folder),
-        )
-        return plan_run(config)
+        return small_run(overrides, tmp_path / outputs, data)
+
+    return make
+
+
+def small_run(overrides: tuple[str, ...], outputs: Path, data: Path) -> Run:
+    """Plan a run of a model of a few thousand weights."""
+    from xclrun.run import plan_run
+
+    order = () if any(text.startswith("order=") for text in overrides) else ("order=[en,de,es]",)
+    job = composed((*SMALL, *order, *overrides))
+    config = dataclasses.replace(
+        job.config,
+        dataset=dataclasses.replace(job.config.dataset, root=str(data)),
+        paths=dataclasses.replace(job.config.paths, outputs=str(outputs)),
+    )
+    return plan_run(config)
+
+
+@pytest.fixture(scope="session")
+def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Return a finished run, done once for all tests, which only read it: ``finished("strategy=er", "seed=2")``.
+
+    It shares hops with the others, as runs of one sweep do.
+    """
+    outputs, known = tmp_path_factory.mktemp("finished"), {}
+
+    def make(*overrides: str) -> Run:
+        if overrides not in known:
+            run = small_run(overrides, outputs, corpus)
+            with one_thread():
+                done(run)
+            known[overrides] = run
+        return known[overrides]
 
     return make
 
@@ -311,28 +335,39 @@ def undrawn() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """Compute with one thread, which is fastest for small models, and put the number back after the test."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, which is fastest for small models, and put the number back."""
     import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    """Compute with one thread in the test."""
+    with one_thread():
+        yield
 
 
 @pytest.fixture
 def do(threads: None) -> Callable[..., Run]:
     """Train and evaluate a run to its end, and return it: ``do(run, listener, stop)``."""
+    return done
+
+
+def done(run: Run, listener: Any = None, stop: Any = None) -> Run:
+    """Train and evaluate a run to its end, and return it."""
     from xclrun.train.execute import execute
     from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
 
-    def run(run: Run, listener: Any = None, stop: Any = None) -> Run:
-        execute(run, listener or Listener(), stop or StopFlag())
-        return run
-
+    execute(run, listener or Listener(), stop or StopFlag())
     return run
 
 

@@ -27,10 +27,10 @@ FEW = (
 CLASSES = ("dataset.task=sequence_class",)
 
 
-def planned(make_run: Callable[..., Run], *overrides: str, outputs: str = "outputs") -> Run:
-    """Plan a few-shot run."""
+def planned(make_run: Callable[..., Run], *overrides: str, **where: str) -> Run:
+    """Plan a few-shot run; of `finished`, do it too."""
     given = {text.partition("=")[0] for text in overrides}
-    return make_run(*(text for text in FEW if text.partition("=")[0] not in given), *overrides, outputs=outputs)
+    return make_run(*(text for text in FEW if text.partition("=")[0] not in given), *overrides, **where)
 
 
 def stored(run: Run, hop: int) -> dict[str, Tensor]:

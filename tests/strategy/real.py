@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,18 @@ from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context, State
 from xclrun.train.encodings import encodings
+from xclrun.train.progress import Listener, Progress
+from xclrun.train.stop import StopFlag
+
+# Strategy → which parameters are a language's own, written out by hand.
+SPECIFIC: dict[str, Callable[[str], bool]] = {
+    "lang_spec_task": lambda name: name.startswith(("intent", "tagger")),
+    "lang_spec_trans": lambda name: not name.startswith(("intent", "tagger")),
+    "lang_spec_embed": lambda name: ".embeddings." in name,
+    "lang_spec_enc": lambda name: ".layer." in name,
+    "lang_spec_ada_t": lambda name: "adapters." in name,
+    "lang_spec_ada_f": lambda name: "adapters." in name,
+}
 
 
 def untrained(run: Run, seed: int = 1) -> Model:
@@ -47,6 +60,23 @@ def state(run: Run, hop: int) -> State:
     folder = run.store.path(str(run.stages[hop].state))
     path = folder / "state.safetensors"
     return State(read_json(folder / "facts.json"), load_tensors(path) if path.is_file() else {})
+
+
+def files(run: Run) -> list[bytes]:
+    """Return the files with the predictions of a finished run."""
+    return [run.directory.predictions(hop.index).read_bytes() for hop in run.stream.hops]
+
+
+class StopAfter(Listener):
+    """Asks for a stop after a number of main steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.stop, self.left = StopFlag(), steps
+
+    def stepped(self, progress: Progress) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.stop.number = 15
 
 
 def gradients(model: Model) -> dict[str, Tensor]:

@@ -157,9 +157,9 @@ def test_settings_follow_the_dataset(compose: Callable[..., Composed]) -> None:
     assert (asked.memory, asked.every_k) == (750, 7)
 
 
-def test_extra_steps_of_a_whole_run(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_extra_steps_of_a_whole_run(finished: Callable[..., Run]) -> None:
     """Every k = 2 main batches, one optimiser step per seen language; steps count over the epochs of a hop."""
-    manifest = do(make_run("strategy=er")).directory.read_manifest()
+    manifest = finished("strategy=er").directory.read_manifest()
     main = [2 * int(np.ceil(size / 4)) for size in (22, 18, 13)]
     for seen, (steps, stage) in enumerate(zip(main, manifest["stages"][1:], strict=True)):
         assert stage["training"]["step"] == steps

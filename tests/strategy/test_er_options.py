@@ -51,9 +51,9 @@ def test_replacing_every_step_is_refused() -> None:
         ExperienceReplay(ReplaySettings("er", 10, 1, interleave=Interleave.replace))
 
 
-def test_updates_of_a_whole_run(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_updates_of_a_whole_run(finished: Callable[..., Run]) -> None:
     """2 epochs of 6, 5 and 4 batches; every second step is none, one or two replays."""
-    stages = do(make_run("strategy=er", "strategy.interleave=replace")).directory.read_manifest()["stages"]
+    stages = finished("strategy=er", "strategy.interleave=replace").directory.read_manifest()["stages"]
     assert [stage["training"]["updates"] for stage in stages[1:]] == [12, 5 + 5, 4 + 2 * 4]
 
 
@@ -69,9 +69,9 @@ def test_options_change_the_run_but_not_the_first_training(make_run: Callable[..
 
 
 @pytest.mark.parametrize("selection", ["ring", "herding"])
-def test_balance_after_each_hop(selection: str, make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_balance_after_each_hop(selection: str, finished: Callable[..., Run]) -> None:
     """A memory of 10: shares of 10, 5 + 5, 4 + 3 + 3; each has all three classes, and begins the share that it was."""
-    run = do(make_run("strategy=er", f"strategy.selection={selection}"))
+    run = finished("strategy=er", f"strategy.selection={selection}")
     sizes, before = [], {}
     for stage in run.stages[1:]:
         kept = dict(read_json(run.store.path(str(stage.state)) / "facts.json")["kept"])

@@ -21,7 +21,6 @@ from xclrun.strategy.shared.fisher import by_batches, diagonal_fisher, one_by_on
 from .real import context_of, gradients, perturbed, state, untrained, weights
 
 Make = Callable[..., Run]
-Do = Callable[..., Run]
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -240,10 +239,9 @@ def test_fisher_examples_bound_a_random_sample(make_run: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["ewc", "ewc_online"])
-def test_a_whole_run(name: str, make_run: Make, do: Do) -> None:
+def test_a_whole_run(name: str, finished: Make) -> None:
     """Hop 1 is naive's; weights that mattered move less than naive's; what is stored is the Fisher information."""
-    held = do(make_run(f"strategy={name}", "strategy.penalty=10"))
-    naive = do(make_run("strategy=naive"))
+    held, naive = finished(f"strategy={name}", "strategy.penalty=10"), finished()
     assert held.stages[1].train == naive.stages[1].train
     assert held.stages[2].train != naive.stages[2].train
     model = untrained(held)

@@ -41,16 +41,19 @@ def test_the_first_training_is_plain_fine_tuning_unless_it_adapts(fc: FC) -> Non
         assert (fc.state_signature(hop), fc.serving_signature(hop)) == (None, {})
 
 
-def test_output_layers_of_the_joint_task_change(make_run: Make, do: Do) -> None:
-    run = do(planned(make_run, "strategy=fc"))
+def test_output_layers_of_the_joint_task_change(finished: Make) -> None:
+    run = planned(finished, "strategy=fc")
     heads = {name for name in stored(run, 1) if not name.startswith("encoder.")}
     assert set(stored(run, 2)) == heads  # the encoder lies in the store once
     assert {"intent.weight", "tagger.linear.weight", "tagger.crf.transitions"} <= changed(run)
 
 
-def test_the_pooler_stays(make_run: Make, do: Do) -> None:
-    run = do(planned(make_run, "strategy=fc", *CLASSES))
-    assert changed(run) == {"classifier.weight", "classifier.bias"}
+@pytest.mark.parametrize(
+    ("name", "pooler"), [("fc", set()), ("fc_pooler", {"pooler.dense.weight", "pooler.dense.bias"})]
+)
+def test_output_layers_of_a_sequence_classifier_change(name: str, pooler: set[str], finished: Make) -> None:
+    run = planned(finished, f"strategy={name}", *CLASSES)
+    assert changed(run) == set(stored(run, 2)) == {"classifier.weight", "classifier.bias"} | pooler
 
 
 def test_all_ways_of_adapting_share_source_training(make_run: Make) -> None:
@@ -108,8 +111,7 @@ def test_what_is_kept_serves_all_buckets_and_heads(make_run: Make, do: Do) -> No
 @pytest.mark.parametrize("given", [("strategy=fc",), ("strategy=cos_pooler", *CLASSES)], ids=lambda given: given[0])
 def test_a_run_goes_on_where_encoder_and_heads_were_removed(given: tuple[str, ...], make_run: Make, do: Do) -> None:
     """Weights after a hop that kept the encoder are put together from both hops; a cosine head serves as one again."""
-    run = planned(make_run, *given)
-    do(run)
+    run = do(planned(make_run, *given))
     before = pd.read_parquet(run.directory.predictions(2))
     shutil.rmtree(run.store.path(run.stages[2].evaluation))
     shutil.rmtree(run.directory.path)

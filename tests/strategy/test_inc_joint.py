@@ -17,8 +17,8 @@ def test_the_stream_accumulates() -> None:
     ]
 
 
-def test_every_sentence_so_far_is_seen_in_every_epoch(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    stages = do(make_run("strategy=inc_joint")).directory.read_manifest()["stages"][1:]
+def test_every_sentence_so_far_is_seen_in_every_epoch(finished: Callable[..., Run]) -> None:
+    stages = finished("strategy=inc_joint").directory.read_manifest()["stages"][1:]
     assert [stage["training"]["examples"] for stage in stages] == [2 * 22, 2 * (22 + 18), 2 * (22 + 18 + 13)]
     assert [sorted(stage["training"]["epochs"][0]["dev"]) for stage in stages] == [
         ["en"],

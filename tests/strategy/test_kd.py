@@ -23,7 +23,6 @@ from xclrun.strategy.kd_rep import KDRep
 from .real import context_of, gradients, perturbed, state, untrained, weights
 
 Make = Callable[..., Run]
-Do = Callable[..., Run]
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -153,10 +152,9 @@ def test_state_round_trip(kind: type[KDLogit], make_run: Make) -> None:
 
 
 @pytest.mark.parametrize("name", ["kd_logit", "kd_rep"])
-def test_a_whole_run(name: str, make_run: Make, do: Do) -> None:
+def test_a_whole_run(name: str, finished: Make) -> None:
     """Hop 1 is naive's; the term draws the model to its teachers; the stored outputs are those of the hop's weights."""
-    strong = do(make_run(f"strategy={name}", "strategy.weight=30", "strategy.every_k=1"))
-    naive = do(make_run("strategy=naive"))
+    strong, naive = finished(f"strategy={name}", "strategy.weight=30", "strategy.every_k=1"), finished()
     assert strong.stages[1].train == naive.stages[1].train
     assert strong.stages[2].train != naive.stages[2].train
     assert [s["training"]["updates"] for s in strong.directory.read_manifest()["stages"][1:]] == [12, 10, 8]

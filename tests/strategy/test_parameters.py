@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import SMALL
 from xclrun.cli import main
 from xclrun.compose.jobs import Composed
 from xclrun.core.stream import sequence, transfer
@@ -23,8 +24,7 @@ from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-from .few import CLASSES, planned
-from .few import stored as weights
+from .few import CLASSES, changed, planned
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -152,17 +152,15 @@ def test_few_shot_adapting_trains_what_is_tuned(name: str, adapting: int, compos
 
 
 @pytest.mark.parametrize("name", ["fc", "fc_pooler", "fc_reset_pooler", "cos_pooler", "full"])
-def test_what_is_counted_as_trained_is_what_changes(name: str, make_run: Make, do: Do) -> None:
-    run = do(planned(make_run, f"strategy={name}", *CLASSES, "trainer.epochs=1"))
-    counted = run.directory.read_manifest()["parameters"]
-    stored = {hop: weights(run, hop) for hop in (1, 2)}
-    moved = [n for n, t in stored[2].items() if not torch.equal(t, stored[1][n])]
+def test_what_is_counted_as_trained_is_what_changes(name: str, finished: Make) -> None:
+    run = planned(finished, f"strategy={name}", *CLASSES)
+    counted, moved = run.directory.read_manifest()["parameters"], changed(run)
     # Few sentences do not touch every word, nor a class its own bias alone: what changes is named, not each number.
     model = StageGraph(run, Listener(), StopFlag()).bench.model
     named = {n: p.numel() for n, p in model.named_parameters()}
     assert sum(named[n] for n in moved) <= counted["trained_by_hop"][1]
     strategy, hop = run.strategy(), run.stream.hops[2]
-    assert {n for n in named if strategy.trains(n, hop)} >= set(moved)
+    assert {n for n in named if strategy.trains(n, hop)} >= moved
     assert sum(size for n, size in named.items() if strategy.trains(n, hop)) == counted["trained_by_hop"][1]
     assert counted["trained_by_hop"][0] == counted["total"] == sum(named.values())
 
@@ -218,12 +216,9 @@ def test_orders_and_seeds_are_counted_once(capsys: pytest.CaptureFixture[str]) -
     assert found["total"] - found["trained"] == 3 * 129
 
 
-def test_the_command_counts_what_a_run_trains(
-    make_run: Make, do: Do, capsys: pytest.CaptureFixture[str], corpus: Any
-) -> None:
-    run = do(make_run("strategy=lang_spec_task", "trainer.epochs=1"))
-    shape = [f"model.{key}={run.resolved['model'][key]}" for key in ("vocab_size", "hidden_size", "hidden_layers")]
-    shape += [f"model.{key}={run.resolved['model'][key]}" for key in ("attention_heads", "intermediate_size")]
+def test_the_command_counts_what_a_run_trains(finished: Make, capsys: pytest.CaptureFixture[str], corpus: Any) -> None:
+    run = finished("strategy=lang_spec_task")
+    shape = [text for text in SMALL if text.startswith("model.")]
     data = ["dataset=jsonl", f"dataset.root={corpus}", "order=[en,de,es]", "strategy=lang_spec_task"]
     [found] = params(*data, *shape, capsys=capsys)
     manifest = run.directory.read_manifest()
@@ -284,11 +279,9 @@ def test_wrong_usage(arguments: list[str], told: str, capsys: pytest.CaptureFixt
 # --- The manifest.
 
 
-def test_the_manifest_says_what_is_kept(make_run: Make, do: Do) -> None:
+def test_the_manifest_says_what_is_kept(finished: Make) -> None:
     """A memory after the first hop is known though the evaluation is shared with naive."""
-    do(make_run("trainer.epochs=1"))
-    naive = make_run("trainer.epochs=1").directory.read_manifest()
-    er = do(make_run("strategy=er", "trainer.epochs=1")).directory.read_manifest()
+    naive, er = (finished(*given).directory.read_manifest() for given in ((), ("strategy=er",)))
     assert [stage["kept"] for stage in naive["stages"]] == [{"examples": 0, "bytes": 0, "seconds": 0.0}] * 4
     kept = [stage["kept"] for stage in er["stages"][1:]]
     assert [entry["examples"] for entry in kept] == [10, 10, 10]
@@ -296,10 +289,10 @@ def test_the_manifest_says_what_is_kept(make_run: Make, do: Do) -> None:
 
 
 @pytest.mark.parametrize("name", ["er", "kd_logit", "agem"])
-def test_the_manifest_says_what_was_trained_on(name: str, make_run: Make, do: Do) -> None:
+def test_the_manifest_says_what_was_trained_on(name: str, finished: Make) -> None:
     """Steps of er are its own; kd and A-GEM learn from the memory beside the batches of the hop."""
     given = ("trainer.epochs=1", "strategy.every_k=2", "strategy.memory=25")
-    run = do(make_run(f"strategy={name}", *given))
+    run = finished(f"strategy={name}", *given)
     stages = run.directory.read_manifest()["stages"][1:]
     trained = [stage["training"] for stage in stages]
     # Hops 2 and 3 have 18 and 13 sentences in batches of 4, so 2 memory batches of each language, or of all, in hop 2,
@@ -321,8 +314,9 @@ def test_the_manifest_says_what_was_trained_on(name: str, make_run: Make, do: Do
     assert costs["memory"] == max(kept) > kept[0] > 0
 
 
-def test_every_run_knows_its_own_count_from_a_shared_hop_0(make_run: Make, do: Do) -> None:
-    naive = do(make_run("trainer.epochs=1")).directory.read_manifest()["parameters"]
-    alone = do(make_run("strategy=lang_spec_ft", "trainer.epochs=1")).directory.read_manifest()["parameters"]
+def test_every_run_knows_its_own_count_from_a_shared_hop_0(finished: Make) -> None:
+    naive, alone = (
+        finished(*given).directory.read_manifest()["parameters"] for given in ((), ("strategy=lang_spec_ft",))
+    )
     assert alone["total"] == 3 * naive["total"]
     assert alone["trained"] == naive["trained"] == naive["total"]

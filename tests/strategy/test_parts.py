@@ -2,59 +2,59 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import weakref
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.conftest import done, one_thread, small_run
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.prune import removable
-from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context
 from xclrun.strategy.naive import Naive
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
-from xclrun.train.progress import Listener, Progress
+from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag, Stopped
 from xclrun.train.workbench import StoredWeights, Workbench
 
+from .real import SPECIFIC, StopAfter, files
+from .real import weights as after
+
 Make = Callable[..., Run]
 Do = Callable[..., Run]
 Weights = dict[str, Tensor]
+Specific = Callable[[str], bool]
 
-# Overrides → the language-specific parameters of an encoder of two layers, written out by hand.
-STRATEGIES: dict[tuple[str, ...], Callable[[str], bool]] = {
-    ("strategy=lang_spec_trans",): lambda name: not name.startswith(("intent", "tagger")),
-    ("strategy=lang_spec_enc",): lambda name: ".layer." in name,
-    ("strategy=lang_spec_enc", "strategy.layers=[2]"): lambda name: ".layer.1." in name,
-    ("strategy=lang_spec_embed",): lambda name: ".embeddings." in name,
-    ("strategy=lang_spec_task",): lambda name: name.startswith(("intent", "tagger")),
-}
-ADAPTERS: dict[tuple[str, ...], Callable[[str], bool]] = {
-    ("strategy=lang_spec_ada_t",): lambda name: "adapters." in name,
-    ("strategy=lang_spec_ada_f",): lambda name: "adapters." in name,
-}
-# The same beneath other strategies.
-COMPOSED: dict[tuple[str, ...], Callable[[str], bool]] = {
-    ("strategy=er", "strategy.expansion=lang_spec_task"): STRATEGIES["strategy=lang_spec_task",],
-    ("strategy=er", "strategy.expansion=lang_spec_trans"): STRATEGIES["strategy=lang_spec_trans",],
-    ("strategy=kd_logit", "strategy.expansion=lang_spec_enc"): STRATEGIES["strategy=lang_spec_enc",],
-    ("strategy=kd_rep", "strategy.expansion=lang_spec_embed"): STRATEGIES["strategy=lang_spec_embed",],
-    ("strategy=agem", "strategy.expansion=lang_spec_ada_t"): ADAPTERS["strategy=lang_spec_ada_t",],
-    ("strategy=ewc", "strategy.expansion=lang_spec_task"): STRATEGIES["strategy=lang_spec_task",],
-    ("strategy=ewc_online", "strategy.expansion=lang_spec_ada_f"): ADAPTERS["strategy=lang_spec_ada_f",],
-}
+ALONE = [
+    ("strategy=lang_spec_trans",),
+    ("strategy=lang_spec_enc",),
+    ("strategy=lang_spec_enc", "strategy.layers=[2]"),
+    ("strategy=lang_spec_embed",),
+    ("strategy=lang_spec_task",),
+]
+ADAPTERS = [("strategy=lang_spec_ada_t",), ("strategy=lang_spec_ada_f",)]
+# The same beneath other strategies: those that replay, compare with a memory or a teacher, and penalise.
+COMPOSED = [
+    ("strategy=er", "strategy.expansion=lang_spec_trans"),
+    ("strategy=kd_logit", "strategy.expansion=lang_spec_enc"),
+    ("strategy=kd_rep", "strategy.expansion=lang_spec_embed"),
+    ("strategy=agem", "strategy.expansion=lang_spec_ada_t"),
+    ("strategy=ewc_online", "strategy.expansion=lang_spec_ada_f"),
+]
 ORDER = ("en", "de", "es")
 
 
@@ -62,30 +62,44 @@ def name_of(overrides: tuple[str, ...]) -> str:
     return "+".join(text.rpartition(".")[2].partition("=")[2] for text in overrides)
 
 
-@pytest.fixture(params=[*STRATEGIES, *ADAPTERS], ids=lambda overrides: overrides[-1].removeprefix("strategy="))
-def overrides(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    return (*request.param, "model.hidden_layers=2")
+def specific_of(overrides: tuple[str, ...]) -> Specific:
+    """Return which parameters of an encoder of two layers are a language's own."""
+    if "strategy.layers=[2]" in overrides:
+        return lambda name: ".layer.1." in name
+    return SPECIFIC[re.findall(r"lang_spec_\w+", " ".join(overrides))[-1]]
 
 
-@pytest.fixture
-def specific(overrides: tuple[str, ...]) -> Callable[[str], bool]:
-    return {**STRATEGIES, **ADAPTERS, **COMPOSED}[overrides[:-1]]
+class Made(NamedTuple):
+    """A finished run."""
+
+    run: Run
+    specific: Specific
+    # Language → the weights that served its test split, one entry for each hop.
+    served: dict[str, list[Weights]]
 
 
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Weights]]:
-    """Language → the weights that served its test split, one entry for each evaluation made."""
-    found: dict[str, list[Weights]] = {}
-    predict = Evaluator.predict
+@pytest.fixture(scope="module")
+def made(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...]], Made]:
+    """Do a run in outputs of its own, once."""
 
-    def noting(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
-        if split == "test":
-            weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-            found.setdefault(language, []).append(weights)
-        return predict(self, model, encoded, language, split)
+    @cache
+    def make(overrides: tuple[str, ...]) -> Made:
+        served: dict[str, list[Weights]] = {}
+        predict = Evaluator.predict
 
-    monkeypatch.setattr(Evaluator, "predict", noting)
-    return found
+        def noting(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+            if split == "test":
+                weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+                served.setdefault(language, []).append(weights)
+            return predict(self, model, encoded, language, split)
+
+        given = (*overrides, "model.hidden_layers=2", "trainer.epochs=1")
+        with pytest.MonkeyPatch.context() as patch, one_thread():
+            patch.setattr(Evaluator, "predict", noting)
+            run = done(small_run(given, tmp_path_factory.mktemp("made"), corpus))
+        return Made(run, specific_of(overrides), served)
+
+    return make
 
 
 def graph(run: Run) -> StageGraph:
@@ -96,11 +110,7 @@ def untrained(run: Run) -> Weights:
     return {name: tensor.clone() for name, tensor in graph(run).bench.model.state_dict().items()}
 
 
-def after(run: Run, hop: int) -> Weights:
-    return load_tensors(run.store.path(run.stages[hop].train) / "weights.safetensors")
-
-
-def assembled(shared: Weights, parts: Weights, specific: Callable[[str], bool]) -> Weights:
+def assembled(shared: Weights, parts: Weights, specific: Specific) -> Weights:
     return {name: parts[name] if specific(name) else tensor for name, tensor in shared.items()}
 
 
@@ -108,18 +118,12 @@ def same(a: Weights, b: Weights) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("overrides", [*STRATEGIES, *ADAPTERS, *COMPOSED], ids=name_of, indirect=True)
-def test_what_serves_a_language_after_each_hop(
-    overrides: tuple[str, ...],
-    specific: Callable[[str], bool],
-    served: dict[str, list[Weights]],
-    make_run: Make,
-    do: Do,
-) -> None:
+@pytest.mark.parametrize("overrides", [*ALONE, *ADAPTERS, *COMPOSED], ids=name_of)
+def test_what_serves_a_language_after_each_hop(overrides: tuple[str, ...], made: Callable[..., Made]) -> None:
     """Its own parts from its hop on, bit for bit; hop 0's before; always with the hop's shared parameters."""
-    run = do(make_run(*overrides))
+    run, specific, served = made(overrides)
     start = untrained(run)
-    trained = [start, after(run, 1), after(run, 2), after(run, 3)]
+    trained = [start, *(after(run, hop) for hop in (1, 2, 3))]
     assert {language: len(them) for language, them in served.items()} == dict.fromkeys(ORDER, 4)
     for language, them in served.items():
         own = ORDER.index(language) + 1
@@ -132,11 +136,12 @@ def test_what_serves_a_language_after_each_hop(
         assert any(not specific(name) for name in changed)
 
 
+@pytest.mark.parametrize("overrides", [*ALONE, *ADAPTERS], ids=name_of)
 def test_a_hop_is_naive_s_from_the_assembled_model(
-    overrides: tuple[str, ...], specific: Callable[[str], bool], make_run: Make, do: Do, tmp_path: Path
+    overrides: tuple[str, ...], made: Callable[..., Made], tmp_path: Path
 ) -> None:
     """Train hops 2 and 3 by hand from the shared parameters of the hop before and hop 0's parts."""
-    run = do(make_run(*overrides))
+    run, specific, _ = made(overrides)
     start, found, config = untrained(run), encodings(run), run.config
     for hop in run.stream.hops[2:]:
         model = graph(run).bench.model
@@ -156,8 +161,8 @@ def test_a_hop_is_naive_s_from_the_assembled_model(
         assert same(dict(model.state_dict()), after(run, hop.index))
 
 
-def test_predictions_are_those_of_models_assembled_by_hand(make_run: Make, do: Do) -> None:
-    run, specific = do(make_run("strategy=lang_spec_trans")), STRATEGIES["strategy=lang_spec_trans",]
+def test_predictions_are_those_of_models_assembled_by_hand(made: Callable[..., Made]) -> None:
+    run, specific, _ = made(("strategy=lang_spec_trans",))
     model, config, splits = graph(run).bench.model, run.config, encodings(run).splits
     start = untrained(run)
     evaluator = Evaluator(run.dataset, torch.device("cpu"), config.evaluate.batch_size, "fp32", config.evaluate.slot_f1)
@@ -170,7 +175,7 @@ def test_predictions_are_those_of_models_assembled_by_hand(make_run: Make, do: D
             assert found[column].tolist() == pytest.approx([*expected[column]], rel=1e-6)
 
 
-@pytest.mark.parametrize("given", STRATEGIES)
+@pytest.mark.parametrize("given", ALONE)
 def test_the_first_training_is_naive_s_and_its_evaluation_is_not(given: tuple[str, ...], make_run: Make) -> None:
     own, naive = make_run(*given, "model.hidden_layers=2").stages, make_run("model.hidden_layers=2").stages
     assert [a.train == b.train for a, b in zip(own, naive, strict=True)] == [True, True, False, False]
@@ -216,7 +221,7 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
         "trainer.epochs=1",
     )
     start = untrained(run)
-    body = size(tensor for name, tensor in start.items() if STRATEGIES["strategy=lang_spec_trans",](name))
+    body = size(tensor for name, tensor in start.items() if SPECIFIC["lang_spec_trans"](name))
     benches.clear()
     monkeypatch.setattr(StoredWeights, "tensors", lending)
     monkeypatch.setattr(Evaluator, "predict", looking)
@@ -228,7 +233,7 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
 
 
 def test_no_two_strategies_share_what_differs(make_run: Make) -> None:
-    runs = [make_run(*overrides, "model.hidden_layers=2") for overrides in STRATEGIES]
+    runs = [make_run(*overrides, "model.hidden_layers=2") for overrides in ALONE]
     runs.append(make_run("strategy=lang_spec_enc", "strategy.layers=[1]", "model.hidden_layers=2"))
     for hop in (2, 3):
         assert len({run.stages[hop].train for run in runs}) == len(runs)
@@ -236,66 +241,35 @@ def test_no_two_strategies_share_what_differs(make_run: Make) -> None:
         assert len({run.stages[hop].evaluation for run in runs}) == len(runs)
 
 
-def test_a_shared_first_hop_gives_the_same_as_an_unshared_one(make_run: Make, do: Do) -> None:
-    given = ("strategy=lang_spec_task", "trainer.epochs=1")
-    alone = do(make_run(*given, outputs="alone"))
-    do(make_run("trainer.epochs=1", outputs="shared"))
-    shared = do(make_run(*given, outputs="shared"))
-    for hop in range(4):
-        first, second = alone.directory.predictions(hop), shared.directory.predictions(hop)
-        assert first.read_bytes() == second.read_bytes()
-
-
-class StopIn(Listener):
-    """Asks for a stop in the first step of a hop."""
-
-    def __init__(self, hop: int) -> None:
-        self.stop, self.hop = StopFlag(), hop
-
-    def stepped(self, progress: Progress) -> None:
-        if progress.hop.index == self.hop:
-            self.stop.number = 15
+ENCODERS = ("strategy=lang_spec_enc", "trainer.epochs=1")
 
 
 @pytest.fixture
-def stopped(make_run: Make, do: Do) -> Callable[..., Run]:
-    """A run of lang_spec_enc that was stopped in its last hop."""
-
-    def make(*overrides: str) -> Run:
-        run, listener = make_run("strategy=lang_spec_enc", "trainer.epochs=1", *overrides), StopIn(3)
-        with pytest.raises(Stopped):
-            do(run, listener, listener.stop)
-        return run
-
-    return make
+def stopped(make_run: Make, do: Do) -> Run:
+    """A run of lang_spec_enc that was stopped in its last hop, after 6 and 5 steps of those before."""
+    run, listener = make_run(*ENCODERS), StopAfter(6 + 5 + 1)
+    with pytest.raises(Stopped):
+        do(run, listener, listener.stop)
+    return run
 
 
-def digests(run: Run) -> list[bytes]:
-    return [run.directory.predictions(hop).read_bytes() for hop in range(4)]
-
-
-@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2)])
-def test_weights_that_are_gone_are_made_again(lost: tuple[int, ...], stopped: Any, make_run: Make, do: Do) -> None:
-    run = stopped()
+@pytest.mark.parametrize("lost", [(2,), (1, 2)])
+def test_weights_that_are_gone_are_made_again(lost: tuple[int, ...], stopped: Run, finished: Make, do: Do) -> None:
     for hop in lost:
-        shutil.rmtree(run.store.path(run.stages[hop].train))
-    do(run)
-    calm = do(make_run("strategy=lang_spec_enc", "trainer.epochs=1", outputs="calm"))
-    assert digests(run) == digests(calm)
+        shutil.rmtree(stopped.store.path(stopped.stages[hop].train))
+    assert files(do(stopped)) == files(finished(*ENCODERS))
 
 
-def test_damaged_weights_are_made_again(stopped: Any, make_run: Make, do: Do) -> None:
-    run = stopped()
-    path = run.store.path(run.stages[1].train) / "weights.safetensors"
+def test_damaged_weights_are_made_again(stopped: Run, finished: Make, do: Do) -> None:
+    path = stopped.store.path(stopped.stages[1].train) / "weights.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    do(run)
-    assert digests(run) == digests(do(make_run("strategy=lang_spec_enc", "trainer.epochs=1", outputs="calm")))
+    assert files(do(stopped)) == files(finished(*ENCODERS))
 
 
-def test_collecting_garbage_keeps_the_weights_that_an_unfinished_run_recalls(stopped: Any, do: Do) -> None:
-    run = stopped()
+def test_collecting_garbage_keeps_the_weights_that_an_unfinished_run_recalls(stopped: Run, do: Do) -> None:
+    run = stopped
     wanted = {run.stages[hop].train for hop in (1, 2)}
     assert not wanted & {entry.path.name for entry in removable(run.store, run.outputs, weights=True)}
     do(run)
