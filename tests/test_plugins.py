@@ -235,6 +235,11 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ("raise SystemExit(3)", r"cannot be imported \(SystemExit: 3, line 1\)"),
         ("from xclrun.strategy import register\nregister(int)", "<class 'int'> is not a strategy: .*"),
         (
+            "from xclrun.strategy import register\nfrom xclrun.strategy.naive import *\n"
+            "register(type('X', (Naive,), {'name': '../x'}))",
+            r"strategy=../x: leads to another folder; a name begins with a letter or digit and has no slash",
+        ),
+        (
             "from xclrun.core.task import *\nregister(TASKS['token_tags'])",
             "task 'token_tags': there is one of this name already",
         ),

@@ -210,6 +210,11 @@ def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) 
     told = xclrun("plan", "--config-dir", "mine", *SMALL, "strategy=.hidden")
     assert (told.code, told.line) == (2, "strategy=.hidden: would be a hidden file; a name begins with a letter or "
                                          "digit and has no slash")  # fmt: skip
+    listed = xclrun("list", "strategies", "--config-dir", "mine").out.splitlines()
+    assert [line.split() for line in listed if "er_small" in line] == [["er_small", "Experience", "replay", "with",
+                                                                        "my", "memory."]]  # fmt: skip
+    assert "  naive  " in "\n".join(listed)
+    assert xclrun("list", "--config-dir", "yours").line == "--config-dir yours: there is no such folder"
     told = xclrun("plan", "--config-dir", "yours", "strategy=er_small")
     assert (told.code, told.err) == (2, "xclrun: --config-dir yours: there is no such folder\n")  # fmt: skip
 

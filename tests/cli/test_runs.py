@@ -84,6 +84,27 @@ def test_a_run_that_is_not_there_or_not_the_only_one(command: str, outputs: Path
     assert "there is no such folder" in refused(command, "x", *other, "--outputs", "nowhere")
 
 
+def test_a_run_without_a_manifest_is_told_by_what_there_is(
+    outputs: Path, xclrun: Xclrun, refused: Callable[..., str]
+) -> None:
+    er, naive = run_ids(outputs)
+    directory = RunDirectory(outputs / "runs" / er)
+    directory.manifest.unlink()
+    assert "manifest.json is missing or damaged" in xclrun("show", er).last
+    directory.done.unlink()
+    told = xclrun("compare", er, naive)
+    assert (told.code, told.last.startswith(f"{er} is damaged, and has no manifest, ")) == (1, True)
+    assert "; it has config.yaml, events.jsonl, predictions/hop-0.parquet, " in told.last
+    shutil.rmtree(directory.path / "predictions")
+    assert xclrun("show", er).last == f"{er} has not begun; `xclrun rerun {er}` does it"
+    mine = directory.lease.try_acquire()
+    assert mine is not None
+    with directory.lease.held(mine):
+        assert xclrun("show", er).last.startswith(f"{er} is running, and has no manifest, which says what to show; ")
+    for command in (("show",), ("rerun",), ("compare", er)):
+        assert refused(*command, "").startswith("the name of a run is empty; give its id, ")
+
+
 def test_a_run_goes_on_from_its_frozen_config(outputs: Path, xclrun: Xclrun) -> None:
     er, _ = run_ids(outputs)
     folder = outputs / "runs" / er

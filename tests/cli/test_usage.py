@@ -251,6 +251,35 @@ def test_a_file_of_one_s_own_that_cannot_be_read(
         assert told in refused(*command, *SMALL, "--config-dir", "conf", "strategy=mine")
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "sweep=mine: its YAML gives no hydra.sweeper.params, a grid or a list of them, each as in {"),
+        ("[]", "sweep=mine: its YAML gives no hydra.sweeper.params, a grid or a list of them, each as in {"),
+        ("{seed: [1, 2]}", "hydra.sweeper.params: seed: several values are one text with commas, as in '1,2', and a "),
+        ("[{strategy: {name: er}}]", "hydra.sweeper.params: strategy: several values are one text with commas"),
+        ("{seed: }", "seed: cannot be null"),
+        ("{strategy: ''}", "strategy=: needs a name; Known: agem, "),
+        ("{strategy: 'naive,eer'}", "strategy=eer: unknown; did you mean 'er'?"),
+    ],
+)
+def test_a_grid_of_one_s_own_that_cannot_be(content: str, told: str, refused: Callable[..., str], here: Path) -> None:
+    mine = here / "conf" / "sweep" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    given = (*SMALL, "--config-dir", "conf", "sweep=mine")
+    mine.write_text(f"# @package _global_\nhydra: {{sweeper: {{params: {content}}}}}\n")
+    assert refused(*given).startswith(told)
+    assert refused("plan", *given).startswith(told)
+
+
+def test_a_sweep_of_one_s_own_says_where_its_keys_belong(refused: Callable[..., str], here: Path) -> None:
+    mine = here / "conf" / "sweep" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("hydra: {sweeper: {params: {seed: '1,2'}}}\n")
+    told = refused(*SMALL, "--config-dir", "conf", "sweep=mine")
+    assert told.startswith("no key is called 'sweep'; the YAML of a sweep begins with the line '# @package _global_'")
+
+
 def test_a_port_that_nothing_can_listen_at(refused: Callable[..., str], here: Path) -> None:
     (here / "mlflow.db").touch()
     at = ("ui", "--outputs", str(here), "--port")

@@ -24,6 +24,10 @@ class Parser(argparse.ArgumentParser):
     def add_overrides(self, example: str = "") -> None:
         """Take ``KEY=VALUE`` arguments as xclrun does, with the user's own YAML files where they are wanted."""
         self.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"as given to xclrun{example}")
+        self.add_config_dir()
+
+    def add_config_dir(self) -> None:
+        """Take a folder of the user's own YAML files."""
         self.add_argument("--config-dir", type=Path, metavar="DIR", help="your own YAML files too, as for xclrun")
 
     def parse_with_overrides(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -111,6 +115,8 @@ def named_run(text: str, known: Iterable[str], where: str) -> str:
     Raises:
         UsageError: none, or several.
     """
+    if not text.strip():
+        raise UsageError("the name of a run is empty; give its id, or a part of it that no other run has")
     names = sorted(known)
     for fits in (str.__eq__, str.startswith, str.__contains__):
         if len(found := [name for name in names if fits(name, text)]) == 1:

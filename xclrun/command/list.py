@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 
 from xclrun.command.common import Parser
-from xclrun.config.files import choices, published, yielded
+from xclrun.config.files import choices, choices_in, published, yielded
 from xclrun.core.errors import UsageError, did_you_mean
 
 
@@ -22,8 +22,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "group", nargs="?", metavar="GROUP", help="a group, such as strategy; sweep: which table or figure each yields"
     )
-    asked = parser.parse_args(list(arguments)).group
-    found = choices()
+    parser.add_config_dir()
+    given = parser.parse_args(list(arguments))
+    asked, found = given.group, choices()
+    if given.config_dir is not None:
+        from xclrun.compose.overrides import own_files
+
+        own_files(given.config_dir)
+        # Plug-ins of the folder may have registered choices.
+        found = choices()
+        for group, own in choices_in(given.config_dir).items():
+            found[group] = found.get(group, {}) | own
     if asked is not None:
         if asked == "strategy.expansion":
             from xclrun.compose.keys import expansions_known

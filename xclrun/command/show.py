@@ -36,16 +36,27 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, Measured]]:
     """
     from xclrun.analysis.measures import measure
     from xclrun.analysis.reference import References
+    from xclrun.launch.status import sweep_status
     from xclrun.store.records import read_records, record
 
     if not directory.manifest.is_file():
-        raise RunError(f"{directory.run_id} has not begun; `xclrun rerun {directory.run_id}` does it")
+        [status] = sweep_status(directory.path.parents[1], [directory.run_id])
+        if status.state == "missing":
+            raise RunError(f"{directory.run_id} has not begun; `xclrun rerun {directory.run_id}` does it")
+        raise RunError(
+            f"{directory.run_id} is {status.state}, and has no manifest, which says what to show; it has "
+            f"{', '.join(_files(directory))}{f' ({status.detail})' if status.detail else ''}"
+        )
     try:
         own = record(directory)
     except ValueError as error:
         raise RunError(str(error)) from error
     references = References(read_records(directory.path.parents[1]))
     return own, {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
+
+
+def _files(directory: RunDirectory) -> list[str]:
+    return sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*") if p.is_file())
 
 
 def way_of_scoring(own: RunRecord, metric: str) -> str:
@@ -87,7 +98,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
         "code": own.code_version,
         "sweeps": {sweep["name"]: sweep["command"] for sweep in sweeps(outputs) if run_id in sweep["runs"]},
         "folder": str(directory.path),
-        "files": sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*") if p.is_file()),
+        "files": _files(directory),
         "log": None if job is None else str(job.log),
         "hops": [
             {"hop": s["hop"], "name": s.get("name", ""), "shared": s["shared"], "weights": s["train"]}

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from xclrun.config.files import choices, packaged
+from xclrun.config.files import choices, choices_in, packaged
 
 
 def complete(typed: Sequence[str], expansions: Callable[[], Iterable[str]] = tuple) -> list[str]:
@@ -25,8 +25,8 @@ def complete(typed: Sequence[str], expansions: Callable[[], Iterable[str]] = tup
     given = {key: value for key, equals, value in (word.partition("=") for word in before) if equals}
     names = {group: list(by_choice) for group, by_choice in choices().items()}
     for folder in _own_folders(before):
-        for path in sorted(folder.glob("*/*.yaml")):
-            names.setdefault(path.parent.name, []).append(path.stem)
+        for group, own in choices_in(folder).items():
+            names.setdefault(group, []).extend(own)
     key, equals, value = last.partition("=")
     names["strategy.expansion"] = [*expansions(), "null"] if equals and key == "strategy.expansion" else []
     if equals:

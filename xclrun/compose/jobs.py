@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from xclrun.compose.keys import expansions_known, nearest
 from xclrun.compose.overrides import checked, parse, rewritten
-from xclrun.compose.sweep import expand, sweep_nodes
+from xclrun.compose.sweep import GRIDS, expand, sweep_nodes
 from xclrun.config.files import choices, packaged
 from xclrun.config.schema import SCHEMAS, Config, plain
 from xclrun.core.errors import UsageError
@@ -131,7 +131,10 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed], DictConfig]:
     with loader() as config_loader:
         main = config_loader.load_configuration("config", [*of_hydra, *chosen], run_mode=RunMode.MULTIRUN)
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
-        jobs = expand([str(o.input_line) for o in task], config_loader, sweeper["params"] or ())
+        params = sweeper["params"] or ()
+        if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
+            raise UsageError(f"{sweep}: its YAML gives no hydra.sweeper.params, {GRIDS}")
+        jobs = expand([str(o.input_line) for o in task], config_loader, params)
         return compose_jobs(jobs, config_loader, of_hydra), main
 
 

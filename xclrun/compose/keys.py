@@ -52,6 +52,8 @@ def nearest(key: str) -> str:
     known = known_keys()
     if key == "strategy.expansion":
         return no_expansion()
+    if key in ("sweep", "experiment"):
+        return f"the YAML of a {key} begins with the line '# @package _global_': its keys are those of the whole config"
     if key in known:
         *others, last = (name for name in STRATEGIES if has_setting(name, key.removeprefix("strategy.")))
         owners = f"{', '.join(others)} and {last} have" if others else f"{last} has"

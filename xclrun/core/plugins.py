@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from xclrun.core.errors import UsageError
+from xclrun.core.names import check_name
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -66,8 +67,12 @@ def provides(kind: str, name: str, about: str | None = None) -> None:
 
     Args:
         about: what it is; the first line describes it in lists.
+
+    Raises:
+        UsageError: it would do harm as the name of a folder or in a command.
     """
     if _loading:
+        check_name(kind, name)
         _loading[-1].provides[kind, name] = (about or "").strip().partition("\n")[0]
 
 

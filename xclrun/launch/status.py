@@ -63,7 +63,10 @@ def run_status(directory: RunDirectory) -> RunStatus:
         try:
             return _run_status(directory, directory.read_manifest())
         except FileNotFoundError:
-            return RunStatus(directory.run_id, "missing")
+            if not directory.prediction_files():
+                owner = directory.lease.owner()
+                return RunStatus(directory.run_id, "running" if owner is not None and owner.alive else "missing")
+            wrong = directory.manifest
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             wrong = directory.manifest
     told = f"{wrong} is missing or damaged; the same command makes it again"

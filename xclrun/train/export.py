@@ -107,7 +107,9 @@ def _check_language(run: Run, hop: Hop, language: str | None, own_parts: bool) -
     if language is None:
         return
     if language not in run.stream.languages:
-        raise UsageError(f"--language {language}: {did_you_mean(language, run.stream.languages)}")
+        raise UsageError(
+            f"--language {language}: {run.id} has no such language; {did_you_mean(language, run.stream.languages)}"
+        )
     if not own_parts:
         raise UsageError(
             f"--language {language}: after hop {hop.index} of {run.strategy_name} all languages have the same parts; "
