@@ -28,7 +28,7 @@ def leaves(node: yaml.Node, prefix: str = "") -> Iterator[tuple[str, yaml.Node]]
         path = f"{prefix}{key.value}"
         if path == "defaults":
             continue
-        if isinstance(value, yaml.MappingNode):
+        if isinstance(value, yaml.MappingNode) and value.value:
             yield from leaves(value, f"{path}.")
         else:
             yield path, key

@@ -47,9 +47,13 @@ EXPECTED = {
     "dataset.hub": "nothing",
     "dataset.hub_config": "nothing",
     "dataset.hub_columns": "nothing",
+    # The fingerprints stand for what they are made of: tests/data/test_parts.
+    "dataset.parts": "nothing",
     "dataset.languages": "id",
     "dataset.max_train": "id",
     "dataset.max_eval": "id",
+    "dataset.stratified": "id",
+    "dataset.repeat_to": "id",
     "dataset.subset_seed": "id",
     "dataset.on_bad_line": "nothing",
     # Without shots; with them, see below.

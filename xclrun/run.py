@@ -208,11 +208,18 @@ def freeze(run: Run) -> None:
         (model, "path"),
     ):
         if node[key] is not None:
-            node[key] = str(Path(node[key]).expanduser().absolute())
+            node[key] = _absolute(node[key])
+    # Those of parts lie below the dataset's, where there is one.
+    for part in dataset["parts"].values() if dataset["root"] is None else ():
+        part["root"] = part["root"] and _absolute(part["root"])
     resolved["strategy"] = _with_folders(resolved["strategy"])
     content = OmegaConf.to_yaml(OmegaConf.create(resolved))
     atomic_write(run.directory.config, content, private())
     run.directory.write_queued(run.keys)
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,6 +298,7 @@ def plan_run(config: Config) -> Run:
     for language in stream.languages:
         if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):
             raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
+    _check_dev(config, dataset, stream)
     encoder = encoder_identity(config.model, dataset)
     if (layers := depth(config.model)) is not None:
         strategy.check_depth(layers)
@@ -307,11 +315,31 @@ def plan_run(config: Config) -> Run:
     )
 
 
+def _check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
+    """Check that there is dev data where it decides.
+
+    Raises:
+        UsageError: there is none for a hop whose training it chooses.
+    """
+    for hop in stream.hops[1:]:
+        of_source = config.protocol is not None and not hop.adapts
+        trainer = config.protocol.source_trainer if config.protocol and of_source else config.trainer
+        lacking = [language for language in hop.select if not dataset.split(language, "dev")]
+        if trainer.uses_dev and lacking:
+            key = "protocol.source_trainer" if of_source else "trainer"
+            raise UsageError(
+                f"dataset={dataset.name}: '{lacking[0]}' has no dev data to select by; give {key}.selection=last "
+                f"{key}.patience=null"
+            )
+
+
 def _plugins(config: Config) -> dict[str, list[str]]:
     """Return the plug-ins that the dataset and the strategy of a config come from, where they are not the package's."""
     strategies = (config.strategy, getattr(config.strategy, "expansion", None))
+    datasets = (config.dataset, *config.dataset.parts.values())
+    kinds = {("dataset", of.reader) for of in datasets} | {("task", of.task) for of in datasets}
     found = {
-        "dataset": plugins.used(("dataset", config.dataset.reader), ("task", config.dataset.task)),
+        "dataset": plugins.used(*sorted((kind, name) for kind, name in kinds if name is not None)),
         "strategy": plugins.used(*(("strategy", s.name) for s in strategies if s is not None)),
     }
     return {group: used for group, used in found.items() if used}

@@ -89,7 +89,7 @@ def test_tags_are_optional() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tokns": []}, "unknown key 'tokns'; did you mean 'tokens'? Known: id, label, language"),
+        ({"tokns": []}, "unknown key 'tokns'; did you mean 'tokens'? Known: facts, id, label, language"),
         ({"id": None}, "'id' is missing"),
         ({"id": " "}, "'id' must be a string that is not blank, or a whole number, not ' '"),
         ({"id": 1.5}, "'id' must be a string"),

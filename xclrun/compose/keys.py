@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -11,6 +12,9 @@ from xclrun.config import schema
 from xclrun.config.files import choices
 from xclrun.core.errors import did_you_mean
 from xclrun.strategy import STRATEGIES, having
+
+# A part has any name; what stands below it is one of few.
+_OF_PART = re.compile(r"\+*dataset\.parts\.([^.]+)\.([^.]+)")
 
 
 def no_expansion() -> str:
@@ -50,6 +54,13 @@ def known_keys() -> list[str]:
 def nearest(key: str) -> str:
     """Return the end of an error line about a key that is not there: the nearest known one, and those beside it."""
     known = known_keys()
+    if found := _OF_PART.fullmatch(key):
+        name, setting = found.groups()
+        if setting in (known := [f.name for f in dataclasses.fields(schema.PartConfig)]):
+            return (
+                f"the dataset has no part '{name}'; a new one is given whole: dataset.parts={{{name}: {{reader: …}}}}"
+            )
+        return did_you_mean(setting, known)
     if key == "strategy.expansion":
         return no_expansion()
     if key in ("sweep", "experiment"):

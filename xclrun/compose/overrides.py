@@ -16,6 +16,9 @@ from xclrun.config.files import choices
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import load_folder
 
+# Keys that hold entries under names of the user's own.
+_MAPS = re.compile(r"dataset\.parts(\.[^.]+\.where)?")
+
 
 def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
     """Return parsed overrides; a mistake in their grammar is Hydra's OverrideParseException."""
@@ -28,6 +31,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
     - ``order=[en,de]`` is ``order=list order.languages=[en,de]``. Languages that are given without an order are a list
       too: a list must not pass under the name of another order.
     - ``strategy.expansion=NAME`` is the choice of a group.
+    - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so does the ``where`` of a part.
     - ``~/folder`` is a path, which neither the shell nor Hydra puts there.
 
     What is swept is left for each job.
@@ -42,6 +46,8 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
             if not _swept(text):
                 result.append("order=list")
                 text = f"order.languages={value}"
+        elif _MAPS.fullmatch(key) and bare.startswith("{"):
+            text = f"+{text}"
         elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
             # To Hydra no choice is a value.
             separator = "." if bare == "null" or bare.startswith("{") else "/"

@@ -113,18 +113,40 @@ class BucketsConfig:
 
 
 @dataclass
+class PartConfig:
+    """A part of a composite dataset (see `xclrun.data.parts`); what is null is as the dataset has it."""
+
+    reader: str | None = None
+    task: str | None = None
+    tags_are: TagsAre | None = None
+    root: str | None = None
+    hub: str | None = None
+    hub_config: str | None = None
+    hub_columns: dict[str, str] | None = None
+    languages: list[str] | None = None
+    where: dict[str, list[str]] = field(default_factory=dict)
+    label_prefix: str | None = None
+    max_train: int | None = None
+    max_eval: int | None = None
+    on_bad_line: OnBadLine | None = None
+
+
+@dataclass
 class DatasetConfig:
     name: str = MISSING
-    reader: str = MISSING
+    reader: str | None = MISSING
     task: str = "intent_slots"
     tags_are: TagsAre = TagsAre.spans
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None
     hub_columns: dict[str, str] | None = None
+    parts: dict[str, PartConfig] = field(default_factory=dict)
     languages: list[str] | None = None
     max_train: int | None = None
     max_eval: int | None = None
+    stratified: bool = False
+    repeat_to: int | None = None
     subset_seed: int = 0
     on_bad_line: OnBadLine = OnBadLine.error
     buckets: BucketsConfig = field(default_factory=BucketsConfig)

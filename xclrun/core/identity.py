@@ -27,8 +27,8 @@ from xclrun.core.stream import Hop, Stream
 ALGORITHMS = 1
 
 # Config keys that cannot change a result, and so are not part of a run's identity. All other keys are.
-# Paths are not, but what they point to is: fingerprints stand for dataset.root and model.path, and the
-# hashes of pretrained adapters for their folders.
+# Paths are not, but what they point to is: fingerprints stand for dataset.root, for all that dataset.parts puts
+# together, and for model.path; the hashes of pretrained adapters for their folders.
 # Budgets of replay are part of it where a strategy takes them over as its own settings; learning rates that suit a
 # dataset or an encoder, where a trainer does.
 NOT_IDENTITY = frozenset(
@@ -37,6 +37,7 @@ NOT_IDENTITY = frozenset(
         "dataset.hub",
         "dataset.hub_config",
         "dataset.hub_columns",
+        "dataset.parts",
         "dataset.on_bad_line",
         "dataset.buckets.root",
         "dataset.replay",
@@ -67,6 +68,8 @@ LATER: Mapping[str, Any] = {
     "evaluate.keep_points": None,
     "evaluate.attention": False,
     "dataset.tags_are": "spans",
+    "dataset.stratified": False,
+    "dataset.repeat_to": None,
     "trainer.optimizer_state": "fresh",
     "protocol.source_trainer.optimizer_state": "fresh",
     "protocol": None,

@@ -140,6 +140,7 @@ class Task:
         outside: tag that words beyond the length limit count as predicted; None: they are left out of scoring.
         pairs: whether a second text is a part of the input as the first is; its words then are cut where they must.
         beside: further metrics of the same labels, which stand beside the first in reports.
+        classes: the labels, where they are known beforehand; empty: those that training has.
     """
 
     name: str
@@ -151,6 +152,7 @@ class Task:
     outside: str | None = None
     pairs: bool = False
     beside: tuple[Metric, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores of a dataset; ``tagged``: whether it has tags."""
@@ -217,7 +219,7 @@ def restored(content: Mapping[str, Any]) -> Task:
             given[key] = _metric(given[key])
     # What an earlier version described has none.
     given["beside"] = tuple(map(_metric, given.get("beside", ())))
-    task = Task(**given)
+    task = Task(**{**given, "classes": tuple(given.get("classes", ()))})
     _add_metrics(task)
     return task
 
@@ -241,7 +243,15 @@ INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True,
 SEQUENCE_CLASS = register(Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True))
 TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
 STATEMENT_TRUTH = register(
-    Task("statement_truth", STATEMENT_ACCURACY, None, pooled=True, pairs=True, beside=BESIDE_STATEMENTS)
+    Task(
+        "statement_truth",
+        STATEMENT_ACCURACY,
+        None,
+        pooled=True,
+        pairs=True,
+        beside=BESIDE_STATEMENTS,
+        classes=("false", "true"),
+    )
 )
 
 TAGS_ARE = ("spans", "words")
@@ -266,3 +276,15 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
     if name != TOKEN_TAGS.name:
         raise UsageError(f"dataset.tags_are=words: only dataset.task={TOKEN_TAGS.name} has tags that are not spans")
     return replace(TOKEN_TAGS, tag=TOKEN_ACCURACY)
+
+
+def statement_of(example_id: str) -> tuple[str, int | None]:
+    """Return the example that a statement was made of, and the statement's number k: 0 is true, all others are false.
+
+    An id that is not written ``EXAMPLE#k`` (see `xclrun.data.statements`) is that of a statement of its own; k is None.
+
+    >>> statement_of("dev#7#0"), statement_of("mine")
+    (('dev#7', 0), ('mine', None))
+    """
+    example, _, number = example_id.rpartition("#")
+    return (example, int(number)) if example and number.isdecimal() else (example_id, None)

@@ -30,6 +30,8 @@ class Example:
             dataset has none.
         text: the sentence as written, where it is not just the words joined by spaces.
         text_b: the second sentence of a pair.
+        facts: what else the files say of it: name → value, such as MTOP's domain or MNLI's genre. Parts of a dataset
+            and statements are made of them; no model sees them, so they are no part of what the example is.
     """
 
     id: str
@@ -39,6 +41,7 @@ class Example:
     tags: tuple[str, ...] | None = None
     text: str | None = None
     text_b: str | None = None
+    facts: Mapping[str, str] | None = field(default=None, compare=False)
 
     @property
     def tokens_b(self) -> tuple[str, ...]:
@@ -67,17 +70,18 @@ class Dataset:
     """Labelled examples in several languages; knows its task and its label sets.
 
     Label sets come from the training splits of all its languages alone, sorted by name, so that ids depend neither on
-    the order of languages nor on what dev or test hold. ``tags`` starts with ``O`` where tags are spans; it is empty
-    where no example has tags.
+    the order of languages nor on what dev or test hold; or they are known beforehand, where the task says so. ``tags``
+    starts with ``O`` where tags are spans; it is empty where no example has tags.
 
     Attributes:
         name: name in conf (``mini``, ``mtop``, …).
         task: what is predicted (docs/glossary.md).
-        languages: keys, in the order of the config.
+        languages: keys, in the order of the config: languages, or the keys of a composite dataset.
         splits: (language, split) → examples.
         notes: counts that a manifest must tell, for example ``{"skipped": {"de/train": 2}}``.
         whole: the dataset that its buckets were drawn from; None without buckets. Label sets, and all else that must be
             equal in all buckets (vocabularies, what names an untrained encoder), come from it: see `origin`.
+        part_of: key → the entry of ``dataset.parts`` that it comes from; empty for a dataset that is not composite.
     """
 
     name: str
@@ -86,6 +90,7 @@ class Dataset:
     splits: Mapping[tuple[str, str], tuple[Example, ...]]
     notes: dict[str, dict[str, int]] = field(default_factory=dict)
     whole: Dataset | None = None
+    part_of: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def origin(self) -> Dataset:
@@ -98,7 +103,9 @@ class Dataset:
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Class names seen in training, sorted."""
+        """Class names: those seen in training, sorted, or those of the task."""
+        if self.task.classes:
+            return self.task.classes
         if self.whole is not None:
             return self.whole.labels
         seen = {e.label for language in self.languages for e in self.splits[language, "train"]}

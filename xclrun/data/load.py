@@ -1,17 +1,19 @@
-"""Load a dataset as the config asks: choose the reader, check what it read, draw the buckets and subsets."""
+"""Load a dataset as the config asks: read its parts, check what was read, draw the buckets and subsets."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
+from itertools import cycle, islice
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
-from xclrun.core.task import task_of
+from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import Dataset, Example
-from xclrun.data.readers import read
-from xclrun.data.readers.files import Splits
+from xclrun.data.parts import common_task, read_parts
+from xclrun.data.readers.files import Notes, Splits
 
 
 def load_dataset(
@@ -37,8 +39,7 @@ def load_dataset(
             missing; a malformed line (``path:line``); tags on some examples but not on others; a bucket that cannot
             be drawn.
     """
-    sizes = {"train": cfg.max_train, "dev": cfg.max_eval, "test": cfg.max_eval}
-    for key, size in (("max_train", cfg.max_train), ("max_eval", cfg.max_eval)):
+    for key, size in _limits_given(cfg):
         if size is not None and size < 1:
             raise UsageError(f"dataset.{key}={size}: must be at least 1, or null for all examples")
     if shots is not None:
@@ -48,24 +49,46 @@ def load_dataset(
             f"bucket={bucket}: a number from 0, with shots=K, or dataset.max_train=K sentences of each language"
         )
     whole = read_whole(cfg)
-    splits = whole.splits
-    skip = 0 if bucket is None or cfg.max_train is None else bucket * cfg.max_train
-    for (language, split), examples in splits.items():
-        if (
-            split == "train"
-            and cfg.max_train is not None
-            and bucket is not None
-            and skip + cfg.max_train > len(examples)
-        ):
+    for language in whole.languages if bucket is not None else ():
+        size, there = limit(cfg, whole, language, "train"), len(whole.split(language, "train"))
+        if size is not None and (bucket + 1) * size > there:
             raise UsageError(
-                f"bucket={bucket}: {language}/train has {len(examples)} sentences: "
-                f"{len(examples) // cfg.max_train} disjoint buckets of dataset.max_train={cfg.max_train}, from 0"
+                f"bucket={bucket}: {language}/train has {there} sentences: {there // size} disjoint buckets of "
+                f"dataset.max_train={size}, from 0"
             )
-    drawn = {
-        key: subset(examples, sizes[key[1]], (cfg.subset_seed, *key), skip if key[1] == "train" else 0)
-        for key, examples in splits.items()
-    }
-    return Dataset(cfg.name, whole.task, whole.languages, drawn, whole.notes)
+    drawn = {}
+    for key, examples in whole.splits.items():
+        size = limit(cfg, whole, *key)
+        skip = (bucket or 0) * (size or 0) if key[1] == "train" else 0
+        drawn[key] = _drawn(cfg, whole, examples, key, skip)
+    if cfg.repeat_to is not None:
+        drawn |= {key: repeated(drawn[key], cfg.repeat_to) for key in drawn if key[1] == "train"}
+    return replace(whole, splits=drawn)
+
+
+def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | None:
+    """Return how many examples of a key are kept at most: as its part says, else as the dataset says; None: all."""
+    name = "max_train" if split == "train" else "max_eval"
+    of = cfg.parts[whole.part_of[key]] if cfg.parts else None
+    own: int | None = None if of is None else getattr(of, name)
+    general: int | None = getattr(cfg, name)
+    return general if own is None else own
+
+
+def _limits_given(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
+    yield from (("max_train", cfg.max_train), ("max_eval", cfg.max_eval), ("repeat_to", cfg.repeat_to))
+    for name, part in cfg.parts.items():
+        yield from ((f"parts.{name}.max_train", part.max_train), (f"parts.{name}.max_eval", part.max_eval))
+
+
+def _drawn(
+    cfg: DatasetConfig, whole: Dataset, examples: Sequence[Example], key: tuple[str, str], skip: int = 0
+) -> tuple[Example, ...]:
+    """Return the subset of one split that the config asks for."""
+    size, seed = limit(cfg, whole, *key), (cfg.subset_seed, *key)
+    if cfg.stratified and key[1] != "train":
+        return stratified(examples, size, seed, whole.task)
+    return subset(examples, size, seed, skip)
 
 
 def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
@@ -73,12 +96,11 @@ def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[
     whole = read_whole(cfg)
     few = whole.languages if few_shot is None else few_shot
     splits = with_buckets(cfg, whole, shots, bucket, few)
-    for (language, split), examples in splits.items():
-        size = cfg.max_train if split == "train" else cfg.max_eval
-        if split != "train" or language not in few:
-            splits[language, split] = subset(examples, size, (cfg.subset_seed, language, split))
+    for key, examples in splits.items():
+        if key[1] != "train" or key[0] not in few:
+            splits[key] = _drawn(cfg, whole, examples, key)
     _check_tags(cfg.name, splits)
-    return Dataset(cfg.name, whole.task, whole.languages, splits, whole.notes, whole)
+    return replace(whole, splits=splits, whole=whole)
 
 
 _last: tuple[str, Dataset] | None = None
@@ -93,15 +115,24 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
     global _last
     key = repr([(name, getattr(cfg, name)) for name in SOURCE])
     if _last is None or _last[0] != key:
-        splits, notes = read(cfg)
+        parts = read_parts(cfg)
+        splits = {at: examples for part in parts for at, examples in part.splits.items()}
+        notes: Notes = {}
+        for part in parts:
+            for what, counts in part.notes.items():
+                notes.setdefault(what, {}).update(counts)
         _check_tags(cfg.name, splits)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
-        _last = key, Dataset(cfg.name, task_of(cfg.task, cfg.tags_are.value), languages, splits, notes)
+        part_of = {key: part.name for part in parts for key in part.keys if part.name}
+        _last = key, Dataset(cfg.name, common_task(parts), languages, splits, notes, part_of=part_of)
     return _last[1]
 
 
 # What of the config decides what is read.
-SOURCE = ("name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "languages", "on_bad_line")
+SOURCE = (
+    "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "languages",
+    "on_bad_line",
+)  # fmt: skip
 
 
 def subset(
@@ -116,10 +147,58 @@ def subset(
     """
     if size is None or size >= len(examples):
         return tuple(examples)
-    prefix = "/".join(map(str, seed))
-    ranks = [blake2b(f"{prefix}/{example.id}".encode(), digest_size=8).digest() for example in examples]
+    ranks = [_rank(seed, example.id) for example in examples]
     chosen = sorted(range(len(examples)), key=ranks.__getitem__)[skip : skip + size]
     return tuple(examples[i] for i in sorted(chosen))
+
+
+def stratified(
+    examples: Sequence[Example], size: int | None, seed: tuple[int, str, str], task: Task
+) -> tuple[Example, ...]:
+    """Return at most ``size`` examples in which classes have the shares that they have in all, in file order.
+
+    Statements about one context stay together, and count as one of a class of their own: of one that is true and three
+    that are false, say. Within a class the hash rank decides, as in `subset`; a smaller subset is part of a larger one.
+    The share of a class is right to within one example (or group of statements), and no group is cut, so a few
+    examples may be missing from ``size``; the first group is always there.
+    """
+    if size is None or size >= len(examples):
+        return tuple(examples)
+    groups: dict[str, list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(statement_of(example.id)[0] if task == STATEMENT_TRUTH else example.id, []).append(i)
+    strata: dict[tuple[str, ...], list[tuple[bytes, str]]] = {}
+    for name, members in groups.items():
+        labels = tuple(sorted(examples[i].label or "" for i in members))
+        strata.setdefault(labels, []).append((_rank(seed, name), name))
+    # The r-th of n in a stratum stands at (r − ½)/n: whatever is cut off behind some place, each loses its share.
+    places = [
+        ((2 * r + 1) / (2 * len(stratum)), rank, name)
+        for stratum in strata.values()
+        for r, (rank, name) in enumerate(sorted(stratum))
+    ]
+    chosen: list[int] = []
+    for _, _, name in sorted(places):
+        if chosen and len(chosen) + len(groups[name]) > size:
+            break
+        chosen += groups[name]
+    return tuple(examples[i] for i in sorted(chosen))
+
+
+def repeated(examples: Sequence[Example], size: int) -> tuple[Example, ...]:
+    """Return the examples again and again, in order, until there are ``size``; as they are where there are as many.
+
+    A copy's id ends in ``*2``, ``*3``, …
+    """
+    n = len(examples)
+    copies = [
+        e if i < n else replace(e, id=f"{e.id}*{i // n + 1}") for i, e in enumerate(islice(cycle(examples), size))
+    ]
+    return tuple(examples) if n >= size else tuple(copies)
+
+
+def _rank(seed: tuple[int, str, str], name: str) -> bytes:
+    return blake2b(f"{'/'.join(map(str, seed))}/{name}".encode(), digest_size=8).digest()
 
 
 def _check_tags(name: str, splits: Splits) -> None:

@@ -246,9 +246,10 @@ class HopTraining:
             scores[language] = self.evaluator.scores(
                 self.evaluator.predict(self.context.model, encoded, language, "dev")
             )
-        score = selection_score(scores)
+        # Without dev data nothing is selected by it.
+        score = selection_score(scores) if scores else None
         position.epoch += 1
-        if position.best_score is None or score > position.best_score:
+        if score is not None and (position.best_score is None or score > position.best_score):
             position.best_score, position.best_epoch, position.best_step = score, position.epoch, position.step
             if self.trainer.selection is Selection.best:
                 self.best = {k: v.to("cpu", copy=True) for k, v in trained_tensors(self.context.model).items()}

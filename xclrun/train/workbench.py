@@ -194,7 +194,8 @@ class Workbench:
         # From here on the model is between two hops: after an interruption it must not count as either.
         self.weights_of = None
         inherited = self._begin(context, optimizer)
-        dev = {language: self.sentences(hop, language, "dev") for language in hop.select}
+        there = [language for language in hop.select if self.run.dataset.split(language, "dev")]
+        dev = {language: self.sentences(hop, language, "dev") for language in there}
         points, every = None, evaluate.every(sum(len(context.train[language]) for language in hop.train))
 
         def weights() -> Mapping[str, Tensor]:

@@ -119,7 +119,9 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         UsageError: the reader or the task is unknown; the reader does not give what the task needs; or see `Reader`.
     """
     if cfg.reader not in READERS:
-        raise UsageError(f"dataset.reader={cfg.reader}: unknown; {did_you_mean(str(cfg.reader), READERS)}")
+        what = "must be given" if cfg.reader is None else "unknown"
+        raise UsageError(f"dataset.reader={cfg.reader}: {what}; {did_you_mean(str(cfg.reader), READERS)}")
+    assert cfg.reader is not None
     found, task = READERS[cfg.reader], task_of(cfg.task, cfg.tags_are.value)
     needs = {column for column, metric in (("label", task.label), ("tags", task.tag)) if metric is not None}
     if not needs <= found.gives:

@@ -201,6 +201,8 @@ def collect(
                 if example is None:
                     continue
                 check_text(example)
+                if task.classes and example.label not in task.classes:
+                    raise BadRow(f"label {example.label!r} is none of {', '.join(task.classes)}")
                 if example.id in first_seen:
                     place.below = 0
                     raise BadRow(f"id '{example.id}' is taken by line {first_seen[example.id]}")
@@ -374,6 +376,7 @@ def check_text(example: Example) -> None:
         example.text_b or "",
         *example.tokens,
         *(example.tags or ()),
+        *(text for fact in (example.facts or {}).items() for text in fact),
     )
     try:
         "".join(texts).encode()

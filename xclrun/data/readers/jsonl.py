@@ -5,6 +5,7 @@ One row per example::
     {"id": "7", "language": "de", "split": "train", "tokens": ["wie", "warm", "wird", "es"],
      "tags": ["O", "O", "O", "O"], "text": "wie warm wird es", "text_b": null, "label": "weather"}
 
+``facts``, where given, is an object of further strings, by which a dataset can be cut into parts (``dataset.parts``);
 ``label`` is needed where the task has labels, ``tags`` where it is one of tags, and ``tokens`` or ``text`` (then the
 tokens are its words between spaces); files also need ``id``. What the task does not predict is not read. ``language``
 and ``split``, where given, must be those of the file. A hub dataset has one config per language, or a column
@@ -48,7 +49,7 @@ from xclrun.data.readers.files import (
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
 )
-KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label")
+KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label", "facts")
 
 
 @reader("jsonl", LAYOUT)
@@ -98,7 +99,7 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
         raise BadRow("'tags' is missing")
     text = None if text == " ".join(tokens) else text
     label = None if task.label is None else _name(row, "label")
-    return Example(_name(row, "id"), language, tokens, label, tags, text, text_b)
+    return Example(_name(row, "id"), language, tokens, label, tags, text, text_b, _facts(row))
 
 
 def _name(row: dict[str, Any], key: str) -> str:
@@ -109,6 +110,13 @@ def _name(row: dict[str, Any], key: str) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         raise BadRow(f"'{key}' must be a string that is not blank, or a whole number, not {value!r}")
     return str(value)
+
+
+def _facts(row: dict[str, Any]) -> dict[str, str] | None:
+    value = row.get("facts")
+    if value is not None and not (isinstance(value, dict) and all(isinstance(item, str) for item in value.values())):
+        raise BadRow(f"'facts' must be an object of strings, not {value!r}")
+    return value
 
 
 def _text(row: dict[str, Any], key: str) -> str | None:

@@ -29,7 +29,7 @@ LANGUAGES = ("en", "de", "fr", "hi", "es", "th")
 
 @row_reader("mtop", LAYOUT, languages=LANGUAGES)
 def parse(line: str, place: Place) -> Example:
-    """Return the example of one line, intent and slots without their prefixes ``IN:`` and ``SL:``.
+    """Return the example of one line, intent and slots without their prefixes ``IN:`` and ``SL:``, and its domain.
 
     Counts ``slots_inside_words``, which begin or end inside a token.
 
@@ -43,7 +43,7 @@ def parse(line: str, place: Place) -> Example:
     if len(fields) != first + len(COLUMNS):
         expected = ", ".join(("id", *COLUMNS) if first else COLUMNS)
         raise BadRow(f"{len(fields)} columns instead of {first + len(COLUMNS)} ({expected})")
-    intent, slots, utterance, *_, tokens_json = fields[first:]
+    intent, slots, utterance, domain, *_, tokens_json = fields[first:]
     tokens, starts, ends = _tokens(tokens_json)
     tags, cuts = _tags(slots, starts, ends, max(len(utterance), ends[-1]))
     if cuts:
@@ -52,7 +52,8 @@ def parse(line: str, place: Place) -> Example:
     if not label:
         raise BadRow("the intent has no name after IN:")
     text = utterance if utterance != " ".join(tokens) else None
-    return Example((first and fields[0].strip()) or place.name, place.language, tokens, label, tags, text)
+    name = (first and fields[0].strip()) or place.name
+    return Example(name, place.language, tokens, label, tags, text, facts={"domain": domain.strip()})
 
 
 def _tokens(column: str) -> tuple[tuple[str, ...], list[int], list[int]]:

@@ -1,0 +1,282 @@
+"""Composite datasets: keys made of parts, subsets that keep shares, and a whole run on keys with its report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xclrun.config.schema import DatasetConfig, PartConfig, TagsAre
+from xclrun.core.errors import UsageError
+from xclrun.core.task import SEQUENCE_CLASS, STATEMENT_TRUTH
+from xclrun.data.example import Dataset, Example
+from xclrun.data.load import load_dataset, repeated, stratified, subset
+from xclrun.run import Run
+from xclrun.store import predictions
+
+from .conftest import mtop_line
+
+Config = Callable[..., DatasetConfig]
+
+CONLLU = "1\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n\n"
+DOMAINS = {"alarm": "IN:SET", "news": "IN:GET", "music": "IN:PLAY"}
+
+
+def write_mtop(folder: Path, *languages: str) -> None:
+    """Write sentences of three domains, one intent each; a slot on the first word."""
+    for language in languages:
+        for name, size in (("train", 4), ("eval", 2), ("test", 3)):
+            (folder / language).mkdir(parents=True, exist_ok=True)
+            rows = [
+                mtop_line(f"{domain} {i} {language}", f"0:{len(domain)}:SL:WHAT", intent, f"{domain}{i}").replace(
+                    "calling", domain
+                )
+                for domain, intent in DOMAINS.items()
+                for i in range(size)
+            ]
+            (folder / language / f"{name}.txt").write_text("\n".join(rows))
+
+
+def write_words(folder: Path, *languages: str) -> None:
+    for language in languages:
+        for split in ("train", "dev", "test"):
+            folder.mkdir(exist_ok=True)
+            text = CONLLU.format(word=language, tag="NOUN") + CONLLU.format(word=split, tag="O")
+            (folder / f"{language}-{split}.conllu").write_text(text)
+
+
+def domains(**settings: Any) -> PartConfig:
+    """A part of English sentences of some domains."""
+    return PartConfig(languages=["en"], **settings)
+
+
+def test_one_dataset_is_cut_by_what_its_files_say(config: Config, tmp_path: Path) -> None:
+    write_mtop(tmp_path, "en", "de")
+    parts = {"tech": domains(where={"domain": ["alarm", "music"]}), "paper": domains(where={"domain": ["news"]})}
+    dataset = load_dataset(config(task="sequence_class", parts=parts))
+    assert dataset.languages == ("tech", "paper")
+    assert dataset.sizes() == {"tech": 8, "paper": 4}
+    # A shared head knows the classes of all keys apart, and sees of an example what it did before.
+    assert dataset.labels == ("paper:GET", "tech:PLAY", "tech:SET")
+    [first, *_] = dataset.split("paper", "test")
+    assert first == Example("news0", "paper", ("news", "0", "en"), "paper:GET", ("B-WHAT", "O", "O"))
+    assert dataset.part_of == {"tech": "tech", "paper": "paper"}
+    every = load_dataset(config(task="sequence_class", languages=["en"]))
+    assert {e.id for key in ("tech", "paper") for e in dataset.split(key, "test")} == {
+        e.id for e in every.split("en", "test")
+    }
+
+
+def test_a_part_of_several_languages_has_a_key_for_each(config: Config, tmp_path: Path) -> None:
+    write_mtop(tmp_path / "mtop", "en", "de")
+    write_words(tmp_path / "pud", "fi", "ar", "zh")
+    words = PartConfig(reader="conllu", root="pud", task="token_tags", tags_are=TagsAre.words, languages=["zh", "fi"])
+    one = PartConfig(
+        reader="conllu", root="pud", task="token_tags", tags_are=TagsAre.words, languages=["ar"], label_prefix="words"
+    )
+    dataset = load_dataset(config(parts={"words": words, "more": one}))
+    # Languages of one part share its labels; so do parts of one prefix. "O" is a word's tag here, and none outside.
+    assert dataset.languages == ("words-zh", "words-fi", "more")
+    assert dataset.tags == ("words:NOUN", "words:O")
+    assert {e.language for e in dataset.split("more", "dev")} == {"more"}
+    few = load_dataset(config(parts={"words": words, "more": one}, languages=["more", "words-fi"]))
+    assert few.languages == ("more", "words-fi")
+    assert few.fingerprints["more", "test"] == dataset.fingerprints["more", "test"]
+
+
+def test_prefixes_stand_behind_the_b_of_spans(config: Config, tmp_path: Path) -> None:
+    write_mtop(tmp_path, "en", "de")
+    dataset = load_dataset(
+        config(parts={"a": domains(label_prefix=""), "b": PartConfig(languages=["de"], max_train=5)}, max_train=7)
+    )
+    assert dataset.tags == ("O", "B-WHAT", "B-b:WHAT")
+    assert dataset.labels == ("GET", "PLAY", "SET", "b:GET", "b:PLAY", "b:SET")
+    assert dataset.sizes() == {"a": 7, "b": 5}
+
+
+def test_notes_are_told_by_key(config: Config, tmp_path: Path) -> None:
+    write_mtop(tmp_path, "en")
+    path = tmp_path / "en" / "train.txt"
+    path.write_text(path.read_text() + "\nbad")
+    dataset = load_dataset(config(parts={"mine": domains()}, on_bad_line="skip"))
+    assert dataset.notes == {"skipped": {"mine/train": 1}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"a": PartConfig(reader="mtpo")}, r"dataset\.parts\.a\.reader=mtpo: unknown; did you mean 'mtop'\?"),
+        ({"a": PartConfig(task="sequence_clas")}, r"dataset\.parts\.a\.task=sequence_clas: unknown; did you mean"),
+        ({"a": PartConfig(languages=["dd"])}, r"dataset\.parts\.a\.languages: no 'dd' in .*; Known: de, en"),
+        ({"a": PartConfig(root="no")}, r"dataset\.parts\.a\.root=.*/no: no such folder"),
+        ({"a": domains(where={"domian": ["news"]})}, r"a\.where\.domian: .* have no 'domian'; did you mean 'domain'\?"),
+        ({"a": domains(where={"domain": ["nws"]})}, r"a\.where\.domain: no example has 'nws'; did you mean 'news'\?"),
+        ({"a": domains(label_prefix="x y")}, r"a\.label_prefix=x y: one word without ':'"),
+        ({"a": domains(max_eval=0)}, r"dataset\.parts\.a\.max_eval=0: must be at least 1"),
+        ({"a": PartConfig(), "a-en": domains()}, r"parts\.a-en: its key 'a-en' is one of the part 'a' too"),
+        ({"a": PartConfig(task="sequence_class"), "b": PartConfig()}, r"one task: a has sequence_class, b has intent_"),
+        ({"../a": domains()}, r"dataset\.parts=\.\./a: leads to another folder"),
+        ({"--a": domains()}, r"dataset\.parts=--a: looks like an option"),
+    ],
+)
+def test_mistakes_in_parts_are_one_line(
+    parts: dict[str, PartConfig], told: str, config: Config, tmp_path: Path
+) -> None:
+    write_mtop(tmp_path, "en", "de")
+    with pytest.raises(UsageError, match=told):
+        load_dataset(config(parts=parts))
+
+
+def test_a_part_that_leaves_nothing_is_refused(config: Config, tmp_path: Path) -> None:
+    write_mtop(tmp_path, "en")
+    path = tmp_path / "en" / "test.txt"
+    path.write_text("\n".join(line for line in path.read_text().split("\n") if "news" not in line))
+    with pytest.raises(UsageError, match=r"dataset\.parts\.a\.where: no example of en/test is left"):
+        load_dataset(config(parts={"a": domains(where={"domain": ["news"]})}))
+
+
+# Subsets.
+
+
+@pytest.fixture
+def classes() -> tuple[Example, ...]:
+    """700 of one class, 200 and 100 of two others, in any order."""
+    labels = ["a"] * 700 + ["b"] * 200 + ["c"] * 100
+    return tuple(Example(f"e{i * 37 % 1000}", "en", ("x",), labels[i * 37 % 1000]) for i in range(1000))
+
+
+@pytest.mark.parametrize("size", [10, 50, 333])
+def test_a_stratified_subset_keeps_the_shares(size: int, classes: tuple[Example, ...]) -> None:
+    drawn = stratified(classes, size, (0, "en", "test"), SEQUENCE_CLASS)
+    counts = Counter(e.label for e in drawn)
+    assert len(drawn) == size
+    assert all(abs(counts[label] - share * size) < 1 for label, share in (("a", 0.7), ("b", 0.2), ("c", 0.1)))
+    assert list(drawn) == sorted(drawn, key=classes.index)
+    assert set(drawn) < set(stratified(classes, size + 1, (0, "en", "test"), SEQUENCE_CLASS))
+    assert set(drawn) != set(stratified(classes, size, (1, "en", "test"), SEQUENCE_CLASS))
+
+
+def test_without_classes_a_stratified_subset_is_the_plain_one(classes: tuple[Example, ...]) -> None:
+    same = tuple(Example(e.id, "en", e.tokens, None) for e in classes)
+    seed = (3, "en", "test")
+    assert stratified(same, 77, seed, SEQUENCE_CLASS) == subset(same, 77, seed)
+
+
+def test_statements_of_one_context_stay_together() -> None:
+    """Groups of one true and three false statements, and single ones, true or false."""
+    made = [Example(f"m{i}#{k}", "en", ("x",), "false" if k else "true") for i in range(60) for k in range(4)]
+    own = [Example(f"o{i}#{i % 3 > 0:d}", "en", ("x",), "false" if i % 3 else "true") for i in range(60)]
+    drawn = stratified([*made, *own], 100, (0, "en", "test"), STATEMENT_TRUTH)
+    ids = Counter(e.id.rpartition("#")[0] for e in drawn)
+    assert {n for name, n in ids.items() if name[0] == "m"} == {4}
+    # A third of each kind's groups, as there are 100 of 300 statements.
+    of = Counter((e.id[0], e.label) for e in drawn)
+    assert abs(of["m", "true"] - 20) <= 1
+    assert abs(of["o", "true"] - 20 / 3) <= 1
+    assert abs(of["o", "false"] - 40 / 3) <= 1
+    # None is cut, though there is room for three more; and there is always one.
+    assert len(stratified(made, 103, (0, "en", "test"), STATEMENT_TRUTH)) == 100
+    assert len(stratified(made, 1, (0, "en", "test"), STATEMENT_TRUTH)) == 4
+
+
+def test_examples_are_repeated_in_order_until_there_are_enough() -> None:
+    examples = tuple(Example(name, "en", (name,), "x") for name in "abc")
+    assert [e.id for e in repeated(examples, 7)] == ["a", "b", "c", "a*2", "b*2", "c*2", "a*3"]
+    assert repeated(examples, 2) == repeated(examples, 3) == examples
+
+
+def test_training_alone_is_repeated_and_evaluation_alone_stratified(config: Config) -> None:
+    plain = load_dataset(config("mini", root=None, languages=["en"], max_train=5, max_eval=40))
+    other = load_dataset(
+        config("mini", root=None, languages=["en"], max_train=5, max_eval=40, repeat_to=12, stratified=True)
+    )
+    assert [e.tokens for e in other.split("en", "train")] == [e.tokens for e in plain.split("en", "train") * 3][:12]
+    # Other sentences where classes are to keep their shares.
+    assert len(other.split("en", "test")) == 40
+    assert other.split("en", "test") != plain.split("en", "test")
+
+
+# A whole run.
+
+
+def by_intent(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        row["facts"] = {"topic": row["label"]}
+
+
+@pytest.fixture
+def cut_by_topic(changed_corpus: Callable[..., Path]) -> Path:
+    return changed_corpus({("en", split): by_intent for split in ("train", "dev", "test")})
+
+
+PARTS = (
+    "{wake: {languages: [en], where: {topic: [alarm]}}, sky: {languages: [en], where: {topic: [weather]}}, "
+    "deutsch: {languages: [de]}}"
+)
+
+
+@pytest.mark.full
+def test_orders_strategies_and_reports_work_on_keys(
+    make_run: Callable[..., Run],
+    do: Callable[..., Run],
+    cut_by_topic: Path,
+    undrawn: None,
+    xclrun: Callable[..., tuple[int, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = (f"dataset.parts={PARTS}", "dataset.name=topics", "order=[sky,deutsch,wake]", "trainer.epochs=1")
+    runs = [do(make_run(*given, f"strategy={name}", data=cut_by_topic)) for name in ("er", "lang_spec_ft")]
+    rows = predictions.read(runs[0].directory.predictions(3))
+    assert set(rows["language"].to_pylist()) == {"sky", "deutsch", "wake"}
+    monkeypatch.chdir(tmp_path)
+    code, said = xclrun("report", "--from-runs")
+    assert code == 0, said
+    tables = (tmp_path / "outputs" / "reports" / "all" / "tables").iterdir()
+    assert any("| sky | deutsch | wake |" in table.read_text() for table in tables)
+    page = (tmp_path / "outputs" / "reports" / "all" / "index.html").read_text()
+    assert all(f">{key}<" in page for key in ("sky", "deutsch", "wake"))
+
+
+def test_a_run_is_named_by_what_its_parts_hold(make_run: Callable[..., Run], cut_by_topic: Path) -> None:
+    """How they are written makes no difference; the sentences do."""
+    given = ("order=[sky,wake]", "dataset.name=topics")
+    run = make_run(f"dataset.parts={PARTS}", *given, data=cut_by_topic)
+    absolute = PARTS.replace("languages: [en]", f"root: {cut_by_topic}, languages: [en]")
+    again = make_run(f"dataset.parts={absolute}", *given, data=cut_by_topic)
+    assert again.id == run.id
+    fewer = make_run(
+        f"dataset.parts={PARTS.replace('where: {topic: [alarm]}', 'max_train: 2')}", *given, data=cut_by_topic
+    )
+    assert fewer.id != run.id
+
+
+def test_dev_data_is_needed_only_where_it_decides(
+    make_run: Callable[..., Run], do: Any, cut_by_topic: Path, xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    row = {"id": "1", "tokens": ["x"], "tags": ["O"], "label": "y", "facts": {"topic": "x"}}
+    (cut_by_topic / "en" / "dev.jsonl").write_text(json.dumps(row))
+    given = (f"dataset.parts={PARTS}", "order=[sky,wake]", "trainer.epochs=1")
+    with pytest.raises(UsageError, match=r"'sky' has no dev data to select by; give trainer\.selection=last"):
+        make_run(*given, data=cut_by_topic)
+    run = do(make_run(*given, "trainer.selection=last", data=cut_by_topic))
+    assert json.loads(run.directory.manifest.read_text())["data"]["sizes"]["dev"] == {"wake": 0, "sky": 0, "deutsch": 6}
+    code, said = xclrun("show", run.id, "--outputs", str(run.outputs))
+    assert code == 0, said
+    assert re.search(r"learnt +sky +wake\n", said), said
+
+
+def test_data_of_true_and_false_have_both_labels_and_no_other(config: Config, tmp_path: Path) -> None:
+    row = {"id": "1", "text": "It rains", "text_b": "The sky is dry", "label": "false"}
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"en.{split}.jsonl").write_text(json.dumps(row))
+    dataset: Dataset = load_dataset(config("jsonl", task="statement_truth"))
+    assert dataset.labels == ("false", "true")
+    (tmp_path / "en.test.jsonl").write_text(json.dumps(row | {"label": "maybe"}))
+    with pytest.raises(UsageError, match=r"test\.jsonl:1: label 'maybe' is none of false, true"):
+        load_dataset(config("jsonl", task="statement_truth", name="again"))

@@ -1,0 +1,224 @@
+"""A composite dataset: parts of several datasets, or of one, under keys of their own (``dataset.parts``).
+
+A *key* is an element of a stream (docs/glossary.md): a language of a plain dataset; here a part, or one of its
+languages, ``PART-LANGUAGE``, where it has several. Each part is read as a dataset of its own, by any reader; then its
+examples get the key for their language, and their labels and tags the part's prefix, so that a shared head tells the
+classes of all parts apart (LL, section 3). Orders, strategies and reports work on keys as on languages.
+
+What a part leaves open (null) is as the dataset has it, and a relative root lies below ``dataset.root``, where that is
+given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from os.path import join
+from typing import Any
+
+from xclrun.config.schema import DatasetConfig, PartConfig
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.names import check_name
+from xclrun.core.task import Task, task_of
+from xclrun.data.example import OUTSIDE, Example
+from xclrun.data.readers import READERS, read
+from xclrun.data.readers.files import Notes, Splits, choose_languages
+
+# What a part takes over from the dataset.
+_SHARED = ("reader", "task", "tags_are", "on_bad_line")
+# One place of data: a part that names one of these takes none of them over.
+_PLACE = ("hub", "hub_config", "hub_columns")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part as it was read.
+
+    Attributes:
+        name: its name in ``dataset.parts``; empty for the one part of a dataset that is not composite.
+        cfg: the dataset that it is.
+        splits: its examples by key and split.
+        notes: counts for the manifest, by key and split.
+    """
+
+    name: str
+    cfg: DatasetConfig
+    splits: Splits
+    notes: Notes
+
+    @property
+    def task(self) -> Task:
+        """What its files say of an example."""
+        return task_of(self.cfg.task, self.cfg.tags_are.value)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its keys, in order."""
+        return tuple(dict.fromkeys(key for key, _ in self.splits))
+
+
+def read_parts(cfg: DatasetConfig) -> list[Part]:
+    """Read the parts of a dataset, with the keys of ``dataset.languages``; one that is not composite is one part.
+
+    Raises:
+        UsageError: a part cannot be what it is asked to be, with its name; two parts make one key.
+    """
+    if not cfg.parts:
+        return [Part("", cfg, *read(cfg))]
+    given = {name: _config(cfg, name, part) for name, part in cfg.parts.items()}
+    known: dict[str, tuple[Splits, Notes]] = {}
+    parts: list[Part] = []
+    for name, of in given.items():
+        content, notes = _read(name, of, known)
+        content = _where(name, of.reader, content, cfg.parts[name].where)
+        keys = _keys(name, content, parts)
+        prefix = cfg.parts[name].label_prefix
+        prefix = f"{name}:" if prefix is None else f"{prefix}:" if prefix else ""
+        task = task_of(of.task, of.tags_are.value)
+        splits = {
+            (keys[language], split): tuple(_renamed(e, keys[language], prefix, task) for e in examples)
+            for (language, split), examples in content.items()
+        }
+        parts.append(Part(name, of, splits, _noted(notes, keys)))
+    return _chosen(cfg, parts)
+
+
+def common_task(parts: Iterable[Part]) -> Task:
+    """Return the task of all parts.
+
+    Raises:
+        UsageError: they have several.
+    """
+    of: dict[Task, str] = {}
+    for part in parts:
+        of.setdefault(part.task, part.name)
+    if len(of) > 1:
+        told = ", ".join(f"{name} has {_called(task)}" for task, name in of.items())
+        raise UsageError(f"dataset.parts: parts must have one task: {told}")
+    return next(iter(of))
+
+
+def _called(task: Task) -> str:
+    return task.name if task.tag is None else f"{task.name} ({task.tag.nouns})"
+
+
+def _config(cfg: DatasetConfig, name: str, part: PartConfig) -> DatasetConfig:
+    """Return a part as a dataset: what it leaves open is as the whole has it."""
+    check_name("dataset.parts", name)
+    if bad := next(
+        (prefix for prefix in [part.label_prefix] if prefix and (":" in prefix or prefix.split() != [prefix])), None
+    ):
+        raise UsageError(f"dataset.parts.{name}.label_prefix={bad}: one word without ':'")
+    own: dict[str, Any] = {f: value for f in _SHARED if (value := getattr(part, f)) is not None}
+    reader = own.get("reader", cfg.reader)
+    if reader not in READERS:
+        key = f"dataset.parts.{name}.reader" if part.reader is not None else "dataset.reader"
+        raise UsageError(f"{key}={reader}: unknown; {did_you_mean(str(reader), READERS)}")
+    place = {f: getattr(part, f) for f in _PLACE}
+    if part.root is not None and cfg.root is not None:
+        own["root"] = join(cfg.root, part.root)
+    elif part.root is not None:
+        own["root"] = part.root
+    elif any(place.values()):
+        own["root"] = None
+    if part.root is not None or any(place.values()):
+        own |= place
+    return replace(cfg, **own, parts={}, languages=part.languages)
+
+
+def _read(name: str, cfg: DatasetConfig, known: dict[str, tuple[Splits, Notes]]) -> tuple[Splits, Notes]:
+    """Read a part; parts of one dataset read it once."""
+    same = repr([getattr(cfg, f.name) for f in fields(cfg) if f.name not in ("buckets", "replay", "source_lr")])
+    if same not in known:
+        try:
+            known[same] = read(cfg)
+        except UsageError as error:
+            message = str(error)
+            own = message.startswith("dataset.")
+            raise UsageError(f"dataset.parts.{name}.{message.removeprefix('dataset.')}" if own else message) from None
+    return known[same]
+
+
+def _where(name: str, reader: str | None, splits: Splits, wanted: Mapping[str, list[str]]) -> Splits:
+    """Return the examples whose facts are among the values wanted.
+
+    Raises:
+        UsageError: the files say no such thing of their examples, or of none this; none is left to train or test on.
+    """
+    for field, values in wanted.items():
+        key = f"dataset.parts.{name}.where.{field}"
+        told = {fact for examples in splits.values() for e in examples[:1] for fact in e.facts or ()}
+        if field not in told:
+            possible = did_you_mean(field, told) if told else "they tell nothing that parts can be made of"
+            raise UsageError(f"{key}: the files of dataset.reader={reader} have no '{field}'; {possible}")
+        there = {(e.facts or {}).get(field, "") for examples in splits.values() for e in examples}
+        for value in values:
+            if value not in there:
+                raise UsageError(f"{key}: no example has '{value}'; {did_you_mean(value, there)}")
+        kept = frozenset(values)
+        splits = {
+            of: tuple(e for e in examples if (e.facts or {}).get(field) in kept) for of, examples in splits.items()
+        }
+    if wanted:
+        for (language, split), examples in splits.items():
+            if not examples and split != "dev":
+                raise UsageError(f"dataset.parts.{name}.where: no example of {language}/{split} is left")
+    return splits
+
+
+def _keys(name: str, splits: Splits, before: list[Part]) -> dict[str, str]:
+    """Return language → key: the part's name, or with the language where there are several.
+
+    Raises:
+        UsageError: an earlier part has the key.
+    """
+    languages = list(dict.fromkeys(language for language, _ in splits))
+    keys = {language: name if len(languages) == 1 else f"{name}-{language}" for language in languages}
+    for key in keys.values():
+        if other := next((part.name for part in before if key in part.keys), None):
+            raise UsageError(f"dataset.parts.{name}: its key '{key}' is one of the part '{other}' too")
+    return keys
+
+
+def _renamed(example: Example, key: str, prefix: str, task: Task) -> Example:
+    """Return an example under its key, with the prefix before what is predicted: label, tags; of spans after ``B-``."""
+    if not prefix:
+        return replace(example, language=key)
+    label = None if example.label is None else prefix + example.label
+    tags = example.tags
+    if tags is not None and task.tag is not None:
+        tags = tuple(_tag(tag, prefix, task.tag_spans) for tag in tags)
+    return replace(example, language=key, label=label, tags=tags)
+
+
+def _tag(tag: str, prefix: str, spans: bool) -> str:
+    if not spans:
+        return prefix + tag
+    return tag if tag == OUTSIDE else f"{tag[:2]}{prefix}{tag[2:]}"
+
+
+def _noted(notes: Notes, keys: Mapping[str, str]) -> Notes:
+    return {what: dict(_by_key(counts, keys)) for what, counts in notes.items()}
+
+
+def _by_key(counts: Mapping[str, int], keys: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    for place, count in counts.items():
+        language, _, split = place.rpartition("/")
+        yield f"{keys[language]}/{split}", count
+
+
+def _chosen(cfg: DatasetConfig, parts: list[Part]) -> list[Part]:
+    """Return the parts with the keys of ``dataset.languages`` alone, in that order."""
+    if cfg.languages is None:
+        return parts
+    of = {key: part for part in parts for key in part.keys}
+    chosen = choose_languages(cfg.languages, of, "dataset.parts")
+    found = []
+    for key in chosen:
+        splits = {at: examples for at, examples in of[key].splits.items() if at[0] == key}
+        notes = {
+            what: {place: n for place, n in counts.items() if place.rpartition("/")[0] == key}
+            for what, counts in of[key].notes.items()
+        }
+        found.append(replace(of[key], splits=splits, notes={what: counts for what, counts in notes.items() if counts}))
+    return found
