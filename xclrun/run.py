@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from xclrun.config.checks import check
-from xclrun.config.schema import Config, LabelOn, TrainerConfig, plain
+from xclrun.config.schema import Config, DatasetConfig, LabelOn, PartConfig, TrainerConfig, plain
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
@@ -336,7 +336,7 @@ def _check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
 def _plugins(config: Config) -> dict[str, list[str]]:
     """Return the plug-ins that the dataset and the strategy of a config come from, where they are not the package's."""
     strategies = (config.strategy, getattr(config.strategy, "expansion", None))
-    datasets = (config.dataset, *config.dataset.parts.values())
+    datasets: list[DatasetConfig | PartConfig] = [config.dataset, *config.dataset.parts.values()]
     kinds = {("dataset", of.reader) for of in datasets} | {("task", of.task) for of in datasets}
     found = {
         "dataset": plugins.used(*sorted((kind, name) for kind, name in kinds if name is not None)),

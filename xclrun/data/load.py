@@ -49,21 +49,26 @@ def load_dataset(
             f"bucket={bucket}: a number from 0, with shots=K, or dataset.max_train=K sentences of each language"
         )
     whole = read_whole(cfg)
-    for language in whole.languages if bucket is not None else ():
-        size, there = limit(cfg, whole, language, "train"), len(whole.split(language, "train"))
+    if bucket is not None:
+        _check_blocks(cfg, whole, bucket)
+    drawn = {}
+    for at, examples in whole.splits.items():
+        skip = (bucket or 0) * (limit(cfg, whole, *at) or 0) if at[1] == "train" else 0
+        drawn[at] = _drawn(cfg, whole, examples, at, skip)
+    if cfg.repeat_to is not None:
+        drawn |= {at: repeated(drawn[at], cfg.repeat_to) for at in drawn if at[1] == "train"}
+    return replace(whole, splits=drawn)
+
+
+def _check_blocks(cfg: DatasetConfig, whole: Dataset, bucket: int) -> None:
+    """Check that every key has so many disjoint sets of training examples."""
+    for key in whole.languages:
+        size, there = limit(cfg, whole, key, "train"), len(whole.split(key, "train"))
         if size is not None and (bucket + 1) * size > there:
             raise UsageError(
-                f"bucket={bucket}: {language}/train has {there} sentences: {there // size} disjoint buckets of "
+                f"bucket={bucket}: {key}/train has {there} sentences: {there // size} disjoint buckets of "
                 f"dataset.max_train={size}, from 0"
             )
-    drawn = {}
-    for key, examples in whole.splits.items():
-        size = limit(cfg, whole, *key)
-        skip = (bucket or 0) * (size or 0) if key[1] == "train" else 0
-        drawn[key] = _drawn(cfg, whole, examples, key, skip)
-    if cfg.repeat_to is not None:
-        drawn |= {key: repeated(drawn[key], cfg.repeat_to) for key in drawn if key[1] == "train"}
-    return replace(whole, splits=drawn)
 
 
 def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | None:
