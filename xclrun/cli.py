@@ -158,11 +158,17 @@ def _completion(arguments: list[str]) -> int:
     if command in commands.COMMANDS and (command not in commands.TAKE_OVERRIDES or typed[-1].startswith("-")):
         words = commands.options(command)
     else:
-        words = complete(typed, _expansions)
+        words = complete(typed, _keys, _expansions)
         if len(typed) <= 1:
             words += [name for name in commands.COMMANDS if name.startswith("".join(typed))]
     print(("\n" if arguments[0].endswith("fish") else " ").join(words))
     return 0
+
+
+def _keys(strategy: str | None) -> Iterable[str]:
+    from xclrun.compose.keys import known_keys
+
+    return known_keys(strategy)
 
 
 def _expansions() -> Iterable[str]:

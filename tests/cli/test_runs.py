@@ -11,10 +11,10 @@ import pytest
 
 from xclrun.cli import main
 from xclrun.command import compare
-from xclrun.command.rerun import differing_files, environment
+from xclrun.command.rerun import environment
 from xclrun.core.terminal import table
 from xclrun.store.records import record
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, differing_results
 
 from .conftest import SMALL, Told
 
@@ -132,10 +132,10 @@ def test_a_fresh_run_is_compared_byte_for_byte(outputs: Path, xclrun: Xclrun, re
     manifest = outputs / "runs" / naive / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"code_version": "0.0.0"}))
     directories = RunDirectory(outputs / "runs" / naive), RunDirectory(Path("again/runs") / naive)
-    assert differing_files(*directories) == ["predictions/hop-1.parquet"]
+    assert differing_results(*directories) == ["predictions/hop-1.parquet"]
     assert {name: was for name, (was, _) in environment(*directories).items()} == {"code": "0.0.0"}
     path.unlink()
-    assert differing_files(*directories) == ["predictions/hop-1.parquet"]
+    assert differing_results(*directories) == ["predictions/hop-1.parquet"]
     assert refused("rerun", er, "--fresh", "outputs") == "--fresh outputs: holds the run itself; name another folder"
     (outputs / "runs" / er / "DONE").unlink()
     assert "there is nothing to compare with" in refused("rerun", er, "--fresh", "third")

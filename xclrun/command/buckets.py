@@ -37,7 +37,6 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("what", choices=["make", "check", "show"], help="what to do")
     parser.add_overrides(", such as dataset=mtop")
-    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
     parser.add_argument("--to", type=Path, metavar="DIR", help="make: where to write")
     parser.add_argument("--from", type=Path, metavar="DIR", dest="folder", help="files in the published layout")
     parser.add_argument(

@@ -21,10 +21,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         raise UsageError(f"{self.prog.removeprefix('xclrun ')}: {message}; see `{self.prog} --help`")
 
-    def add_overrides(self, example: str = "") -> None:
+    def add_overrides(self, example: str = "", outputs: bool = False) -> None:
         """Take ``KEY=VALUE`` arguments as xclrun does, with the user's own YAML files where they are wanted."""
         self.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"as given to xclrun{example}")
         self.add_config_dir()
+        self.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
+        if outputs:
+            self.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
 
     def add_config_dir(self) -> None:
         """Take a folder of the user's own YAML files."""
@@ -43,6 +46,8 @@ class Parser(argparse.ArgumentParser):
             from xclrun.compose.overrides import own_files
 
             given.overrides.insert(0, own_files(given.config_dir))
+        if outputs := getattr(given, "outputs", None):
+            given.overrides.append(f"paths.outputs={outputs}")
         return given
 
 

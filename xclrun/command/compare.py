@@ -13,7 +13,6 @@ from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
-    from xclrun.analysis.measures import Measured
     from xclrun.analysis.record import RunRecord
 
 # Where files lie changes no result.
@@ -44,9 +43,8 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     """
     from xclrun.analysis.measures import headlines
 
-    found = [read_run(directory) for directory in (one, other)]
-    records = [own for own, _ in found]
-    measured = [{metric: _numbers(values) for metric, values in measures.items()} for _, measures in found]
+    read = [read_run(directory) for directory in (one, other)]
+    records, measured = [own for own, _ in read], [measures for _, measures in read]
     names = [one.name for one in headlines()]
     settings = [{k: v for k, v in flat(own.config) if not k.startswith(NOT_SETTINGS)} for own in records]
     changed = {key: [s.get(key) for s in settings] for key in sorted(settings[0] | settings[1])}
@@ -60,10 +58,6 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
         "scoring": {m: [way_of_scoring(own, m) for own in records] for m in both},
         "tests": tests((one, other), records, both),
     }
-
-
-def _numbers(found: Measured) -> dict[str, float]:
-    return {name: value for (name, language), value in found.items() if not language and isinstance(value, float)}
 
 
 def _final_hop(own: RunRecord, language: str) -> int:

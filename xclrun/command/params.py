@@ -61,13 +61,10 @@ def main(arguments: Sequence[str]) -> int:
         usage="xclrun params KEY=VALUE … [--json]\n"
         "       xclrun params KEY=VALUE … task.intents=N task.tags=N [task.languages=N]",
     )
-    parser.add_overrides()
-    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
+    parser.add_overrides(outputs=True)
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
     given = parser.parse_with_overrides(arguments)
     task, overrides = split(given.overrides)
-    overrides += [f"paths.outputs={given.outputs}"] if given.outputs else []
     counted = counts(overrides, task)
     if given.json:
         facts = [

@@ -20,40 +20,31 @@ def main(arguments: Sequence[str]) -> int:
         "needed after sharing, estimated time and disk. Nothing is trained.",
         usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N]] [--json]",
     )
-    parser.add_overrides()
-    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, and changes nothing")
+    parser.add_overrides(outputs=True)
     parser.add_argument("--missing", action="store_true", help="name the commands that would make what measures lack")
     parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time at a given width")
     parser.add_argument(
         "--width", type=int, default=8, metavar="N", help="jobs side by side, for --budget (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    parser.add_argument("--outputs", metavar="DIR", help="short for paths.outputs=DIR")
     given = parser.parse_with_overrides(arguments)
     if given.width < 1:
         raise UsageError(f"--width {given.width}: must be a number of jobs of at least 1")
-    overrides = [*given.overrides, *([f"paths.outputs={given.outputs}"] if given.outputs else [])]
-    runs = plan_runs(overrides)
+    runs = plan_runs(given.overrides)
 
-    from xclrun.launch.forecast import forecast, missing
+    from xclrun.launch.forecast import budget, forecast, missing
 
     if given.missing:
-        found = [(what, _command(overrides, them, what)) for what, them in missing(runs)]
+        commands = [(what, _command(given.overrides, them, what)) for what, them in missing(runs)]
         if given.json:
-            print(json.dumps([{"gives": what, "command": command} for what, command in found], indent=1))
-        elif not found:
+            print(json.dumps([{"gives": what, "command": command} for what, command in commands], indent=1))
+        elif not commands:
             print("Nothing is missing.")
         else:
-            print("\n".join(f"{what}:\n  {command}" for what, command in found))
+            print("\n".join(f"{what}:\n  {command}" for what, command in commands))
         return 0
-    if given.budget:
-        from xclrun.launch.forecast import budget
-
-        cost = budget(runs, given.width)
-        print(json.dumps(cost.to_json(), indent=1) if given.json else cost.render())
-        return 0
-    found_forecast = forecast(runs)
-    print(json.dumps(found_forecast.to_json(), indent=1) if given.json else found_forecast.render())
+    facts = budget(runs, given.width) if given.budget else forecast(runs)
+    print(json.dumps(facts.to_json(), indent=1) if given.json else facts.render())
     return 0
 
 

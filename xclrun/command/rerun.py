@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xclrun.command.common import chosen_run, parser
 from xclrun.core.errors import RunError, UsageError
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, differing_results
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,9 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     if not directory.finished:
         raise UsageError(f"{directory.run_id} is not finished, so there is nothing to compare with; rerun it first")
     again = _do(directory, given.fresh, fresh=True)
-    differing = differing_files(directory, again)
+    differing = differing_results(directory, again)
     if not differing:
-        print(f"{again.run_id}: identical, all {len(_files(again))} files of predictions and scores ({again.path})")
+        print(f"{again.run_id}: identical, all {len(again.results())} files of predictions and scores ({again.path})")
         return 0
     print(f"{again.run_id}: DIFFERENT in {', '.join(differing)}")
     for name, (was, now) in environment(directory, again).items():
@@ -64,32 +64,13 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     Local().check_runs([run])
     check_writable(outputs)
     # What is done to compare is nothing that MLflow should know.
-    mirror = BackgroundMirror(outputs, run.config.tracking, enabled=False if fresh else None)
-    mirror.start()
-    try:
+    with BackgroundMirror(outputs, run.config.tracking, enabled=False if fresh else None) as mirror:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
-    except BaseException:
-        mirror.close(timeout=0.0)  # It goes on by itself.
-        raise
     if not mirror.close():
         print("note: MLflow could not be reached; `xclrun sync` sends the run later", file=sys.stderr)
     if not run.directory.finished:
         raise RunError(f"{run.id} failed: {run.directory.error or 'see above'}")
     return run.directory
-
-
-def _files(directory: RunDirectory) -> list[Path]:
-    """Return the files of what a run predicted and scored, relative to its directory."""
-    found = [*directory.prediction_files(), directory.scores, *directory.path.glob(directory.attention.name)]
-    return [path.relative_to(directory.path) for path in found]
-
-
-def differing_files(one: RunDirectory, other: RunDirectory) -> list[str]:
-    """Return the names of the files of predictions and scores that two directories do not have alike."""
-    names = sorted({*_files(one), *_files(other)})
-    content = ({name: (d.path / name).read_bytes() for name in _files(d)} for d in (one, other))
-    before, after = content
-    return [str(name) for name in names if before.get(name) != after.get(name)]
 
 
 def environment(one: RunDirectory, other: RunDirectory) -> dict[str, tuple[str, str]]:

@@ -13,7 +13,6 @@ from xclrun.core.errors import RunError
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from xclrun.analysis.measures import Measured
     from xclrun.analysis.record import RunRecord
 
 
@@ -28,8 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, Measured]]:
-    """Return the record of a run, and metric → its measures.
+def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, float]]]:
+    """Return the record of a run, and metric → those of its measures over all languages that are known.
 
     Raises:
         RunError: it has not begun, or its files cannot be read.
@@ -52,7 +51,12 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, Measured]]:
     except ValueError as error:
         raise RunError(str(error)) from error
     references = References(read_records(directory.path.parents[1]))
-    return own, {metric: measure(own, metric, references.scores(own, metric)) for metric in own.scores}
+
+    def known(metric: str) -> dict[str, float]:
+        found = measure(own, metric, references.scores(own, metric)).items()
+        return {n: v for (n, language), v in found if not language and isinstance(v, float) and not math.isnan(v)}
+
+    return own, {metric: known(metric) for metric in own.scores}
 
 
 def _files(directory: RunDirectory) -> list[str]:
@@ -77,7 +81,7 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
     from xclrun.store.records import sweeps
 
     outputs, run_id = directory.path.parents[1], directory.run_id
-    own, measured = read_run(directory)
+    own, measures = read_run(directory)
     status, manifest = run_status(directory), directory.read_manifest()
     job = jobs_of_runs(outputs).get(run_id)
     return {
@@ -109,15 +113,8 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
             for metric, R in own.scores.items()
         },
         "scoring": {metric: way_of_scoring(own, metric) for metric in own.scores},
-        "measures": {
-            metric: {name: value for (name, language), value in values.items() if not language and _is_number(value)}
-            for metric, values in measured.items()
-        },
+        "measures": measures,
     }
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) and not math.isnan(value)
 
 
 def render(facts: dict[str, Any]) -> str:

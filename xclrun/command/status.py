@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
 
 from xclrun.command.common import Unreadable, chosen_sweeps, parser
 from xclrun.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from xclrun.launch.status import RunStatus
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
@@ -36,34 +31,25 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--watch: a number of seconds above 0, and without --json")
     unreadable = Unreadable()
     sweeps = chosen_sweeps(given.outputs, given.sweep, unreadable)
+    from xclrun.launch.status import BAD, RunStatus, render, sweep_status, wait_until_calm
+
+    before = CLEAR if given.watch is not None and sys.stdout.isatty() else ""
+    runs: list[RunStatus] = []
+
+    def show() -> bool:
+        """Print where the sweeps stand; return whether anything goes on."""
+        by_sweep = [(s, sweep_status(given.outputs, s["runs"], unreadable)) for s in sweeps]
+        if given.json:
+            facts = [{"sweep": s["name"], "command": s["command"], "runs": [*map(asdict, own)]} for s, own in by_sweep]
+            print(json.dumps(facts, indent=1))
+        else:
+            tables = [render(s["name"], s["command"], own) for s, own in by_sweep]
+            print(before + "\n".join(tables), flush=True)
+        runs[:] = [run for _, own in by_sweep for run in own]
+        return any(run.busy for run in runs)
+
     if given.watch is None:
-        return _tell(given.outputs, sweeps, given.json, unreadable)[1]
-    calm = 0
-    # Twice in a row: on a network file system the last writes of a job may appear late.
-    while True:
-        going, code = _tell(given.outputs, sweeps, False, unreadable, CLEAR if sys.stdout.isatty() else "")
-        calm = 0 if going else calm + 1
-        if calm == 2:
-            return code
-        time.sleep(given.watch)
-
-
-def _tell(
-    outputs: Path, sweeps: Sequence[dict[str, Any]], as_json: bool, unreadable: Unreadable, before: str = ""
-) -> tuple[bool, int]:
-    """Print where sweeps stand; return whether anything goes on, and the exit code."""
-    from xclrun.launch import status
-
-    found: list[tuple[dict[str, Any], list[RunStatus]]] = [
-        (sweep, status.sweep_status(outputs, sweep["runs"], unreadable)) for sweep in sweeps
-    ]
-    if as_json:
-        told = [
-            {"sweep": sweep["name"], "command": sweep["command"], "runs": status.to_json(runs)} for sweep, runs in found
-        ]
-        print(json.dumps(told, indent=1))
+        show()
     else:
-        tables = [status.render(sweep["name"], sweep["command"], runs) for sweep, runs in found]
-        print(before + "\n".join(tables), flush=True)
-    every = [run for _, runs in found for run in runs]
-    return any(run.busy for run in every), max(unreadable.code, int(any(run.state in status.BAD for run in every)))
+        wait_until_calm(show, given.watch)
+    return max(unreadable.code, int(any(run.state in BAD for run in runs)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,8 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     if given.watch is not None and given.watch <= 0:
         raise UsageError("--watch: a number of seconds above 0")
     tracking = TrackingConfig(uri=given.uri, experiment=given.experiment)
-    calm, unreadable = 0, Unreadable()
-    while True:
+    unreadable = Unreadable()
+
+    def send() -> bool:
         # Checked before sending, so that runs that end meanwhile are sent too.
         going = given.watch is not None and _going(outputs, unreadable)
         try:
@@ -50,10 +50,15 @@ def main(arguments: Sequence[str]) -> int:
             # A server that is away for a while is no reason to stop watching.
             note(str(error))
         given.rebuild = False
-        calm = 0 if going else calm + 1
-        if given.watch is None or calm == 2:
-            return unreadable.code
-        time.sleep(given.watch)
+        return going
+
+    if given.watch is None:
+        send()
+    else:
+        from xclrun.launch.status import wait_until_calm
+
+        wait_until_calm(send, given.watch)
+    return unreadable.code
 
 
 def _going(outputs: Path, tell: Unreadable) -> bool:

@@ -32,8 +32,8 @@ def expansions_known() -> dict[str, str]:
     return {name: known.get(name, "") for name in having("gives_parts")}
 
 
-def known_keys() -> list[str]:
-    """Return every key of every choice, dotted: what a mistyped key is compared with."""
+def known_keys(strategy: str | None = None) -> list[str]:
+    """Return every key that can be set, dotted; of the settings of strategies those of one, where it is known."""
     found: set[str] = set()
 
     def collect(node: Any, prefix: str) -> None:
@@ -46,7 +46,7 @@ def known_keys() -> list[str]:
 
     collect(schema.Config, "")
     collect(schema.ProtocolConfig, "protocol.")
-    for name in STRATEGIES:
+    for name in STRATEGIES if strategy is None or strategy not in STRATEGIES else [strategy]:
         collect(STRATEGIES[name].settings_type, "strategy.")
     return sorted(found)
 

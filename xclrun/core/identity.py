@@ -133,11 +133,6 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return keep(config, "")
 
 
-def _at(config: Mapping[str, Any], path: str) -> Any:
-    group, key = path.split(".")
-    return config[group].get(key)
-
-
 # How F1 of spans is computed by default: what keys say where nothing depends on it.
 SPAN_MICRO = "span_micro"
 
@@ -220,7 +215,7 @@ def stages(
         "encoder": encoder,
         "labels": data.labels,
         "seed": known["seed"],
-        **{path: found for path in PLUGINS if (found := _at(known, path))},
+        **{key: value for key, value in flat(known) if key in PLUGINS and value},
     }
     # Further measurements change neither predictions nor training.
     evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"} | {"slot_f1": SPAN_MICRO}

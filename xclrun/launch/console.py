@@ -109,10 +109,6 @@ class Console(Listener):
         self.trained: set[int] = set()
         self.slow = contextlib.ExitStack()
 
-    def of_worker(self) -> Console:
-        """Return the console of a worker process."""
-        return Console(self.runs, held=True)
-
     def say(self, text: str, last: bool = False) -> None:
         """Print a line now, or with the others of its run when it has ended."""
         if not self.held:

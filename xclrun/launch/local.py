@@ -53,17 +53,12 @@ class Local(Launcher):
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         console, started = Console([run.id for run in sweep.runs], left=TimeLeft(sweep.runs)), time.monotonic()
-        mirror = BackgroundMirror(sweep.outputs, sweep.tracking)
-        mirror.start()
-        try:
+        with BackgroundMirror(sweep.outputs, sweep.tracking) as mirror:
             places = self.places(len(unfinished), self.gpus_of(unfinished))
             if len(places) > 1 or (places and self.gpus):
                 work_in_processes(sweep.runs, console, mirror, places)
             else:
                 work(sweep.runs, console, mirror)
-        except BaseException:
-            mirror.close(timeout=0.0)  # It goes on by itself.
-            raise
         if not (sent := mirror.close(timeout=1.0)):
             line("sending to MLflow …")
             sent = mirror.close()

@@ -7,7 +7,6 @@ not into imports.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from xclrun.core.errors import RunError
 from xclrun.run import Run, plan_run
+from xclrun.store.rundir import differing_results
 
 # A run of seconds that goes through everything, with a checkpoint at every step.
 JOB = (
@@ -126,15 +126,6 @@ def in_child(work: Callable[[], None], seconds: float | None = None) -> int:
         time.sleep(0.001)
 
 
-def predictions(run: Run) -> dict[str, str]:
-    """Return file → SHA-256 of the prediction rows of a finished run, of its scores, and of what else it measured."""
-    if not run.directory.finished:
-        raise RunError(f"{run.id} did not finish")
-    files = [run.directory.predictions(stage.hop.index) for stage in run.stages] + [run.directory.scores]
-    files += [run.directory.attention] if run.directory.attention.is_file() else []
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
 def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float = 600.0) -> Outcome:
     """Compare a run that is killed ``kills`` times with one that is not.
 
@@ -148,10 +139,10 @@ def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float 
     import_everything()
     calm, draw = job(strategy, folder / "calm"), random.Random(seed)
     began = time.monotonic()
-    if in_child(lambda: do(calm)) != 0:
+    if in_child(lambda: do(calm)) != 0 or not calm.directory.finished:
         raise RunError(f"selftest: the undisturbed run of {strategy} failed")
     length = time.monotonic() - began
-    expected, killed, attempt = predictions(calm), 0, 0
+    killed = attempt = 0
     while True:
         run = job(strategy, folder / f"killed-{attempt}")
         while not run.directory.finished:
@@ -161,8 +152,7 @@ def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float 
                 killed += 1
             elif status != 0:
                 raise RunError(f"selftest: {strategy} failed after {killed} kills (see above)")
-        found = predictions(run)
-        differing = tuple(name for name, checksum in expected.items() if found.get(name) != checksum)
+        differing = tuple(differing_results(calm.directory, run.directory))
         if differing or killed >= kills or time.monotonic() - began > budget:
             return Outcome(strategy, killed, time.monotonic() - began, not differing, differing)
         attempt += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,19 @@ def _on_cluster(s: RunStatus, job: Job, told: JobState, directory: RunDirectory)
     return replace(s, state="failed", detail=str(told))
 
 
+def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
+    """Ask every so many seconds whether anything goes on, until nothing does.
+
+    Twice in a row: on a network file system the last writes of a job may appear late.
+    """
+    calm = 0
+    while True:
+        calm = 0 if busy() else calm + 1
+        if calm == 2:
+            return
+        time.sleep(seconds)
+
+
 def render_counts(found: Sequence[RunStatus]) -> str:
     """Return how many runs are in which state."""
     counts = Counter(status.state for status in found)
@@ -185,8 +198,3 @@ def render(name: str, command: str, found: Sequence[RunStatus]) -> str:
         if s.log and s.state in BAD:
             shown.append(f"    log: {s.log}")
     return "\n".join(shown)
-
-
-def to_json(found: Sequence[RunStatus]) -> list[dict[str, Any]]:
-    """Return the facts for ``--json``."""
-    return [asdict(status) for status in found]

@@ -195,7 +195,7 @@ def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     try:
-        work([run for run in runs if not run.directory.finished], console.of_worker(), mirror, since)
+        work([run for run in runs if not run.directory.finished], Console(console.runs, held=True), mirror, since)
         code = 0
     except Stopped as stopped:
         code = 128 + stopped.number

@@ -74,6 +74,10 @@ class RunDirectory:
         """Return all prediction files that are there, sorted."""
         return sorted((self.path / "predictions").glob("*-*.parquet"))
 
+    def results(self) -> list[Path]:
+        """Return the files of what the run predicted and measured, of those that are there."""
+        return [path for path in (self.scores, *self.prediction_files(), self.attention) if path.is_file()]
+
     @property
     def finished(self) -> bool:
         """Whether the run counts: it was done, and its files are there as `damaged` looks at them."""
@@ -226,7 +230,12 @@ class RunDirectory:
 
     def finish(self) -> None:
         """Write DONE: from now on the run counts."""
-        files = [self.config, self.manifest, self.scores, *self.prediction_files()]
-        files += [self.attention] if self.attention.is_file() else []
+        files = [self.config, self.manifest, *self.results()]
         noted = {f: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
         write_json(self.done, {str(file.relative_to(self.path)): facts for file, facts in noted.items()})
+
+
+def differing_results(one: RunDirectory, other: RunDirectory) -> list[str]:
+    """Return the names of the files of predictions and scores that two directories do not have alike."""
+    before, after = ({str(p.relative_to(d.path)): p.read_bytes() for p in d.results()} for d in (one, other))
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

@@ -24,15 +24,15 @@ LOG = "mlflow-sync.log"
 class BackgroundMirror:
     """Sends the runs of a sweep from a process of its own, while the next ones train.
 
-    What it cannot send is in ``mlflow-sync.log`` and is sent by the next sweep or by ``xclrun sync``.
+    What it cannot send is in ``mlflow-sync.log`` and is sent by the next sweep or by ``xclrun sync``. As a context it
+    runs from the beginning of the block on; at an error nobody waits for it, and it goes on by itself.
     """
 
     outputs: Path
     tracking: TrackingConfig
     enabled: bool | None = None  # None: as the config says
 
-    def start(self) -> None:
-        """Start the process; without tracking, do nothing."""
+    def __enter__(self) -> BackgroundMirror:
         self.process: subprocess.Popen[bytes] | None = None
         if self.tracking.enabled if self.enabled is None else self.enabled:
             request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
@@ -44,6 +44,11 @@ class BackgroundMirror:
                     stderr=log,
                     start_new_session=True,  # Ctrl-C is for the training; the mirror ends when its input does.
                 )
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:
+            self.close(timeout=0.0)
 
     def changed(self, run_id: str) -> None:
         """Announce that a run has something new to send."""

@@ -84,13 +84,8 @@ def _do(pack: Pack, runs: Sequence[Run]) -> dict[str, str]:
     make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
     todo = [by_id[run] for run in pack.runs if run in by_id]
     # Workers never write to a SQLite file on a shared file system; they may talk to a server.
-    mirror = BackgroundMirror(runs[0].outputs, config, enabled=config.enabled and config.uri is not None)
-    mirror.start()
-    try:
+    with BackgroundMirror(runs[0].outputs, config, enabled=config.enabled and config.uri is not None) as mirror:
         work(todo, console, mirror)
-    except BaseException:
-        mirror.close(timeout=0.0)  # It continues by itself; little time is left here.
-        raise
     mirror.close()
     return {run.id: run.directory.error or "not finished" for run in todo if not run.directory.finished}
 

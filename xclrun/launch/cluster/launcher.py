@@ -18,7 +18,7 @@ from xclrun.launch.cluster.code import copy_code
 from xclrun.launch.cluster.files import DEBUG, Pack, Submission
 from xclrun.launch.cluster.packing import pack, shared_first
 from xclrun.launch.forecast import Costs
-from xclrun.launch.status import render_counts, sweep_status
+from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.run import Run, freeze
 
@@ -144,16 +144,17 @@ class Slurm(Launcher):
 
     def _wait(self, sweep: Sweep) -> None:
         began, ids = time.monotonic(), [run.id for run in sweep.runs]
-        said, quiet = "", 0
-        # Twice in a row: on a network file system the last writes of a job may appear late.
-        while quiet < 2:
+        said = ""
+
+        def busy() -> bool:
+            nonlocal said
             statuses = sweep_status(sweep.outputs, ids)
             if (counts := render_counts(statuses)) != said:
                 line(f"{time.strftime('%H:%M:%S')}  {counts}")
                 said = counts
-            quiet = quiet + 1 if not any(status.busy for status in statuses) else 0
-            if quiet < 2:
-                time.sleep(LOOK if self.cluster == "slurm" else 0.1)
+            return any(status.busy for status in statuses)
+
+        wait_until_calm(busy, LOOK if self.cluster == "slurm" else 0.1)
         conclude(sweep, time.monotonic() - began)
 
 
