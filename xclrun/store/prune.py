@@ -73,18 +73,18 @@ def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:
     for path in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         with contextlib.suppress(OSError):
             if path.name.startswith((TEMPORARY, CLOCK)) or (_LEASE.search(path.name) and _old(path)):
-                yield Entry(path, "leftover", _size(path), "", 0, 0)
+                kind, hop = "leftover", ""
             elif path.name.endswith(".checkpoints"):
-                key = path.name.removesuffix(".checkpoints")
-                users = references.get(key, [])
-                yield Entry(path, "checkpoint", _size(path), "", users.count(False), users.count(True))
+                kind, hop = "checkpoint", ""
             elif _STAGE.fullmatch(path.name):
-                users = references.get(path.name, [])
-                kind, hop = _told(path)
-                yield Entry(path, kind, _size(path), hop, users.count(False), users.count(True))
+                kind, hop = _kind_and_hop(path)
+            else:
+                continue
+            users = references.get(path.name.removesuffix(".checkpoints"), [])
+            yield Entry(path, kind, _size(path), hop, users.count(False), users.count(True))
 
 
-def _told(folder: Path) -> tuple[str, str]:
+def _kind_and_hop(folder: Path) -> tuple[str, str]:
     """Return kind and hop of a stage."""
     try:
         facts = read_json(folder / FACTS)

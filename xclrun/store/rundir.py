@@ -27,40 +27,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+class _File:
+    """A file of a run by its name in the directory; read from a `RunDirectory` it is the path."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, directory: RunDirectory, owner: type[RunDirectory]) -> Path:
+        return directory.path / self.name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths and states of one run; every path is a property."""
+    """Paths and states of one run."""
 
     path: Path
+
+    config = _File("config.yaml")
+    manifest = _File("manifest.json")
+    scores = _File("scores.parquet")
+    events = _File("events.jsonl")
+    done = _File("DONE")
+    # What [CLS] attends to after each hop (`xclrun.analysis.fewshot.attention`), where that was asked for.
+    attention = _File("attention.parquet")
+    # How far the run is, for display.
+    progress = _File("progress.json")
+    # What a run needs of the store that waits to be started.
+    queued = _File("queued.json")
 
     @property
     def run_id(self) -> str:
         return self.path.name
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def manifest(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def scores(self) -> Path:
-        return self.path / "scores.parquet"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def done(self) -> Path:
-        return self.path / "DONE"
-
-    @property
-    def attention(self) -> Path:
-        """What [CLS] attends to after each hop (`xclrun.analysis.fewshot.attention`), where that was asked for."""
-        return self.path / "attention.parquet"
 
     def predictions(self, hop: int) -> Path:
         """Return the path of one hop's prediction file."""
@@ -75,8 +72,8 @@ class RunDirectory:
         return sorted((self.path / "predictions").glob("*-*.parquet"))
 
     def results(self) -> list[Path]:
-        """Return the files of what the run predicted and measured, of those that are there."""
-        return [path for path in (self.scores, *self.prediction_files(), self.attention) if path.is_file()]
+        """Return the files of what the run predicted and measured."""
+        return [self.scores, *self.prediction_files(), *self.path.glob(self.attention.name)]
 
     @property
     def finished(self) -> bool:
@@ -154,10 +151,6 @@ class RunDirectory:
         """The lease under which the run is done: one process at a time works on it."""
         return Lease(self.path / "run")
 
-    @property
-    def progress(self) -> Path:
-        return self.path / "progress.json"
-
     def write_progress(self, facts: dict[str, Any]) -> None:
         """Write the progress of the run; for display only, so it is not flushed to the disk and may be lost."""
         temporary = self.progress.with_name(f"{TEMPORARY}progress-{os.getpid()}")
@@ -184,10 +177,6 @@ class RunDirectory:
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest."""
         write_json(self.manifest, manifest)
-
-    @property
-    def queued(self) -> Path:
-        return self.path / "queued.json"
 
     def write_queued(self, keys: list[str]) -> None:
         """Note which keys of the store a run will need that waits to be started."""
