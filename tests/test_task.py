@@ -1,9 +1,27 @@
 """The one place that says what a task's name means."""
 
+import json
+
+import numpy as np
 import pytest
 
+from xclrun.analysis.base_scores import Sentences
+from xclrun.core import task
 from xclrun.core.errors import UsageError
-from xclrun.core.task import BY_NAME, BY_SHORT, METRICS, TASKS, Scored, task_of
+from xclrun.core.task import (
+    BY_NAME,
+    BY_SHORT,
+    CLASS_ACCURACY,
+    ENTITY_F1,
+    METRICS,
+    TASKS,
+    Metric,
+    Scored,
+    Task,
+    described,
+    task_of,
+)
+from xclrun.store.records import metrics_of
 
 
 def test_names_in_tables_and_records_are_each_one_metric_s() -> None:
@@ -51,3 +69,50 @@ def test_mistakes(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError) as error:
         task_of(*arguments)
     assert str(error.value).startswith(message)
+
+
+EXACT = Metric(
+    "exact_match", "exact", "exact match", Scored.spans, "sentence", "sentences",
+    count=lambda sentences: ((sentences.spans[1] + sentences.spans[2] == 0), None),
+)  # fmt: skip
+
+
+@pytest.fixture
+def own_registries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry in (TASKS, METRICS, BY_NAME, BY_SHORT):
+        monkeypatch.setattr(task, next(k for k, v in vars(task).items() if v is registry), registry.copy())
+
+
+def named(config: str, made: Task) -> tuple[dict, dict]:
+    """Return a config and a manifest as a plug-in's task leaves them."""
+    return {"dataset": {"task": config}}, {"tags": ["O"], "task": json.loads(json.dumps(described(made)))}
+
+
+@pytest.mark.usefixtures("own_registries")
+def test_a_further_metric_is_one_entry_which_brings_its_counting_and_trains_nothing() -> None:
+    made = task.register(Task("chunks", None, ENTITY_F1, tags_needed=True, beside=(EXACT,)))
+    assert made.metrics(tagged=True) == (ENTITY_F1,)
+    assert metrics_of(*named("chunks", made)) == (ENTITY_F1, EXACT)
+    assert task.BY_SHORT["exact"] is task.METRICS[-1] is EXACT
+    gold = np.array([0, 0, 0])
+    tp, fp, fn = (np.array(counts) for counts in ([[1], [2], [0]], [[0], [1], [0]], [[0], [0], [0]]))
+    sentences = Sentences(np.array(["a", "b", "c"]), gold, gold[:, None], (tp, fp, fn))
+    assert sentences.scores(EXACT) == pytest.approx([2 / 3])
+    assert sentences.scores(ENTITY_F1) == pytest.approx([6 / 7])
+
+
+@pytest.mark.usefixtures("own_registries")
+def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
+    config, manifest = named("chunks", Task("chunks", None, ENTITY_F1, beside=(EXACT,)))
+    assert metrics_of(config, manifest) == (ENTITY_F1,)
+    _, manifest = named("chunks", Task("chunks", None, EXACT))
+    [unknown] = metrics_of(config, manifest)
+    with pytest.raises(ValueError, match=r"^the metric exact_match is counted by a plug-in that is not loaded$"):
+        Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
+
+
+@pytest.mark.usefixtures("own_registries")
+def test_a_further_metric_must_be_of_what_the_task_predicts() -> None:
+    with pytest.raises(UsageError, match=r"^task 'topic': its metric 'exact_match' is of spans; it has none$"):
+        task.register(Task("topic", CLASS_ACCURACY, None, beside=(EXACT,)))
+    assert "topic" not in task.TASKS

@@ -21,7 +21,6 @@ from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.secret import private
 from xclrun.core.stream import Hop, Stream, resolve_order, sequence, transfer
-from xclrun.core.task import Scored
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.model.source import depth, encoder_identity
@@ -175,7 +174,7 @@ def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
 
 
 def _identity(dataset: Dataset) -> DataIdentity:
-    spans = any(metric.of is Scored.spans for metric in dataset.task.metrics(tagged=bool(dataset.tags)))
+    spans = any(metric.span_f1 for metric in dataset.task.metrics(tagged=bool(dataset.tags)))
     return DataIdentity(dataset.fingerprints, digest([dataset.task.identified, dataset.labels, dataset.tags]), spans)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score
 
-from xclrun.analysis.base_scores import Sentences, choices, of_points
-from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, STATEMENT_TRUTH, Scored, described, restored
+from xclrun.analysis.base_scores import Sentences, of_points
+from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, STATEMENT_TRUTH, described, restored
 
 from .test_base_scores import row, rows_of
 
@@ -44,12 +44,16 @@ def test_a_rate_of_a_class_that_is_not_there_is_not_known() -> None:
     assert scored([0, 0], [0, 1], "false_rate") == 0.5
 
 
+def statements(ids: list[str], gold: np.ndarray, log2_gold: np.ndarray) -> Sentences:
+    return Sentences(np.array(ids), gold, np.zeros_like(log2_gold, dtype=int), log2_gold=log2_gold)
+
+
 def chosen(beliefs: dict[str, tuple[int, float]]) -> tuple[list[float], list[float]]:
     """Statement → truth and P(true); return whether it was chosen, and whether it could be."""
     gold = np.array([truth for truth, _ in beliefs.values()])
     p_true = np.array([p for _, p in beliefs.values()])
     log2_gold = np.log2(np.where(gold == 1, p_true, 1 - p_true)).astype(np.float32)
-    hits, totals = choices(np.array(list(beliefs)), gold == 1, log2_gold[:, np.newaxis])
+    hits, totals = statements(list(beliefs), gold, log2_gold[:, np.newaxis]).choices()
     return hits[:, 0].tolist(), totals[:, 0].tolist()
 
 
@@ -71,7 +75,7 @@ def test_near_certainty_is_compared_as_far_as_log_probabilities_tell() -> None:
     assert chosen({"a#0": (1, 1 - 1e-4), "a#1": (0, 1 - 3e-5)})[0] == [0, 0]
     assert chosen({"a#0": (1, 1 - 3e-5), "a#1": (0, 1 - 1e-4)})[0] == [1, 0]
     # A model that is certain of everything has chosen nothing: log2 p of the true statement is 0, of the false one −40.
-    hits, _ = choices(np.array(["a#0", "a#1"]), np.array([True, False]), np.array([[0.0], [-40.0]]))
+    hits, _ = statements(["a#0", "a#1"], np.array([1, 0]), np.array([[0.0], [-40.0]])).choices()
     assert hits[:, 0].tolist() == [0.5, 0]
 
 
@@ -96,4 +100,3 @@ def test_scores_beside_do_not_select_and_survive_a_manifest() -> None:
     content = json.loads(json.dumps(described(STATEMENT_TRUTH)))
     assert restored(content) == STATEMENT_TRUTH
     assert restored({k: v for k, v in content.items() if k != "beside"}).beside == ()
-    assert {metric.of for metric in BESIDE_STATEMENTS} == set(Scored) - {Scored.labels, Scored.words, Scored.spans}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.core.task import Metric, Scored
+from xclrun.core.task import BY_NAME, Metric, Scored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +28,6 @@ COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "
 TAG_COLUMNS = ("gold_tags", "predicted_tags")
 # What the choice between an example's statements needs.
 BELIEF_COLUMNS = ("log2_gold",)
-# Class of true statements.
-TRUE = 1
 # Log-odds (in bits) beyond this are equal: so near to 0 and 1, log2_gold keeps one probability and loses the other.
 SURE = 16.0
 
@@ -62,13 +60,13 @@ class Counts:
     @classmethod
     def of_accuracy(cls, right: ArrayLike) -> Counts:
         """Counts of accuracy from ``right`` (0 or 1), shape (sentences, cells)."""
-        return cls(np.asarray(right, dtype=np.float32))
+        return cls(_float(right))
 
     @classmethod
     def of_f1(cls, tp: ArrayLike, fp: ArrayLike, fn: ArrayLike) -> Counts:
         """Counts of micro F1 from span counts, each of shape (sentences, cells)."""
-        hits = 2 * np.asarray(tp, dtype=np.float32)
-        return cls(hits, hits + np.asarray(fp, dtype=np.float32) + np.asarray(fn, dtype=np.float32))
+        hits = 2 * _float(tp)
+        return cls(hits, hits + _float(fp) + _float(fn))
 
     def scores(self) -> np.ndarray:
         """Scores on all sentences, shape (cells,)."""
@@ -88,6 +86,10 @@ class Counts:
         if self.totals is None:
             return left / (len(self.hits) - 1)
         return ratio(left, self.totals.sum(axis=0, dtype=float) - self.totals)
+
+
+def _float(counts: ArrayLike) -> np.ndarray:
+    return np.asarray(counts, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,15 @@ class Sentences:
         """Return the counts of a metric sentence by sentence.
 
         Raises:
-            ValueError: there are none.
+            ValueError: there are none, or they need a plug-in that is not loaded.
         """
+        if metric.mean_of:
+            raise ValueError(f"{metric.title} is no ratio of sums over sentences")
+        if metric.count is not None:
+            hits, totals = metric.count(self)
+            return Counts(self._of_cells(hits), None if totals is None else self._of_cells(totals))
         if metric.of is Scored.labels:
             return Counts.of_accuracy(self.right)
-        if metric.of not in (Scored.words, Scored.spans):
-            return self._of_statements(metric.of)
         if self.spans is None:
             raise ValueError("there are no span counts")
         return Counts.of_f1(*self.spans)
@@ -137,65 +142,43 @@ class Sentences:
         Raises:
             ValueError: there are no counts for the metric.
         """
-        if metric.of is Scored.spans and self.tags is not None:
+        if metric.span_f1 and self.tags is not None:
             return np.array([_macro_f1(*cell) for cell in np.moveaxis(self.tags, 2, 0)])
-        if metric.of is Scored.balanced:
-            return np.mean([_rate(self._of_statements(of)) for of in (Scored.true_rate, Scored.false_rate)], axis=0)
-        if metric.of in (Scored.true_rate, Scored.false_rate, Scored.choices):
-            return _rate(self.counts(metric))
-        return self.counts(metric).scores()
+        if metric.mean_of:
+            return np.mean([self.scores(BY_NAME[name]) for name in metric.mean_of], axis=0)
+        counts = self.counts(metric)
+        if metric.count is None or counts.totals is None:
+            return counts.scores()
+        return np.where(counts.totals.any(axis=0), counts.scores(), np.nan)
 
-    def _of_statements(self, of: Scored) -> Counts:
-        """Return the counts of statements, which are false or `TRUE`.
+    def _of_cells(self, counts: ArrayLike) -> np.ndarray:
+        return np.broadcast_to(_float(counts), self.predicted.shape)
+
+    def choices(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each of S statements whether it was chosen, and whether it could be: each shape (S, cells).
+
+        The statements of an example have its id before the last ``#``; class 1 is true. Of examples with one true
+        statement and others, that one counts: 1 where no other gets a higher P(true); where k get the same, 1/k.
 
         Raises:
-            ValueError: it is no ratio of counts, or probabilities were not read.
+            ValueError: probabilities were not read.
         """
-        gold, called = np.broadcast_to(self.gold[:, np.newaxis], self.predicted.shape) == TRUE, self.predicted == TRUE
-        if of is Scored.f1_of_true:
-            return Counts.of_f1(gold & called, ~gold & called, gold & ~called)
-        if of is Scored.true_rate:
-            return Counts((gold & called).astype(np.float32), gold.astype(np.float32))
-        if of is Scored.false_rate:
-            return Counts((~gold & ~called).astype(np.float32), (~gold).astype(np.float32))
-        if of is Scored.constant:
-            return Counts.of_accuracy(gold == (2 * gold.sum(axis=0) > len(gold)))
-        if of is not Scored.choices or self.log2_gold is None:
-            raise ValueError(f"{of.value} is no ratio of sums over sentences")
-        return Counts(*choices(self.ids, gold[:, 0], self.log2_gold))
-
-
-def _rate(counts: Counts) -> np.ndarray:
-    """Return the scores of counts, shape (cells,); NaN where nothing could be hit."""
-    assert counts.totals is not None
-    return np.where(counts.totals.any(axis=0), counts.scores(), np.nan)
-
-
-def choices(ids: np.ndarray, gold: np.ndarray, log2_gold: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each of S statements whether it was chosen, and whether it could be: each shape (S, cells), float32.
-
-    The statements of an example have its id before the last ``#``. Of examples with one true statement and others, that
-    one counts: 1 where no other gets a higher P(true); where k get the same, 1/k.
-
-    Args:
-        ids: of the statements, shape (S,).
-        gold: whether they are true, shape (S,).
-        log2_gold: log2 p(gold class), shape (S, cells).
-    """
-    _, group = np.unique([name.rpartition("#")[0] for name in ids.tolist()], return_inverse=True)
-    size, true = np.bincount(group), np.bincount(group, weights=gold)
-    with np.errstate(divide="ignore"):
-        # log2 p / (1 − p), which keeps small differences of probabilities near 0 and 1.
-        odds = log2_gold - np.log2(-np.expm1(np.log(2) * np.asarray(log2_gold, dtype=float)))
-    belief = np.clip(np.where(gold[:, np.newaxis], odds, -odds), -SURE, SURE)
-    best = np.full((len(size), belief.shape[1]), -np.inf)
-    np.maximum.at(best, group, belief)
-    first = belief == best[group]
-    equal = np.zeros_like(best)
-    np.add.at(equal, group, first)
-    counts = (gold & (true == 1)[group] & (size > 1)[group])[:, np.newaxis]
-    chosen = np.where(counts & first, 1 / equal[group], 0)
-    return chosen.astype(np.float32), np.broadcast_to(counts, belief.shape).astype(np.float32)
+        if self.log2_gold is None:
+            raise ValueError("choices between statements need probabilities")
+        gold = self.gold == 1
+        _, group = np.unique([name.rpartition("#")[0] for name in self.ids.tolist()], return_inverse=True)
+        size, true = np.bincount(group), np.bincount(group, weights=gold)
+        with np.errstate(divide="ignore"):
+            # log2 p / (1 − p), which keeps small differences of probabilities near 0 and 1.
+            odds = self.log2_gold - np.log2(-np.expm1(np.log(2) * np.asarray(self.log2_gold, dtype=float)))
+        belief = np.clip(np.where(gold[:, np.newaxis], odds, -odds), -SURE, SURE)
+        best = np.full((len(size), belief.shape[1]), -np.inf)
+        np.maximum.at(best, group, belief)
+        first = belief == best[group]
+        equal = np.zeros_like(best)
+        np.add.at(equal, group, first)
+        counted = (gold & (true == 1)[group] & (size > 1)[group])[:, np.newaxis]
+        return np.where(counted & first, 1 / equal[group], 0), counted
 
 
 @dataclass(frozen=True)

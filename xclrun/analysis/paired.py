@@ -14,7 +14,7 @@ import numpy as np
 
 from xclrun.analysis.base_scores import Counts, Sentences
 from xclrun.analysis.bootstrap import Interval, basic, draws, paired_p_value
-from xclrun.core.task import Metric, Scored
+from xclrun.core.task import Metric
 
 RESAMPLES = 2000
 
@@ -42,7 +42,7 @@ def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
     Raises:
         ValueError: there are none.
     """
-    if metric.of is Scored.spans and sentences.tags is not None:
+    if metric.span_f1 and sentences.tags is not None:
         raise ValueError("F1 over single tags (tag_macro) is no ratio of sums over sentences")
     counts = sentences.counts(metric)
     return Counts(counts.hits[:, [hop]], None if counts.totals is None else counts.totals[:, [hop]])

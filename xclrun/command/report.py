@@ -18,7 +18,7 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.names import check_name, slug
 from xclrun.core.secret import redact
-from xclrun.core.task import BY_NAME, Scored
+from xclrun.core.task import BY_NAME
 from xclrun.core.terminal import note
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _read(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[M
         return None, records
     for record in elsewhere:
         way = record.config.get("evaluate", {}).get("slot_f1")
-        if given.slot_f1 in (None, way) or not any(BY_NAME[metric].of is Scored.spans for metric in record.scores):
+        if given.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
             records.append(record)
         else:
             tell(f"{record.run_id} is scored by slot_f1={way} in MLflow, and its predictions are not here; left out")

@@ -65,9 +65,9 @@ def _files(directory: RunDirectory) -> list[str]:
 
 def way_of_scoring(own: RunRecord, metric: str) -> str:
     """Return how F1 of spans was computed, ``span_micro`` or ``tag_macro``; of other metrics nothing."""
-    from xclrun.core.task import BY_NAME, Scored
+    from xclrun.core.task import BY_NAME
 
-    return str(own.config["evaluate"]["slot_f1"]) if BY_NAME[metric].of is Scored.spans else ""
+    return str(own.config["evaluate"]["slot_f1"]) if BY_NAME[metric].span_f1 else ""
 
 
 def describe(directory: RunDirectory) -> dict[str, Any]:

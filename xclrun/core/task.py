@@ -18,9 +18,10 @@ Standard library alone, so that analysis and reports may use it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import Enum
+from operator import methodcaller
 from typing import Any
 
 from xclrun.core.errors import UsageError, did_you_mean
@@ -28,18 +29,15 @@ from xclrun.core.plugins import provides
 
 
 class Scored(Enum):
-    """What a metric counts."""
+    """Which part of the predictions a metric is of, and what it counts unless it says otherwise (`Metric.count`)."""
 
     labels = "labels"  # examples whose class is right, of all
     words = "words"  # words whose tag is right, of all that the model saw
     spans = "spans"  # micro F1 over labelled spans
-    # Of statements, whose classes are false and true, in this order (class 1 is true):
-    f1_of_true = "f1_of_true"
-    true_rate = "true_rate"  # true ones that are called true, of all true ones
-    false_rate = "false_rate"  # false ones that are called false, of all false ones
-    balanced = "balanced"  # mean of the two rates
-    choices = "choices"  # examples whose true statement is the most probable of the example's statements
-    constant = "constant"  # statements that the better of the two constant answers has right
+
+
+# From the sentences of a test set (`xclrun.analysis.base_scores.Sentences`) to hits and totals of each.
+Count = Callable[[Any], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,16 @@ class Metric:
         name: key in manifests, records and score matrices.
         short: name in tables, file names and MLflow.
         title: for people, without its unit.
-        of: what it counts.
+        of: which part of the predictions it is of.
         noun, nouns: what is predicted, one of it and many.
         definition: what a table that shows it must say; empty where the name says it.
         beside: it stands beside another metric, and has no tables and tests of its own.
         floor: name of the metric that says what a constant answer scores, where tables show that.
+        count: gives hits and totals of each sentence, shape (sentences, cells) or (sentences, 1); a score is the ratio
+            of their sums, and not known where there is nothing to hit. Totals None: 1 for each sentence. None: as
+            ``of`` says.
+        mean_of: names of the metrics whose mean it is, in place of counts of its own.
+        probabilities: whether ``count`` needs log2 p(gold class).
     """
 
     name: str
@@ -66,6 +69,14 @@ class Metric:
     definition: str = ""
     beside: bool = False
     floor: str = ""
+    count: Count | None = field(default=None, compare=False)
+    mean_of: tuple[str, ...] = ()
+    probabilities: bool = False
+
+    @property
+    def span_f1(self) -> bool:
+        """Whether it is F1 over spans, which ``evaluate.slot_f1`` can have as macro F1 over single tags."""
+        return self.of is Scored.spans and self.count is None
 
 
 INTENT_ACCURACY = Metric("intent_accuracy", "intent", "intent accuracy", Scored.labels, "intent", "intents")
@@ -83,14 +94,41 @@ TOKEN_ACCURACY = Metric(
 ENTITY_F1 = Metric("entity_f1", "entities", "entity F1", Scored.spans, "entity", "entities")
 
 
-def _beside(name: str, short: str, title: str, of: Scored, definition: str) -> Metric:
-    return Metric(name, short, title, of, "statement", "statements", definition, beside=True)
+def _true(sentences: Any) -> tuple[Any, Any]:
+    """Return whether statements are true (class 1), shape (S, 1), and whether they are called true, (S, cells)."""
+    return (sentences.gold == 1)[:, None], sentences.predicted == 1
+
+
+def _f1_of_true(sentences: Any) -> tuple[Any, Any]:
+    gold, called = _true(sentences)
+    return 2 * (gold & called), 1 * gold + called
+
+
+def _true_rate(sentences: Any) -> tuple[Any, Any]:
+    gold, called = _true(sentences)
+    return gold & called, gold
+
+
+def _false_rate(sentences: Any) -> tuple[Any, Any]:
+    gold, called = _true(sentences)
+    return ~gold & ~called, ~gold
+
+
+def _constant(sentences: Any) -> tuple[Any, Any]:
+    gold, _ = _true(sentences)
+    return gold == (2 * gold.sum() > len(gold)), None
+
+
+def _beside(name: str, short: str, title: str, definition: str, count: Count | None = None, **others: Any) -> Metric:
+    return Metric(
+        name, short, title, Scored.labels, "statement", "statements", definition, beside=True, count=count, **others
+    )
 
 
 # Of statements (degree of belief), LL §4.1 and App. A.6; choice accuracy is ours.
 CONSTANT_ACCURACY = _beside(
-    "constant_accuracy", "constant", "accuracy of a constant answer", Scored.constant,
-    "accuracy of the better of the two constant answers, true or false, for each key",
+    "constant_accuracy", "constant", "accuracy of a constant answer",
+    "accuracy of the better of the two constant answers, true or false, for each key", _constant,
 )  # fmt: skip
 STATEMENT_ACCURACY = Metric(
     "statement_accuracy",
@@ -103,22 +141,25 @@ STATEMENT_ACCURACY = Metric(
     floor=CONSTANT_ACCURACY.name,
 )
 BESIDE_STATEMENTS = (
-    _beside("true_f1", "F1", "F1 of true", Scored.f1_of_true, "F1 of the class true"),
-    _beside("true_rate", "TPR", "true-positive rate", Scored.true_rate, "share of true ones that are called true"),
-    _beside("false_rate", "TNR", "true-negative rate", Scored.false_rate, "share of false ones that are called false"),
-    _beside("balanced_accuracy", "balanced", "balanced accuracy", Scored.balanced, "mean of TPR and TNR"),
+    _beside("true_f1", "F1", "F1 of true", "F1 of the class true", _f1_of_true),
+    _beside("true_rate", "TPR", "true-positive rate", "share of true ones that are called true", _true_rate),
+    _beside("false_rate", "TNR", "true-negative rate", "share of false ones that are called false", _false_rate),
     _beside(
-        "choice_accuracy", "choice", "choice accuracy", Scored.choices,
+        "balanced_accuracy", "balanced", "balanced accuracy", "mean of TPR and TNR", mean_of=("true_rate", "false_rate")
+    ),
+    _beside(
+        "choice_accuracy", "choice", "choice accuracy",
         "share of examples whose true statement gets the highest P(true) of the example's statements; ties count as "
         "their share",
+        methodcaller("choices"), probabilities=True,
     ),
     CONSTANT_ACCURACY,
 )  # fmt: skip
 
-# In the order of tables.
-METRICS = [INTENT_ACCURACY, SLOT_F1, CLASS_ACCURACY, TOKEN_ACCURACY, ENTITY_F1, STATEMENT_ACCURACY, *BESIDE_STATEMENTS]
-BY_SHORT = {metric.short: metric for metric in METRICS}
-BY_NAME = {metric.name: metric for metric in METRICS}
+# Those of all tasks, in the order of tables: a task brings its own.
+METRICS: list[Metric] = []
+BY_SHORT: dict[str, Metric] = {}
+BY_NAME: dict[str, Metric] = {}
 
 
 def short_name(metric: str) -> str:
@@ -139,7 +180,8 @@ class Task:
         crf: whether a CRF stands over the tags; otherwise each word's are a softmax of their own.
         outside: tag that words beyond the length limit count as predicted; None: they are left out of scoring.
         pairs: whether a second text is a part of the input as the first is; its words then are cut where they must.
-        beside: further metrics of the same labels, which stand beside the first in reports.
+        beside: further metrics of the same predictions, which training neither computes nor selects epochs by: runs
+            that have finished have them too.
         classes: the labels, where they are known beforehand; empty: those that training has.
     """
 
@@ -156,12 +198,12 @@ class Task:
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores of a dataset; ``tagged``: whether it has tags."""
-        found = (self.label, self.tag if tagged else None)
-        return tuple(metric for metric in found if metric is not None)
+        own = (self.label, self.tag if tagged else None)
+        return tuple(metric for metric in own if metric is not None)
 
     def measured(self, tagged: bool) -> tuple[Metric, ...]:
-        """Return the base scores, and those that reports show beside them."""
-        return (*self.metrics(tagged), *self.beside)
+        """Return the base scores, and those beside them."""
+        return (*self.metrics(tagged), *(metric for metric in self.beside if tagged or metric.of is Scored.labels))
 
     @property
     def words(self) -> bool:
@@ -186,12 +228,16 @@ def register(task: Task) -> Task:
     """Make a task known as ``dataset.task=NAME``, and its metrics with it.
 
     Raises:
-        UsageError: it predicts nothing, or has a name of another task or metric.
+        UsageError: it predicts nothing, has a name of another task or metric, or metrics beside of what it does not
+            predict.
     """
     if not task.metrics(tagged=True):
         raise UsageError(f"task '{task.name}': needs a metric of labels or of tags")
     if task.name in TASKS:
         raise UsageError(f"task '{task.name}': there is one of this name already")
+    for metric in task.beside:
+        if (task.label if metric.of is Scored.labels else task.tag) is None:
+            raise UsageError(f"task '{task.name}': its metric '{metric.name}' is of {metric.of.value}; it has none")
     _add_metrics(task)
     TASKS[task.name] = task
     provides("task", task.name)
@@ -203,32 +249,38 @@ def described(task: Task) -> dict[str, Any]:
     found = asdict(task)
     for metric in (found["label"], found["tag"], *found["beside"]):
         if metric is not None:
-            metric["of"] = metric["of"].value
+            # A way of counting is code, and no data: whether there is one.
+            metric |= {"of": metric["of"].value, "count": metric["count"] is not None}
     return found
 
 
 def restored(content: Mapping[str, Any]) -> Task:
     """Return a task that a manifest describes; its metrics are known from then on, the task itself cannot be chosen.
 
+    A metric that counts in a way of its own needs the plug-in that has it. Without it one beside is left out, and
+    counting another one raises ValueError.
+
     Raises:
         UsageError: a metric has a name of another one.
     """
-    given = dict(content)
-    for key in ("label", "tag"):
-        if given[key] is not None:
-            given[key] = _metric(given[key])
+    label, tag = (None if content[key] is None else _metric(content[key]) for key in ("label", "tag"))
     # What an earlier version described has none.
-    given["beside"] = tuple(map(_metric, given.get("beside", ())))
-    task = Task(**{**given, "classes": tuple(given.get("classes", ()))})
-    _add_metrics(task)
-    return task
+    beside = tuple(m for of in content.get("beside", ()) if (m := _metric(of)) in METRICS or m.count is None)
+    given = {"label": label, "tag": tag, "beside": beside, "classes": tuple(content.get("classes", ()))}
+    return _add_metrics(Task(**{**content, **given}))
 
 
 def _metric(content: Mapping[str, Any]) -> Metric:
-    return Metric(**{**content, "of": Scored(content["of"])})
+    def unknown(_: Any) -> Any:
+        raise ValueError(f"the metric {content['name']} is counted by a plug-in that is not loaded")
+
+    given = {**content, "of": Scored(content["of"]), "count": unknown if content.get("count") else None}
+    metric = Metric(**{**given, "mean_of": tuple(content.get("mean_of", ()))})
+    return next((known for known in METRICS if known == metric), metric)
 
 
-def _add_metrics(task: Task) -> None:
+def _add_metrics(task: Task) -> Task:
+    """Make the metrics of a task known; return the task."""
     metrics = task.measured(tagged=True)
     for new in metrics:
         if other := next((m for m in METRICS if m != new and {m.name, m.short} & {new.name, new.short}), None):
@@ -236,11 +288,14 @@ def _add_metrics(task: Task) -> None:
     for new in metrics:
         if new not in METRICS:
             METRICS.append(new)
-            BY_NAME[new.name] = new
+            BY_NAME[new.name] = BY_SHORT[new.short] = new
+    return task
 
 
 INTENT_SLOTS = register(Task("intent_slots", INTENT_ACCURACY, SLOT_F1, crf=True, outside="O"))
 SEQUENCE_CLASS = register(Task("sequence_class", CLASS_ACCURACY, None, pooled=True, pairs=True))
+# What ``token_tags`` is where tags are words: no task that can be chosen by a name of its own.
+WORD_TAGS = _add_metrics(Task("token_tags", None, TOKEN_ACCURACY, tags_needed=True))
 TOKEN_TAGS = register(Task("token_tags", None, ENTITY_F1, tags_needed=True))
 STATEMENT_TRUTH = register(
     Task(
@@ -275,7 +330,7 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
         return TASKS[name]
     if name != TOKEN_TAGS.name:
         raise UsageError(f"dataset.tags_are=words: only dataset.task={TOKEN_TAGS.name} has tags that are not spans")
-    return replace(TOKEN_TAGS, tag=TOKEN_ACCURACY)
+    return WORD_TAGS
 
 
 def statement_of(example_id: str) -> tuple[str, int | None]:

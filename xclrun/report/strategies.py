@@ -14,7 +14,7 @@ from xclrun.analysis.measures import headlines
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
-from xclrun.core.task import BY_NAME, Scored, short_name
+from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.conclusions import conclusions
 from xclrun.report.inference import Inference
 from xclrun.report.notes import comparison_notes
@@ -125,7 +125,7 @@ class StrategySection(Section):
         found, without = {}, []
         for metric in self.comparison.metrics:
             ways = {run.config.get("evaluate", {}).get("slot_f1", "span_micro") for run in self.comparison.runs}
-            if BY_NAME[metric].of is Scored.spans and ways != {"span_micro"}:
+            if BY_NAME[metric].span_f1 and ways != {"span_micro"}:
                 without.append(
                     f"{short_name(metric)}: scored by {' and '.join(sorted(map(str, ways)))} in tables and figures; no "
                     "bootstrap, since macro F1 over tags is no ratio of sums over sentences"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.analysis.measures import MEASURES, headlines, leaves_out
 from xclrun.analysis.reference import is_reference
-from xclrun.core.task import BY_NAME, Scored, short_name
+from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Summary:
         """Say how metrics were scored whose names do not say it."""
         lines = []
         for metric in (BY_NAME[metric] for metric in metrics):
-            definition = self.scoring if metric.of is Scored.spans else metric.definition
+            definition = self.scoring if metric.span_f1 else metric.definition
             lines += [f"{metric.short}: {definition}"] if definition else []
         return lines
 

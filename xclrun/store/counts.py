@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +23,7 @@ from xclrun.analysis import base_scores
 from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences
 from xclrun.core.errors import XclrunError
 from xclrun.core.identity import digest
-from xclrun.core.task import Metric, Scored
-from xclrun.core.terminal import note
+from xclrun.core.task import Metric
 from xclrun.store.kept import Kept
 from xclrun.store.rundir import RunDirectory
 
@@ -72,7 +71,7 @@ def count(
             sentences.
     """
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
-    columns += base_scores.BELIEF_COLUMNS if any(metric.of is Scored.choices for metric in metrics) else ()
+    columns += base_scores.BELIEF_COLUMNS if any(metric.probabilities for metric in metrics) else ()
     hops = [stage["hop"] for stage in manifest["stages"]]
     inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]
     tables = (directory.table(directory.predictions(hop), columns) for hop in hops)
@@ -85,16 +84,14 @@ def count(
 
 
 class CountsOfRuns:
-    """The counts of all runs under ``outputs``.
+    """The counts of all runs under ``outputs``, the folder with ``runs``.
 
-    Args:
-        outputs: the folder with ``runs``.
-        tell: hears of a kept file that is damaged.
+    Kept counts that are damaged are noted and made again: nothing is missing then, so it is no error.
     """
 
-    def __init__(self, outputs: Path, tell: Callable[[str], None] = note) -> None:
+    def __init__(self, outputs: Path) -> None:
         self.outputs = outputs
-        self._kept = Kept(outputs / "cache", "counts", ".parquet", tell)
+        self._kept = Kept(outputs / "cache", "counts", ".parquet")
         self._alignment = Alignment()
         # (run id, name of the way of scoring) → key and rows.
         self._new: dict[tuple[str, str], tuple[str, pa.Table]] = {}
@@ -110,7 +107,7 @@ class CountsOfRuns:
         """
         if not directory.done.is_file():
             return count(directory, manifest, metrics, tags, self._alignment)
-        key, entry = _key(directory), (directory.run_id, "" if tags is None else "tag_macro")
+        key, entry = _key(directory, metrics), (directory.run_id, "" if tags is None else "tag_macro")
         kept = self._read(entry, key)
         if kept is None:
             kept = self._rows(count(directory, manifest, metrics, tags, self._alignment))
@@ -153,8 +150,8 @@ class CountsOfRuns:
         """Run id and way of scoring → key and row group."""
         if self._file is None:
             return {}
-        facts = json.loads(self._file.metadata.metadata[_INDEX])
-        if facts["format"] != FORMAT:
+        facts = json.loads((self._file.metadata.metadata or {}).get(_INDEX, "{}"))
+        if facts.get("format") != FORMAT:
             return {}
         self._ids = {name: np.array(ids) for name, ids in facts["ids"].items()} | self._ids
         return {(run_id, way): (key, group) for run_id, way, key, group in facts["index"]}
@@ -220,9 +217,18 @@ def _schema() -> pa.Schema:
     return pa.schema([*text, *((name, pa.binary()) for name in _ARRAYS)])
 
 
-def _key(directory: RunDirectory) -> str:
-    """Return what changes when the prediction files of a finished run do: what DONE says of them, and their times."""
+def _key(directory: RunDirectory, metrics: Sequence[Metric]) -> str:
+    """Return what changes when the prediction files of a finished run do: what DONE says of them, and their times.
+
+    And when its metrics do: of evaluation points scores are kept, not counts.
+    """
     noted = directory.noted()
     names = sorted(name for name in noted if name == "manifest.json" or name.startswith("predictions/"))
     files = [(name, noted[name]["sha256"], (directory.path / name).stat()) for name in names]
-    return digest([FORMAT, [[name, checksum, at.st_size, at.st_mtime_ns] for name, checksum, at in files]])
+    return digest(
+        [
+            FORMAT,
+            [metric.name for metric in metrics],
+            [[name, checksum, at.st_size, at.st_mtime_ns] for name, checksum, at in files],
+        ]
+    )

@@ -130,7 +130,7 @@ def _as_scored(
     """
     if slot_f1 == config["evaluate"]["slot_f1"]:
         return dev
-    other = {metric.name for metric in metrics if metric.of is Scored.spans}
+    other = {metric.name for metric in metrics if metric.span_f1}
     return {language: {k: v for k, v in scores.items() if k not in other} for language, scores in dev.items()}
 
 
@@ -140,7 +140,7 @@ def _counted(
     from xclrun.store.counts import count
 
     metrics = metrics_of(config, manifest)
-    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.of is Scored.spans for metric in metrics)
+    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics)
     return (counts.of if counts else count)(directory, manifest, metrics, manifest["tags"] if macro else None)
 
 
@@ -173,7 +173,7 @@ def read_records(outputs: Path, tell: Callable[[str], None] = note, slot_f1: str
     """
     from xclrun.store.counts import CountsOfRuns
 
-    records, counts = [], CountsOfRuns(outputs, tell)
+    records, counts = [], CountsOfRuns(outputs)
     for directory in run_directories(outputs):
         try:
             records.append(record(directory, counts, slot_f1))
@@ -189,7 +189,7 @@ def read_predictions(
     """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
     from xclrun.store.counts import CountsOfRuns
 
-    found, counts = {}, CountsOfRuns(outputs, tell)
+    found, counts = {}, CountsOfRuns(outputs)
     for mine in records:
         directory = RunDirectory(outputs / "runs" / mine.run_id)
         if directory.finished:
