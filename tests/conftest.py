@@ -311,16 +311,22 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 
 @contextmanager
-def blank_figures() -> Iterator[None]:
-    """Make figures, and save empty files for them: rendering them is most of the time of a report."""
+def blank_figures(kept: str = "") -> Iterator[None]:
+    """Make figures, and save empty files for them but in the format ``kept``: rendering is most of a report."""
     from xclrun.core.names import slug
-    from xclrun.report.style import FORMATS
+    from xclrun.report import style
     from xclrun.store.files import atomic_write
 
-    def save(figure: object, folder: Path, name: str) -> list[Path]:
-        paths = [folder / f"{slug(name)}.{suffix}" for suffix in FORMATS]
+    render = style.save
+
+    def save(figure: Any, folder: Path, name: str) -> list[Path]:
+        paths = [folder / f"{slug(name)}.{suffix}" for suffix in style.FORMATS]
         for path in paths:
             atomic_write(path, "<svg></svg>")
+        if kept:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(style, "FORMATS", (kept,))
+                render(figure, folder, name)
         return paths
 
     with pytest.MonkeyPatch.context() as patch:

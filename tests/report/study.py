@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from xclrun.core.task import short_name
 from xclrun.report.inference import Verdicts
 from xclrun.report.part import Part, make_block
 from xclrun.report.strategies import ReportData, StrategySection
+from xclrun.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,10 +118,17 @@ def drawn(section: StrategySection, part: Part, name: str) -> Figure:
     return figure
 
 
-def pairs_of(verdicts: Verdicts, metric: str, measure: str) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the rows of the table of all pairs that are about one measure: (a, b) → column → cell."""
+@cache
+def all_pairs(verdicts: Verdicts) -> Table:
+    """Return the table of all pairs, made once: its tests take most of the time."""
     table = verdicts.all_pairs()
     assert table is not None
+    return table
+
+
+def pairs_of(verdicts: Verdicts, metric: str, measure: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the rows of the table of all pairs that are about one measure: (a, b) → column → cell."""
+    table = all_pairs(verdicts)
     return {
         row[2:4]: dict(zip(table.header, row, strict=True))
         for row in table.rows

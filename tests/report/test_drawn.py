@@ -25,7 +25,7 @@ from .study import LANGUAGES, ORDERS, drawn, pairs_of, run, section_of, study
 
 @cache
 def made() -> StrategySection:
-    records = study(("naive", "er", "ewc_online", "lang_spec_ft"), ORDERS, (1, 2))
+    records = study(("naive", "er", "lang_spec_ft"), ORDERS, (1, 2))
     for memory in (750, 60):
         for order, languages in ORDERS.items():
             for seed in (1, 2):

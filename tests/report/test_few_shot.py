@@ -12,6 +12,7 @@ import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from tests.conftest import blank_figures
 from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.analysis.fewshot.scores import few_shot_scores, over_buckets
 from xclrun.analysis.fewshot.words import improvement, jaccards, overlaps
@@ -41,7 +42,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report over few-shot runs of two languages, and runs of other experiments."""
     records = study(languages=("de", "hi"), shots=(1,), buckets=3, strategies=("naive", "fc"))
     folder = tmp_path_factory.mktemp("report")
-    return write_report([*records, OTHER], folder, "both", options=Options(few_shot_table="3"), given=given(records, 5))
+    options = Options(few_shot_table="3")
+    with blank_figures("svg"):
+        return write_report([*records, OTHER], folder, "both", options=options, given=given(records, 5))
 
 
 def test_few_shot_runs_have_a_section_of_their_own(written: Report) -> None:
@@ -66,7 +69,7 @@ def test_every_figure_of_the_paper_is_drawn(written: Report) -> None:
     page = written.index.read_text(encoding="utf-8")
     for kind in FIGURES:
         name = f"few_shot_{kind}_pud_tiny_tokens"
-        assert (written.directory / "figures" / f"{name}.png").stat().st_size > 5000
+        assert (written.directory / "figures" / f"{name}.svg").stat().st_size > 5000
         assert f"figures/{name}.svg" in page
     for told in ("FS Table 3, panx: recomputed", "Lexical overlap", "where the variance comes from", "improved"):
         assert told in page

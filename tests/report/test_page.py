@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from tests.conftest import blank_figures
 from xclrun.analysis.record import RunRecord
 from xclrun.report import write_report
 from xclrun.report.style import TIP
@@ -74,7 +75,8 @@ def hostile() -> list[RunRecord]:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of them."""
     out = tmp_path_factory.mktemp("attacked")
-    write_report(hostile(), out, f"</title>{HOSTILE[1]}", [f"xclrun {name}" for name in HOSTILE])
+    with blank_figures("svg"):
+        write_report(hostile(), out, f"</title>{HOSTILE[1]}", [f"xclrun {name}" for name in HOSTILE])
     return out
 
 
@@ -83,7 +85,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = small(("naive", "er", "lang_spec_ft"), (1, 2))
     records.append(run("er", "h2l", 9, ("en", "de", "th"), status="failed"))
     out = tmp_path_factory.mktemp("page") / "<b> & co"
-    write_report(records, out, "<b> & co", ["xclrun report '<b> & co'", "xclrun sweep=mine -m"])
+    with blank_figures("svg"):
+        write_report(records, out, "<b> & co", ["xclrun report '<b> & co'", "xclrun sweep=mine -m"])
     return out
 
 
