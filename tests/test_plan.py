@@ -174,6 +174,7 @@ OWN = {
     "lang_spec_ft": Own(),
     "inc_joint": Own(),
     "multilingual": Own(),
+    "zero_shot": Own(),
     "lang_spec_trans": PARTS,
     "lang_spec_enc": PARTS,
     "lang_spec_embed": PARTS,
@@ -193,6 +194,10 @@ OWN = {
     "fc_reset_pooler": HEADS,
     "cos_pooler": HEADS,
 }
+
+
+# No hop starts from another one that was trained.
+SINGLE = ("lang_spec_ft", "multilingual", "zero_shot")
 
 
 def starting(*kinds: Own) -> list[str]:
@@ -307,7 +312,7 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
             reached = [hop >= from_hop[kind] if kind in from_hop else False for hop in hops]
             if kind == "handed on":
                 # Not where each hop starts from hop 0.
-                reached = [hop > 0 and strategy not in ("lang_spec_ft", "multilingual") for hop in hops]
+                reached = [hop > 0 and strategy not in SINGLE for hop in hops]
             if kind == "own":
                 reached = [hop in getattr(OWN[strategy], part) for hop in hops]
             elif part == "state":
@@ -403,7 +408,7 @@ CHANGED_DATA = [
 ]
 
 
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in ("lang_spec_ft", "multilingual")])
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name not in SINGLE])
 @pytest.mark.parametrize(("change", "trained", "evaluated"), CHANGED_DATA, ids=lambda value: str(value))
 def test_changed_data(
     strategy: str, change: dict[str, str], trained: list[int], evaluated: list[int], resolved: Callable[..., Any]
@@ -638,6 +643,12 @@ def test_er_differs_by_its_settings_from_hop_2_on(override: str, planned: Callab
     assert [a.state != b.state for a, b in pairs] == [False, True, True, True]
 
 
+def test_zero_shot_is_naives_first_hop(planned: Callable[..., tuple[Stage, ...]]) -> None:
+    alone, naive = planned("zero_shot"), planned("naive")
+    assert len(alone) == 2
+    assert [(s.train, s.evaluation) for s in alone] == [(s.train, s.evaluation) for s in naive[:2]]
+
+
 def test_multilingual_has_no_order(planned: Callable[..., tuple[Stage, ...]]) -> None:
     keys = {
         (stage.train, stage.evaluation)
@@ -654,7 +665,7 @@ def test_no_two_hops_share_a_key_that_they_should_not(everything: list[tuple[str
     # Hops 2 and 3: six orders each, of naive,
     # inc_joint and all that do something of their own. Multilingual: one. The union of inc_joint's last hop goes on
     # from a model, so that it is no multilingual training.
-    ordered = len(STRATEGIES) - len(["lang_spec_ft", "multilingual"])
+    ordered = len(STRATEGIES) - len(SINGLE)
     first = 1 + 2 + len(starting(WRITING))
     assert len({stage.train for stage in stages}) == 3 * first + ordered * (6 + 6) + 1
     # And parts serve otherwise from hop 1 on.

@@ -131,8 +131,7 @@ def combinations(runs: Iterable[RunRecord], order: str = MEAN) -> dict[tuple[Any
     found: dict[tuple[Any, ...], RunRecord] = {}
     for run in runs:
         if order in (MEAN, run.order):
-            languages = run.languages if order == MEAN and run.stream == "sequence" else ()
-            found.setdefault((run.seed, run.bucket, languages), run)
+            found.setdefault((run.seed, run.bucket, run.path if order == MEAN else ()), run)
     return found
 
 
@@ -160,7 +159,7 @@ def mean_over_orders(runs: Sequence[RunRecord], values: ArrayLike) -> np.ndarray
 
 def orders_of(runs: Iterable[RunRecord]) -> list[tuple[str, ...]]:
     """Return the order of each run as its languages; the same for all where a strategy does not depend on it."""
-    return [run.languages if run.stream == "sequence" else () for run in runs]
+    return [run.path for run in runs]
 
 
 def _weights(orders: Sequence[tuple[str, ...]]) -> np.ndarray | None:

@@ -20,6 +20,7 @@ from xclrun.core.plugins import provides
 NOT_A_SEQUENCE = {
     "independent": "trains each language alone",
     "joint": "needs a sequence of hops",
+    "zero_shot": "needs a sequence of hops",
     "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
 

@@ -121,7 +121,7 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
         columns = [run.languages.index(k) if k in run.languages else None for k in languages]
         chosen = np.stack([_placed(selected(hop.dev, hop.test, hop.sources), columns) for hop in hops])
         best = np.stack([_placed(oracle(hop.dev, hop.test), columns) for hop in hops])
-        order = run.languages if run.stream == "sequence" else ()
+        order = run.path
         values["selected"].setdefault(order, []).append(chosen)
         values["oracle"].setdefault(order, []).append(best)
         for name in ("source", "own"):

@@ -25,6 +25,7 @@ STREAMS = {
     "sequence": lambda n: n,  # hop after hop, each from the one before
     "independent": lambda n: n,  # hop i starts from hop 0 and learns languages[i - 1] alone
     "joint": lambda n: 1,  # one hop on the union of all languages
+    "zero_shot": lambda n: 1,  # one hop on the first language; the others are tested alone
     "transfer": lambda n: n,  # few-shot: a source, where there is one, then a target
 }
 
@@ -53,7 +54,8 @@ class RunRecord:
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
         seed, bucket: as in conf; ``bucket`` is None where the whole training split is used.
         stream: ``sequence`` (hop after hop), ``independent`` (hop i is trained from hop 0 on ``languages[i - 1]``
-            alone), ``joint`` (one hop on the union) or ``transfer`` (few-shot: a source, if any, then a target).
+            alone), ``joint`` (one hop on the union), ``zero_shot`` (one hop on the first language) or ``transfer``
+            (few-shot: a source, if any, then a target).
         scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured. Read-only.
         config: the resolved config, nested.
         data_fingerprint: hash of the data.
@@ -126,6 +128,11 @@ class RunRecord:
     def hops(self) -> int:
         """Number of hops, without hop 0."""
         return STREAMS[self.stream](len(self.languages))
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """What the run learns, in order, where the order changes that: its languages, or its source; else empty."""
+        return {"sequence": self.languages, "zero_shot": self.languages[:1]}.get(self.stream, ())
 
     @property
     def shots(self) -> int | None:

@@ -42,7 +42,8 @@ class Stream:
 
     Attributes:
         kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
-            union), ``transfer`` (source training, where there is any, then target adapting).
+            union), ``zero_shot`` (one hop on the first language), ``transfer`` (source training, where there is any,
+            then target adapting).
         languages: the order; all of them are evaluated after every hop.
         hops: hop 0 first.
     """
@@ -75,6 +76,12 @@ def joint(order: Sequence[str]) -> Stream:
     # Sorted, since the union has no order: all orders of the same languages share this one training.
     union = tuple(sorted(order))
     return Stream("joint", tuple(order), (BEFORE, Hop(1, union, union, parent=0, depth=1)))
+
+
+def zero_shot(order: Sequence[str]) -> Stream:
+    """Return the stream that trains on the first language alone and tests all (ED, section 3)."""
+    source = (order[0],)
+    return Stream("zero_shot", tuple(order), (BEFORE, Hop(1, source, source, parent=0, depth=1)))
 
 
 def transfer(source: str | None, target: str) -> Stream:

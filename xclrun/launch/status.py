@@ -80,7 +80,7 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         ValueError, KeyError, TypeError, AttributeError: that is not what a manifest is.
     """
     stream = manifest["stream"]
-    hops = 1 if stream["kind"] == "joint" else len(stream["languages"])
+    hops = 1 if stream["kind"] in ("joint", "zero_shot") else len(stream["languages"])
     done = max((stage["hop"] for stage in manifest["stages"]), default=0)
     host = f"{manifest['host']}:{manifest['pid']}"
     if directory.finished:

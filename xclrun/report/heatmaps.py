@@ -97,7 +97,8 @@ def hop_names(record: RunRecord) -> list[str]:
     if record.stream == "joint":
         return ["0 (before)", "1 (all)"]
     alone = " alone" if record.stream == "independent" else ""
-    return ["0 (before)", *(f"{i} {language}{alone}" for i, language in enumerate(record.languages, start=1))]
+    learnt = record.languages[: record.hops]
+    return ["0 (before)", *(f"{i} {language}{alone}" for i, language in enumerate(learnt, start=1))]
 
 
 def _numbers(axes: Axes, scores: np.ndarray, ends: tuple[float, float], size: float = 8) -> None:
@@ -115,6 +116,6 @@ def _outlines(axes: Axes, record: RunRecord) -> None:
 
     if record.stream == "joint":
         return
-    for j in range(len(record.languages)):
+    for j in range(record.hops):
         for ink, width in (("white", 3.2), ("black", 1.4)):
             axes.add_patch(Rectangle((j - 0.46, j + 0.54), 0.92, 0.92, fill=False, edgecolor=ink, linewidth=width))

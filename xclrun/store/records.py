@@ -53,7 +53,7 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
 def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str | None) -> RunRecord:
     import numpy as np
 
-    from xclrun.analysis.record import RunRecord
+    from xclrun.analysis.record import STREAMS, RunRecord
 
     manifest = directory.read_manifest()
     config = _config(directory)
@@ -61,7 +61,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
-    hops = 1 if stream == "joint" else len(languages)
+    hops = STREAMS[stream](len(languages))
     counted, metrics = _counted(directory, counts, config, manifest), metrics_of(config, manifest)
     scores = {}
     for metric in metrics:

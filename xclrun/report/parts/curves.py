@@ -153,7 +153,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
                 x, y, color=colour(k), marker=marker(k) if few else "", markersize=2.5, linewidth=1 if few else 0.6
             )
             tip(line, run.run_id)
-        names = runs[0].languages if runs[0].stream != "joint" else ("all",)
+        names = runs[0].languages[: runs[0].hops] if runs[0].stream != "joint" else ("all",)
         upright = axes.get_xaxis_transform()
         begins = [[(start, 0), (start, 1)] for start in starts[:-1]]
         axes.add_collection(
