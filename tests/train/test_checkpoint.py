@@ -1,5 +1,6 @@
 """Checkpoints: the newest whole one is read; at every moment there is one."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,23 @@ def test_the_newest_by_step_is_read(checkpoints: Checkpoints, monkeypatch: pytes
     assert found[0]["step"] == 1000
 
 
-def test_a_damaged_one_is_said_and_the_one_before_is_read(checkpoints: Checkpoints) -> None:
+# Of the last byte, which belongs to a tensor, only the checksum can tell.
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+    "truncated": lambda content: content[:-10],
+    "emptied": lambda content: b"",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_one_is_said_and_the_one_before_is_read(how: str, checkpoints: Checkpoints) -> None:
     checkpoints.save(FACTS, tensors())
     [older] = checkpoints.folder.iterdir()
     content = older.read_bytes()
     checkpoints.save({**FACTS, "step": 13}, tensors(2.0))
     [newer] = checkpoints.folder.iterdir()
     older.write_bytes(content)
-    # The last byte belongs to a tensor: only the checksum can tell.
-    newer.write_bytes(newer.read_bytes()[:-1] + b"\x01")
+    newer.write_bytes(DAMAGE[how](newer.read_bytes()))
     told: list[str] = []
     found = Checkpoints(checkpoints.folder, told.append).load()
     assert found is not None

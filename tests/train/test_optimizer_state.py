@@ -71,9 +71,8 @@ def test_what_starts_anew_in_a_hop_has_a_fresh_state(make_run: Callable[..., Run
 
 @pytest.mark.parametrize("case", ["shared", "gone", "interrupted"])
 def test_results_do_not_depend_on_who_trained_the_hop_before(
-    case: str, make_run: Callable[..., Run], do: Callable[..., Run]
+    case: str, alone: Callable[..., Any], make_run: Callable[..., Run], do: Callable[..., Run]
 ) -> None:
-    alone = do(make_run(*KEPT, "strategy=er", outputs="alone"))
     run = make_run(*KEPT, "strategy=er")
     if case == "interrupted":
         # In the first hop, and twice in the second.
@@ -88,5 +87,4 @@ def test_results_do_not_depend_on_who_trained_the_hop_before(
         if case == "gone":
             shutil.rmtree(run.store.path(run.stages[1].train))
     do(run)
-    found, wanted = stored(run.store), stored(alone.store)
-    assert {key: found[key] for key in wanted} == wanted
+    assert stored(run.store).items() >= alone(*KEPT, "strategy=er")[0].items()

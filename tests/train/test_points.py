@@ -26,6 +26,7 @@ from .conftest import StopAt, predicted, same, stored
 Make = Callable[..., Run]
 Do = Callable[..., Run]
 EVERY, TRANS, LAST = "evaluate.every_examples=10", "strategy=lang_spec_trans", "trainer.selection=last"
+HARDEST = (TRANS, EVERY, LAST, "evaluate.keep_points=2")
 # Sentences of the hops' languages; batches of 4, 2 epochs.
 SIZES = {1: 22, 2: 18, 3: 13}
 
@@ -62,9 +63,9 @@ def test_points_lie_after_every_b_sentences_of_the_hop_and_at_its_end(make_run: 
     assert any(p["examples"] > p["own"] for p in found.points)
 
 
-def test_points_change_nothing_else(make_run: Make, do: Do) -> None:
+def test_points_change_nothing_else(alone: Callable[..., Any], make_run: Make, do: Do) -> None:
     """The hardest case: serving the other languages exchanges parts of the model that is being trained."""
-    run, plain = do(make_run(TRANS, EVERY, LAST)), do(make_run(TRANS, LAST, outputs="plain"))
+    run, plain = alone(*HARDEST)[2], do(make_run(TRANS, LAST))
     assert run.id != plain.id
     for stage in plain.stages:
         one, other = (predictions.read(r.directory.predictions(stage.hop.index)) for r in (run, plain))
@@ -77,14 +78,23 @@ def test_points_change_nothing_else(make_run: Make, do: Do) -> None:
         np.testing.assert_array_equal(row, found.scores["intent_accuracy"][hop])
 
 
-def test_a_run_that_is_stopped_has_the_same_points(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
+    alone: Callable[..., Any], make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stopped between points, inside one, and with the rows of one damaged."""
-    whole, run = do(make_run(TRANS, EVERY, outputs="whole")), make_run(TRANS, EVERY)
+    everything, files, _ = alone(*HARDEST)
+    run = make_run(*HARDEST)
+
+    def interrupted(listener: Any, stop: StopFlag) -> None:
+        with pytest.raises(Stopped):
+            do(run, listener, stop)
+        # No more lies about than the checkpoint needs.
+        assert all(len(list(f.glob("*.weights"))) <= 2 for f in run.store.root.glob("*/*.checkpoints"))
+
     for steps in (4, 3):
         listener = StopAt(steps)
-        with pytest.raises(Stopped):
-            do(run, listener, listener.stop)
-    [first, *_] = sorted(run.store.root.glob("*/*.checkpoints/point-*"))
+        interrupted(listener, listener.stop)
+    [first, *_] = sorted(run.store.root.glob("*/*.checkpoints/point-*.parquet"))
     os.truncate(first, first.stat().st_size // 2)
     stop, predict, calls = StopFlag(), Evaluator.predict, 0
 
@@ -97,14 +107,21 @@ def test_a_run_that_is_stopped_has_the_same_points(make_run: Make, do: Do, monke
 
     with monkeypatch.context() as patched:
         patched.setattr(Evaluator, "predict", stopping)
-        with pytest.raises(Stopped):
-            do(run, None, stop)
+        interrupted(None, stop)
     assert run.store.has(run.stages[1].train)
     assert not run.store.has(run.stages[2].train)
     do(run)
-    assert predicted(run) == predicted(whole)
-    assert stored(run.store) == stored(whole.store)
+    assert (stored(run.store), predicted(run)) == (everything, files)
     assert not list(run.store.root.glob("*/*.checkpoints"))
+    for stage in run.stages[1:]:
+        folder, steps = run.store.path(stage.train), [step for step, _ in places(SIZES[stage.hop.index])]
+        assert sorted(f.name for f in folder.glob("point-*")) == [weights_file(step) for step in steps[-2:]]
+        assert run.store.facts(stage.train)["files"].keys() >= {weights_file(steps[-1])}
+        # The last point is the hop's end; the one before is not.
+        last, before = (load_tensors(folder / weights_file(step)) for step in (steps[-1], steps[-2]))
+        end = load_tensors(folder / "weights.safetensors")
+        assert same(last, end)
+        assert not same(before, end)
 
 
 def test_a_key_that_is_null_or_not_there_leaves_ids_as_they_were(make_run: Make) -> None:
@@ -127,28 +144,6 @@ def test_a_share_of_the_hops_data_is_a_number_of_its_own_for_each_hop(make_run: 
     # Of dev nothing is predicted inside hops, and the last point is the hop's end.
     assert all("dev" not in point for point in found.points)
     assert set(predictions.read(run.directory.points(1))["split"].to_pylist()) == {"test"}
-
-
-def test_the_weights_of_the_last_points_are_kept_also_by_a_run_that_was_stopped(make_run: Make, do: Do) -> None:
-    overrides = (TRANS, EVERY, LAST, "evaluate.keep_points=2")
-    whole, run = do(make_run(*overrides, outputs="kept")), make_run(*overrides)
-    for steps in (6, 3, 9):
-        listener = StopAt(steps)
-        with pytest.raises(Stopped):
-            do(run, listener, listener.stop)
-        # No more lies about than the checkpoint needs.
-        assert all(len(list(f.glob("*.weights"))) <= 2 for f in run.store.root.glob("*/*.checkpoints"))
-    do(run)
-    assert stored(run.store) == stored(whole.store)
-    for stage in run.stages[1:]:
-        folder, steps = run.store.path(stage.train), [step for step, _ in places(SIZES[stage.hop.index])]
-        assert sorted(f.name for f in folder.glob("point-*")) == [weights_file(step) for step in steps[-2:]]
-        assert run.store.facts(stage.train)["files"].keys() >= {weights_file(steps[-1])}
-        # The last point is the hop's end; the one before is not.
-        last, before = (load_tensors(folder / weights_file(step)) for step in (steps[-1], steps[-2]))
-        end = load_tensors(folder / "weights.safetensors")
-        assert same(last, end)
-        assert not same(before, end)
 
 
 @pytest.mark.parametrize(

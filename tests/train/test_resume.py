@@ -53,8 +53,8 @@ def undisturbed(alone: Callable[..., Any]) -> Callable[[str], Any]:
     return lambda strategy: alone(f"strategy={strategy}")[:2]
 
 
-# One strategy of each kind; the full tier has all.
-SOME = ("naive", "er", "ewc_online", "kd_logit", "lang_spec_ada_t")
+# One strategy of each kind, which is naive's too; the full tier has all.
+SOME = ("er", "ewc_online", "lang_spec_ada_t")
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_stopped_after_every_step(strategy: str, undisturbed: Callable[[str], An
     assert checkpoints(run) == []
 
 
-@pytest.mark.parametrize("step", [1, 6, 7, 12, 13, 15, 22, 24, 30], ids=lambda step: f"step {step}")
+@pytest.mark.parametrize("step", [1, 12, 15], ids=lambda step: f"step {step}")
 def test_stopped_once(step: int, undisturbed: Callable[[str], Any], make_run: Make, do: Do) -> None:
-    """The first step, the last of an epoch and of a hop, the first of a hop, and steps between er's replays."""
+    """The first step, the last of a hop, and one between er's replays: many steps follow, whatever they lean on."""
     run = make_run("strategy=er")
     interrupted(run, do, step)
     [checkpoint] = checkpoints(run)
@@ -125,55 +125,23 @@ def test_what_was_finished_is_not_done_again(make_run: Make, do: Do) -> None:
     ids=["patience", "schedule", "accumulation"],
 )
 def test_other_trainers(overrides: tuple[str, ...], make_run: Make, do: Do) -> None:
-    wanted = do(make_run("strategy=er", *overrides, outputs="undisturbed"))
-    run = make_run("strategy=er", *overrides)
+    wanted = do(make_run("strategy=er", "order=[en,de]", *overrides, outputs="undisturbed"))
+    run = make_run("strategy=er", "order=[en,de]", *overrides)
     for step in (5, 9, 4):
         interrupted(run, do, step)
     do(run)
     assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
 
 
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-10])
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 1
-    path.write_bytes(content)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [truncate, flip, empty, Path.unlink])
-def test_a_damaged_checkpoint_is_not_read(
-    damage: Callable[[Path], None], undisturbed: Callable[[str], Any], make_run: Make, do: Do
-) -> None:
+def test_a_damaged_checkpoint_is_not_read(undisturbed: Callable[[str], Any], make_run: Make, do: Do) -> None:
     run = make_run("strategy=er")
     interrupted(run, do, 15)
-    damage(checkpoints(run)[0])
+    [path] = checkpoints(run)
+    path.write_bytes(path.read_bytes()[:-5])
     listener = StopAt()
     do(run, listener)
     # Hop 2 begins anew.
     assert listener.taken == HOPS[1] + HOPS[2]
-    assert (stored(run.store), predicted(run)) == undisturbed("er")
-
-
-def test_the_checkpoint_before_a_damaged_one_serves(make_run: Make, do: Do, undisturbed: Callable[[str], Any]) -> None:
-    """As after a crash between writing a checkpoint and removing the one before."""
-    run = make_run("strategy=er")
-    interrupted(run, do, 15)
-    [older] = checkpoints(run)
-    content = older.read_bytes()
-    interrupted(run, do, 3)
-    [newer] = checkpoints(run)
-    older.write_bytes(content)
-    flip(newer)
-    listener = StopAt()
-    do(run, listener)
-    assert listener.taken == HOPS[1] - 3 + HOPS[2]
     assert (stored(run.store), predicted(run)) == undisturbed("er")
 
 
@@ -205,9 +173,7 @@ def test_no_checkpoint_before_its_time(make_run: Make, training: Callable[..., H
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize(
-    "before", [("strategy=naive",), ("strategy=er", "strategy.memory=4"), ("strategy=lang_spec_ft",)], ids="-".join
-)
+@pytest.mark.parametrize("before", [("strategy=naive",), ("strategy=er", "strategy.memory=4")], ids="-".join)
 def test_another_strategy_goes_on_from_a_shared_hop_s_checkpoint(
     before: tuple[str, ...], undisturbed: Callable[[str], Any], make_run: Make, do: Do
 ) -> None:
