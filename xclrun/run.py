@@ -337,11 +337,11 @@ def _plugins(config: Config) -> dict[str, list[str]]:
     strategies = (config.strategy, getattr(config.strategy, "expansion", None))
     datasets: list[DatasetConfig | PartConfig] = [config.dataset, *config.dataset.parts.values()]
     kinds = {("dataset", of.reader) for of in datasets} | {("task", of.task) for of in datasets}
-    found = {
+    plugins_of = {
         "dataset": plugins.used(*sorted((kind, name) for kind, name in kinds if name is not None)),
         "strategy": plugins.used(*(("strategy", s.name) for s in strategies if s is not None)),
     }
-    return {group: used for group, used in found.items() if used}
+    return {group: used for group, used in plugins_of.items() if used}
 
 
 def _languages(config: Config, dataset: Dataset) -> list[str] | None:

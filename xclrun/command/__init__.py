@@ -43,16 +43,16 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 def options(name: str) -> list[str]:
     """Return the options of a subcommand, for shell completion."""
-    with contextlib.redirect_stdout(io.StringIO()) as told, contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         run(name, ["--help"])
-    return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", told.getvalue())))
+    return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text.getvalue())))
 
 
 def overview() -> str:
     """Return the text of ``xclrun --help``, which fits a screen: usage, subcommands, groups, some choices."""
     from xclrun.command.list import in_order
 
-    found = choices()
+    groups = choices()
     return "\n".join(
         [
             "usage: xclrun KEY=VALUE … [-m]   run jobs; several values: strategy=naive,er -m",
@@ -61,7 +61,7 @@ def overview() -> str:
             *(f"  {name:<9} {what}" for name, what in COMMANDS.items()),
             "",
             "choices, GROUP=CHOICE (all, and what each is: xclrun list GROUP):",
-            *_two_columns([(group, _some([*found[group]], 61)) for group in in_order(found)]),
+            *_two_columns([(group, _some([*groups[group]], 61)) for group in in_order(groups)]),
             "",
             "values, KEY=VALUE: trainer.epochs=3 trainer.lr=1e-4 order=[en,de,th]",
             "  strategy.expansion=lang_spec_task  parts of their own for languages",

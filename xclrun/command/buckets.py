@@ -82,12 +82,8 @@ def _drawn(given: argparse.Namespace) -> list[Group]:
     wanted = dict.fromkeys((config.shots or 0, config.bucket or 0) for config in configs)
     dataset = configs[0].dataset
     whole = read_whole(dataset)
-    found = [
-        bucket_of(dataset, whole, language, shots, number)
-        for language in whole.languages
-        for shots, number in sorted(wanted)
-    ]
-    return [(dataset.name, found, whole)]
+    drawn = [bucket_of(dataset, whole, language, *which) for language in whole.languages for which in sorted(wanted)]
+    return [(dataset.name, drawn, whole)]
 
 
 def _from_files(given: argparse.Namespace) -> list[Group]:
@@ -145,25 +141,25 @@ def _make(given: argparse.Namespace) -> int:
 def _check(given: argparse.Namespace, groups: Sequence[Group]) -> int:
     from xclrun.data.buckets.check import violations
 
-    found = {task: violations(buckets, whole, given.counts) for task, buckets, whole in groups}
-    number = sum(map(len, found.values()))
+    broken_of = {task: violations(buckets, whole, given.counts) for task, buckets, whole in groups}
+    number = sum(map(len, broken_of.values()))
     if given.json:
         facts = [
-            {"task": task, "buckets": len(buckets), "violations": [asdict(v) for v in found[task]]}
+            {"task": task, "buckets": len(buckets), "violations": [asdict(v) for v in broken_of[task]]}
             for task, buckets, _ in groups
         ]
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return int(number > 0)
     for task, buckets, _ in groups:
-        print(_sizes(task, buckets, found[task]).text(80))
-    for task, broken in found.items():
+        print(_sizes(task, buckets, broken_of[task]).text(80))
+    for task, broken in broken_of.items():
         print("\n".join(f"{task}/{v.line()}" for v in broken), end="\n" * bool(broken))
     total = sum(len(buckets) for _, buckets, _ in groups)
     against = "" if all(whole is not None for *_, whole in groups) else " (overlap with dev and test: not checked)"
     if not number:
         print(f"{total} buckets have all properties{against}.")
         return 0
-    which = len({(task, v.language, v.shots, v.bucket) for task, broken in found.items() for v in broken})
+    which = len({(task, v.language, v.shots, v.bucket) for task, broken in broken_of.items() for v in broken})
     print(f"{number} violations in {which} of {total} buckets{against}.")
     return 1
 

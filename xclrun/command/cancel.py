@@ -24,10 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep, tell)]
     given_away = [job for name in names for s in submissions(given.outputs, name, tell) for job, _ in s.jobs()]
     jobs = [job.id for job in given_away if job.on_cluster]
-    told = states(jobs)
-    if any(state.state == "" for state in told.values()):
+    state_of = states(jobs)
+    if any(state.state == "" for state in state_of.values()):
         raise RunError("Slurm does not answer; nothing is cancelled")
-    live = [job for job in jobs if told[job].live]
+    live = [job for job in jobs if state_of[job].live]
     cancel(live)
     print(f"{many(len(live), 'job')} of {', '.join(names)} cancelled")
     return tell.code

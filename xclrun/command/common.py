@@ -79,17 +79,17 @@ class Unreadable:
     """Names what cannot be read, once each, on the standard error; the command goes on, and ends with exit code 1."""
 
     def __init__(self) -> None:
-        self.told: set[str] = set()
+        self.named: set[str] = set()
 
     def __call__(self, text: str) -> None:
-        if text not in self.told:
-            self.told.add(text)
+        if text not in self.named:
+            self.named.add(text)
             note(text)
 
     @property
     def code(self) -> int:
         """The exit code of a command that has done all else."""
-        return int(bool(self.told))
+        return int(bool(self.named))
 
 
 def existing(outputs: Path) -> Path:
@@ -165,7 +165,7 @@ def chosen_sweeps(outputs: Path, name: str | None, tell: Unreadable) -> list[dic
     from xclrun.store.records import sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, tell)}
-    if not known and tell.told:
+    if not known and tell.named:
         raise RunError("no sweep is left to tell of; give the command that started one again")
     check_lost(outputs, name, known)
     if not known:

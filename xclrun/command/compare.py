@@ -131,10 +131,10 @@ def render(facts: dict[str, Any]) -> str:
     for metric, measures in facts["measures"].items():
         ways = facts["scoring"][metric]
         alike = ways[0] == ways[1]
-        told = " (tag_macro)" if ways == ["tag_macro"] * 2 else "" if alike else f" (A: {ways[0]}, B: {ways[1]})"
+        way = " (tag_macro)" if ways == ["tag_macro"] * 2 else "" if alike else f" (A: {ways[0]}, B: {ways[1]})"
         rows = [(name, *cells(values, alike)) for name, values in measures.items() if values != [None, None]]
         rows += [(f"final {language}", *cells(values, alike)) for language, values in facts["final"][metric].items()]
-        shown += ["", f"{metric}{told} in %", "", table(("", "A", "B", "B − A"), rows)]
+        shown += ["", f"{metric}{way} in %", "", table(("", "A", "B", "B − A"), rows)]
         test = facts["tests"][metric]
         if isinstance(test, str):
             shown.append(test)

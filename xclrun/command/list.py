@@ -24,35 +24,35 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_config_dir()
     given = parser.parse_args(list(arguments))
-    asked, found = given.group, choices()
+    asked, groups = given.group, choices()
     if given.config_dir is not None:
         from xclrun.compose.overrides import own_files
 
         own_files(given.config_dir)
         # Plug-ins of the folder may have registered choices.
-        found = choices()
+        groups = choices()
         for group, own in choices_in(given.config_dir).items():
-            found[group] = found.get(group, {}) | own
+            groups[group] = groups.get(group, {}) | own
     if asked is not None:
         if asked == "strategy.expansion":
             from xclrun.compose.keys import expansions_known
 
-            found[asked] = expansions_known()
-        group = asked if asked in found else re.sub("ies$", "y", asked).removesuffix("s")
-        if group not in found:
-            known = [*found, "strategy.expansion"]
+            groups[asked] = expansions_known()
+        group = asked if asked in groups else re.sub("ies$", "y", asked).removesuffix("s")
+        if group not in groups:
+            known = [*groups, "strategy.expansion"]
             raise UsageError(f"list: no group is called '{asked}'; {did_you_mean(asked, known)}")
-        found = {group: found[group]}
-    for group in in_order(found):
+        groups = {group: groups[group]}
+    for group in in_order(groups):
         print(group)
-        lines = {name: name for name in found[group]}
+        lines = {name: name for name in groups[group]}
         if group == "sweep":
             # What a sweep yields stands beneath it.
             sweeps = [name for name in lines if name not in published()]
             lines = {name: f"{'  ' * (name != sweep)}{name}" for sweep in sweeps for name in (sweep, *yielded(sweep))}
         width = max(map(len, lines.values()))
         for name, shown in lines.items():
-            print(_fitted(f"  {shown:<{width}}  ", found[group][name]))
+            print(_fitted(f"  {shown:<{width}}  ", groups[group][name]))
     return 0
 
 

@@ -46,8 +46,8 @@ class Sizes:
     @property
     def text(self) -> str:
         """The numbers of labels and tags, for a person."""
-        told = [] if self.task.label is None else [many(self.labels, self.task.label.noun, self.task.label.nouns)]
-        return ", ".join([*told, many(self.tags, "tag")] if self.task.tag is not None else told)
+        numbers = [] if self.task.label is None else [many(self.labels, self.task.label.noun, self.task.label.nouns)]
+        return ", ".join([*numbers, many(self.tags, "tag")] if self.task.tag is not None else numbers)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -122,7 +122,6 @@ class Counted:
             (p.name, f"{p.parameters:,}", str(p.copies), f"{p.parameters * p.copies:,}", _hops(p.trained, count.hops))
             for p in count.parts
         ]
-        lines = [table(header, rows)]
         facts = {
             "total": f"{count.total:,} ({size(count.stored)} in fp32)",
             "trained at each hop": _by_hop(count.by_hop),
@@ -132,8 +131,8 @@ class Counted:
             facts["untrimmed"] = f"{self.untrimmed.total:,} ({sizes.kept:,} word embeddings are kept)"
         elif self.config.model.trim_vocabulary:
             facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
-        told = [f"{name:<20} {value}" for name, value in facts.items()]
-        return "\n".join([f"{title} · {sizes.text}", *lines, *told])
+        lines = [f"{name:<20} {value}" for name, value in facts.items()]
+        return "\n".join([f"{title} · {sizes.text}", table(header, rows), *lines])
 
 
 def _by_hop(trained: Sequence[int]) -> str:
@@ -159,12 +158,12 @@ def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
     """
     from xclrun.compose.jobs import compose_command
 
-    found: dict[str, Counted] = {}
+    distinct: dict[str, Counted] = {}
     for job in compose_command(overrides):
         counted = _count(job, task)
         same = [counted.strategy, job.resolved["model"], job.resolved["strategy"], asdict(counted.sizes)]
-        found.setdefault(json.dumps(same, default=str), counted)
-    return list(found.values())
+        distinct.setdefault(json.dumps(same, default=str), counted)
+    return list(distinct.values())
 
 
 def _count(job: Composed, given: Mapping[str, int]) -> Counted:

@@ -71,8 +71,8 @@ def _verify(store: StageStore, outputs: Path) -> int:
     from xclrun.model import e5
     from xclrun.store.prune import damaged
 
-    found = list(damaged(store, outputs))
+    lines = list(damaged(store, outputs))
     if (converted := e5.converted()).is_dir() and (wrong := e5.damaged(converted)) is not None:
-        found.append(f"{wrong}: missing or changed since it was written; the next run that needs it converts it again")
-    print("\n".join(found) if found else "Everything matches its checksums.")
-    return int(bool(found))
+        lines.append(f"{wrong}: missing or changed since it was written; the next run that needs it converts it again")
+    print("\n".join(lines) if lines else "Everything matches its checksums.")
+    return int(bool(lines))

@@ -40,5 +40,5 @@ def _check_free(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except (OSError, UnicodeError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise UsageError(f"--host {host} --port {port}: cannot listen there ({told}); give another one") from None
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"--host {host} --port {port}: cannot listen there ({why}); give another one") from None

@@ -29,12 +29,12 @@ def complete(
         head, comma, part = value.rpartition(",")
         return [f"{key}={head}{comma}{name}" for name in known if name.startswith(part)]
     chosen = next((word.partition("=")[2].partition(",")[0] for word in before if word.startswith("strategy=")), None)
-    found = set()
+    possible = set()
     for word in [f"{name}=" for name in (*names, *keys(chosen))]:
         if word.startswith(last):
             dot = word.find(".", len(last))
-            found.add(word if dot < 0 else word[: dot + 1])
-    return sorted(found)
+            possible.add(word if dot < 0 else word[: dot + 1])
+    return sorted(possible)
 
 
 def _own_folders(words: Sequence[str]) -> Iterator[Path]:

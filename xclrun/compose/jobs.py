@@ -191,9 +191,9 @@ def compose_jobs(
 
 def _order(job: Sequence[str], parsed: Mapping[str, Override]) -> tuple[str, ...]:
     """Return the overrides of a job that choose its order and set its values; none where they cannot stand alone."""
-    found = tuple(text for text in job if re.split(r"[.@]", parsed[text].key_or_group)[0] == "order")
-    alone = all(parsed[text].type is OverrideType.CHANGE and "${" not in text for text in found)
-    return found if alone and any(parsed[text].key_or_group == "order" for text in found) else ()
+    of_order = tuple(text for text in job if re.split(r"[.@]", parsed[text].key_or_group)[0] == "order")
+    alone = all(parsed[text].type is OverrideType.CHANGE and "${" not in text for text in of_order)
+    return of_order if alone and any(parsed[text].key_or_group == "order" for text in of_order) else ()
 
 
 def _check_all_have(

@@ -34,7 +34,7 @@ def expansions_known() -> dict[str, str]:
 
 def known_keys(strategy: str | None = None) -> list[str]:
     """Return every key that can be set, dotted; of the settings of strategies those of one, where it is known."""
-    found: set[str] = set()
+    keys: set[str] = set()
 
     def collect(node: Any, prefix: str) -> None:
         for f in dataclasses.fields(node):
@@ -42,13 +42,13 @@ def known_keys(strategy: str | None = None) -> list[str]:
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
                 collect(kind, f"{prefix}{f.name}.")
             elif not f.metadata.get("omegaconf_ignore"):
-                found.add(prefix + f.name)
+                keys.add(prefix + f.name)
 
     collect(schema.Config, "")
     collect(schema.ProtocolConfig, "protocol.")
     for name in STRATEGIES if strategy is None or strategy not in STRATEGIES else [strategy]:
         collect(STRATEGIES[name].settings_type, "strategy.")
-    return sorted(found)
+    return sorted(keys)
 
 
 def nearest(key: str) -> str:

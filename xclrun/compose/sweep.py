@@ -32,32 +32,36 @@ def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
     Raises:
         UsageError: it is something else, as YAML of a user may be.
     """
-    found = [params] if isinstance(params, Mapping) else params
-    if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(g, Mapping) for g in found):
+    all_grids = [params] if isinstance(params, Mapping) else params
+    if (
+        isinstance(all_grids, str)
+        or not isinstance(all_grids, Sequence)
+        or not all(isinstance(g, Mapping) for g in all_grids)
+    ):
         raise UsageError(f"hydra.sweeper.params: is {GRIDS}")
-    for key, value in (pair for grid in found for pair in grid.items()):
+    for key, value in (pair for grid in all_grids for pair in grid.items()):
         if isinstance(value, Mapping | list):
             raise UsageError(
                 f"hydra.sweeper.params: {key}: several values are one text with commas, as in '1,2', and a list is a "
                 f"text too, as in '[en,de]'; not {value}"
             )
-    return list(found)
+    return list(all_grids)
 
 
 def sweep_nodes() -> dict[str, dict[str, Any]]:
     """Return the content of each packaged sweep, also of those that `published` makes of others, as Hydra's nodes."""
     nodes = {name: load_yaml(path) for name, path in sweep_files().items()}
     for name, entry in published().items():
-        found: list[Grid] = []
+        made_grids: list[Grid] = []
         for sweep in entry.sweep.split(","):
             for grid in grids(nodes[sweep]["hydra"]["sweeper"]["params"]):
                 made = _kept(grid, list(entry.set)) | entry.set
                 for key, values in entry.without.items():
                     left_out = values.split(",")
                     made[key] = ",".join(value for value in str(made[key]).split(",") if value not in left_out)
-                if made not in found and all(made[key] for key in entry.without):
-                    found.append(made)
-        nodes[name] = {"hydra": {"sweeper": {"params": found}}}
+                if made not in made_grids and all(made[key] for key in entry.without):
+                    made_grids.append(made)
+        nodes[name] = {"hydra": {"sweeper": {"params": made_grids}}}
     return nodes
 
 

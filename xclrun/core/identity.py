@@ -322,8 +322,8 @@ def adapters_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
     They are known by their key ``pretrained``, which those with `Strategy.has_adapters` have and no others.
     """
-    found = settings.get("expansion") or settings
-    return found if "pretrained" in found else None
+    own = settings.get("expansion") or settings
+    return own if "pretrained" in own else None
 
 
 def run_id(config: Mapping[str, Any], data: DataIdentity, encoder: str, strategy_version: int | str) -> str:

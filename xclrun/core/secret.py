@@ -43,8 +43,8 @@ def redact(text: str) -> str:
 
 def _user(uri: str) -> str:
     """Return user and password of an address; empty without any."""
-    _, found, rest = uri.partition("://")
-    return rest.rpartition("@")[0] if found and not rest.startswith("/") else ""
+    _, separator, rest = uri.partition("://")
+    return rest.rpartition("@")[0] if separator and not rest.startswith("/") else ""
 
 
 def _hidden(uri: str) -> str:

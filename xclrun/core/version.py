@@ -24,7 +24,7 @@ def code_version() -> str:
         return __version__
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=.dirty", "--exclude=*"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return __version__
-    return f"{__version__}+g{found}"
+    return f"{__version__}+g{commit}"

@@ -72,11 +72,11 @@ def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str
         f"step {p.step}/{p.steps}",
     )
     rate = f"{p.examples / p.seconds if p.seconds else 0.0:.0f} examples/s"
-    told, after = " · ".join((hop, epoch, step)), f"{rate}{left}"
+    place, after = " · ".join((hop, epoch, step)), f"{rate}{left}"
     # Two columns before the line, a blank on each side of the bar.
-    room = width - 2 - cell_len(told) - cell_len(after) - 2
+    room = width - 2 - cell_len(place) - cell_len(after) - 2
     if room >= 3:
-        return told, after, min(BAR, room)
+        return place, after, min(BAR, room)
     fitting = ((hop, epoch, step, rate), (hop, step, rate), (hop, step))
     lines = [f"{' · '.join(parts)}{left}" for parts in fitting]
     return next((line for line in lines if 2 + cell_len(line) < width), lines[-1]), "", 0
@@ -233,16 +233,16 @@ class Console(Listener):
 
         mine = record(run.directory)
         references = References(read_records(run.outputs)) if run.id == self.runs[-1] else References([])
-        told = []
+        summaries = []
         for metric in mine.metrics:
             measured = measure(mine, metric, references.scores(mine, metric))
             values = [(one, measured[one.name, ""]) for one in headlines()]
             known = [f"{one.name} {one.scale * value:.2f}" for one, value in values if isinstance(value, float)]
-            told.append(f"{short_name(metric)}: {'  '.join(known)}")
+            summaries.append(f"{short_name(metric)}: {'  '.join(known)}")
         took = f"({duration(seconds)})"
         rest = None if self.left is None or run.id == self.runs[-1] else self.left.seconds()
         took += "" if not rest else f" · left: sweep {about(rest)}"
-        self.say(f"  {self._fitted([*told, took], ' · ')}", last=True)
+        self.say(f"  {self._fitted([*summaries, took], ' · ')}", last=True)
 
     def run_failed(self, run: Run, error: BaseException) -> None:
         self._close()
@@ -250,8 +250,8 @@ class Console(Listener):
         if isinstance(error, Stopped):
             self.say("  stopped", last=True)
             return
-        told = str(error) if isinstance(error, XclrunError) else f"{type(error).__name__}: {error}"
-        self.say(f"  {told}", last=True)
+        message = str(error) if isinstance(error, XclrunError) else f"{type(error).__name__}: {error}"
+        self.say(f"  {message}", last=True)
 
     def _close(self) -> None:
         if self.bar is not None:

@@ -109,12 +109,12 @@ def total(values: Iterable[float | None]) -> Any:
 
 def needed(run: Run, in_store: set[str]) -> set[int]:
     """Return the hops of a run that have to be trained, given the keys in the store."""
-    found: set[int] = set()
+    hops: set[int] = set()
 
     def weights(index: int) -> None:
         stage = run.stages[index]
-        if index and index not in found and stage.train not in in_store:
-            found.add(index)
+        if index and index not in hops and stage.train not in in_store:
+            hops.add(index)
             weights(stage.hop.parent)
             state(stage.hop.parent)
 
@@ -127,7 +127,7 @@ def needed(run: Run, in_store: set[str]) -> set[int]:
     for stage in run.stages:
         if not in_store.issuperset(stage.measured):
             weights(stage.hop.index)
-    return found
+    return hops
 
 
 def new_trainings(runs: Iterable[Run], in_store: set[str], counted: set[str]) -> Iterator[Training]:
@@ -297,10 +297,10 @@ def _evaluated_alone(outputs: Path) -> set[str]:
     """Return the evaluations of finished runs that learn each language alone."""
     from xclrun.store.records import run_directories
 
-    found: set[str] = set()
+    evaluations: set[str] = set()
     for directory in run_directories(outputs):
         # Unreadable runs are ignored here; `report` names them.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if directory.finished and (manifest := directory.read_manifest())["stream"]["kind"] == "independent":
-                found |= {stage["evaluation"] for stage in manifest["stages"]}
-    return found
+                evaluations |= {stage["evaluation"] for stage in manifest["stages"]}
+    return evaluations

@@ -69,8 +69,8 @@ def run_status(directory: RunDirectory) -> RunStatus:
             wrong = directory.manifest
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             wrong = directory.manifest
-    told = f"{wrong} is missing or damaged; the same command makes it again"
-    return RunStatus(directory.run_id, "damaged", detail=told)
+    again = f"{wrong} is missing or damaged; the same command makes it again"
+    return RunStatus(directory.run_id, "damaged", detail=again)
 
 
 def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
@@ -117,51 +117,51 @@ def sweep_status(outputs: Path, runs: Sequence[str], tell: Callable[[str], None]
     Those not started are waiting while another one runs on this machine, and nothing waits while none does and no job
     of a cluster is left. ``tell`` hears of files that cannot be read.
     """
-    found = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
+    statuses = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
     wanted = set(runs)
     given = {run: job for run, job in jobs_of_runs(outputs, tell).items() if run in wanted}
-    left = [given[s.run_id] for s in found if s.run_id in given and s.state != "finished"]
+    left = [given[s.run_id] for s in statuses if s.run_id in given and s.state != "finished"]
     asked = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
-    here = any(s.state == "running" and s.run_id not in given for s in found)
+    here = any(s.state == "running" and s.run_id not in given for s in statuses)
     result = []
-    for s in found:
+    for s in statuses:
         if (job := given.get(s.run_id)) is not None:
             if s.state != "finished":
                 s = _on_cluster(s, job, asked[job.id], RunDirectory(outputs / "runs" / s.run_id))
             s = replace(s, job=job.id, log=str(job.log))
         elif s.state == "missing" and here:
             s = RunStatus(s.run_id, "waiting")
-        elif s.state == "waiting" and not any(other.state == "running" for other in found):
+        elif s.state == "waiting" and not any(other.state == "running" for other in statuses):
             # No process is left to take up what waits.
             s = replace(s, state="interrupted", detail="")
         result.append(s)
     return result
 
 
-def _on_cluster(s: RunStatus, job: Job, told: JobState, directory: RunDirectory) -> RunStatus:
+def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory) -> RunStatus:
     """Return where an unfinished run stands, given what Slurm says of its job."""
     if s.state == "running":
         owner = directory.lease.owner()
-        if owner is None or owner.facts.get("job") != job.id or told.live or told.state in ("", "UNKNOWN"):
+        if owner is None or owner.facts.get("job") != job.id or slurm.live or slurm.state in ("", "UNKNOWN"):
             return s
         # The heartbeat is recent, but the job is gone: killed for memory, or with its node.
-        return replace(s, state="lost", detail=str(told))
+        return replace(s, state="lost", detail=str(slurm))
     if s.state == "failed" and directory.failed_since(job.submitted):
         return s
-    if told.live:
-        return replace(s, state="waiting", detail=str(told), seconds=None)
+    if slurm.live:
+        return replace(s, state="waiting", detail=str(slurm), seconds=None)
     if s.state == "damaged":
         return s
     if (error := (job.files.errors() or {}).get(s.run_id)) is not None:
         return replace(s, state="failed", detail=error.splitlines()[-1])
-    if told.state in ("CANCELLED", "PREEMPTED"):
-        return replace(s, state="interrupted", detail=str(told))
-    if told.state == "":
+    if slurm.state in ("CANCELLED", "PREEMPTED"):
+        return replace(s, state="interrupted", detail=str(slurm))
+    if slurm.state == "":
         # Slurm adds nothing to what its own files say.
-        return replace(s, detail=s.detail or str(told))
-    if s.state in ("lost", "interrupted") or told.state in ("COMPLETED", "UNKNOWN"):
-        return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=str(told))
-    return replace(s, state="failed", detail=str(told))
+        return replace(s, detail=s.detail or str(slurm))
+    if s.state in ("lost", "interrupted") or slurm.state in ("COMPLETED", "UNKNOWN"):
+        return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=str(slurm))
+    return replace(s, state="failed", detail=str(slurm))
 
 
 def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
@@ -177,21 +177,21 @@ def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
         time.sleep(seconds)
 
 
-def render_counts(found: Sequence[RunStatus]) -> str:
+def render_counts(statuses: Sequence[RunStatus]) -> str:
     """Return how many runs are in which state."""
-    counts = Counter(status.state for status in found)
+    counts = Counter(status.state for status in statuses)
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
-def render(name: str, command: str, found: Sequence[RunStatus]) -> str:
+def render(name: str, command: str, statuses: Sequence[RunStatus]) -> str:
     """Return the table of a sweep for a person; below a run that is not finished, where it runs and what is wrong."""
     rows = []
-    for s in found:
+    for s in statuses:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""
         rows.append((s.run_id, s.state, hop, "" if s.seconds is None else duration(s.seconds)))
     head, rule, *lines = table(("run", "state", "hop", "time"), rows, left=2).splitlines()
-    shown = [f"{name}: {many(len(found), 'run')}: {render_counts(found)}", f"  {command}", head, rule]
-    for s, line in zip(found, lines, strict=True):
+    shown = [f"{name}: {many(len(statuses), 'run')}: {render_counts(statuses)}", f"  {command}", head, rule]
+    for s, line in zip(statuses, lines, strict=True):
         shown.append(line)
         if s.state != "finished" and (below := " · ".join(text for text in (s.host, s.detail) if text)):
             shown.append(f"    {below}")

@@ -167,7 +167,7 @@ def load(console: Console, runs: Sequence[Run]) -> None:
 
 def _wait_for(children: Sequence[int], runs: Sequence[Run], left: TimeLeft | None) -> None:
     """Wait until all workers have ended, and print their progress from time to time."""
-    running, told = list(children), time.monotonic()
+    running, last = list(children), time.monotonic()
     if left is not None:
         left.observe()
     while running:
@@ -178,8 +178,8 @@ def _wait_for(children: Sequence[int], runs: Sequence[Run], left: TimeLeft | Non
                 if os.WIFSIGNALED(status):
                     name = signal.Signals(os.WTERMSIG(status)).name
                     line(f"  a worker was killed by {name}; its run can be continued")
-        if running and time.monotonic() - told > HEARTBEAT:
-            told = time.monotonic()
+        if running and time.monotonic() - last > HEARTBEAT:
+            last = time.monotonic()
             line(workers_line(runs, left))
         if running:
             time.sleep(0.05)

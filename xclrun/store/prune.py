@@ -59,12 +59,12 @@ def _old(path: Path) -> bool:
 
 def _references(outputs: Path) -> dict[str, list[bool]]:
     """Return key → for each run that refers to it, whether it is finished."""
-    found: dict[str, list[bool]] = {}
+    references: dict[str, list[bool]] = {}
     for path in sorted((outputs / "runs").glob("*")):
         directory = RunDirectory(path)
         for key in directory.store_keys():
-            found.setdefault(key, []).append(directory.finished)
-    return found
+            references.setdefault(key, []).append(directory.finished)
+    return references
 
 
 def entries(store: StageStore, outputs: Path) -> Iterator[Entry]:

@@ -27,8 +27,8 @@ UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeErr
 
 def run_directories(outputs: Path) -> list[RunDirectory]:
     """Return all run directories under ``outputs``, by name: of runs that were begun."""
-    found = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
-    return [RunDirectory(path) for path in sorted(found)]
+    folders = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
+    return [RunDirectory(path) for path in sorted(folders)]
 
 
 def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1: str | None = None) -> RunRecord:
@@ -156,14 +156,14 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     """Return what a run took; see `xclrun.analysis.record.COSTS`."""
     stages = manifest["stages"]
     parameters = manifest.get("parameters") or {}
-    found = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
+    costs = {"parameters": parameters.get("total"), "trained": parameters.get("trained")}
     kept = [stage["kept"]["bytes"] for stage in stages if stage.get("kept")]
-    found["memory"] = max(kept, default=0)
+    costs["memory"] = max(kept, default=0)
     for name in ("updates", "examples", "tokens", "seconds"):
         # Memory batches count as training cost.
-        found[name] = sum(stage["training"][name] + stage["training"].get(f"beside_{name}", 0) for stage in stages)
-    found["seconds"] += sum(stage["kept"].get("seconds", 0.0) for stage in stages if stage.get("kept"))
-    return {name: float(value) for name, value in found.items() if value is not None}
+        costs[name] = sum(stage["training"][name] + stage["training"].get(f"beside_{name}", 0) for stage in stages)
+    costs["seconds"] += sum(stage["kept"].get("seconds", 0.0) for stage in stages if stage.get("kept"))
+    return {name: float(value) for name, value in costs.items() if value is not None}
 
 
 def read_records(outputs: Path, tell: Callable[[str], None] = note, slot_f1: str | None = None) -> list[RunRecord]:
@@ -189,16 +189,16 @@ def read_predictions(
     """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
     from xclrun.store.counts import CountsOfRuns
 
-    found, counts = {}, CountsOfRuns(outputs)
+    by_run, counts = {}, CountsOfRuns(outputs)
     for mine in records:
         directory = RunDirectory(outputs / "runs" / mine.run_id)
         if directory.finished:
             try:
-                found[mine.run_id] = _counted(directory, counts, mine.config, directory.read_manifest()).predictions
+                by_run[mine.run_id] = _counted(directory, counts, mine.config, directory.read_manifest()).predictions
             except (OSError, ValueError, KeyError) as error:
                 tell(f"predictions of {mine.run_id} cannot be read ({error})")
     counts.keep()
-    return found
+    return by_run
 
 
 def outcomes(directory: RunDirectory) -> dict[str, Outcome]:

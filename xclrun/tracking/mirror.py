@@ -119,12 +119,12 @@ class Mirror:
     def _experiment(self) -> str:
         # A server chooses where artifacts lie; beside a SQLite file they lie among the outputs.
         place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
-        found = self.client.get_experiment_by_name(self.tracking.experiment)
-        if found is None:
+        existing = self.client.get_experiment_by_name(self.tracking.experiment)
+        if existing is None:
             return self._create_experiment(place)
-        if place is not None and found.artifact_location != place:
-            self._move(found.artifact_location, place)
-        return found.experiment_id
+        if place is not None and existing.artifact_location != place:
+            self._move(existing.artifact_location, place)
+        return existing.experiment_id
 
     def _describe(self) -> None:
         """Describe the experiment; a description written by a user is left alone."""
@@ -151,10 +151,10 @@ class Mirror:
         try:
             return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
         except MlflowException:
-            found = self.client.get_experiment_by_name(self.tracking.experiment)
-            if found is None:
+            existing = self.client.get_experiment_by_name(self.tracking.experiment)
+            if existing is None:
                 raise
-            return found.experiment_id
+            return existing.experiment_id
 
     def _move(self, before: str, now: str) -> None:
         """Correct the places in the SQLite file after the outputs were moved: MLflow keeps them as absolute paths."""
@@ -174,13 +174,13 @@ class Mirror:
     def send_sweep(self, sweep: Mapping[str, Any]) -> str:
         """Make the parent run of a sweep, or bring it up to date; return its MLflow run id."""
         with self._talking():
-            found = self._find("sweep", sweep["name"])
-            if found is None:
+            run = self._find("sweep", sweep["name"])
+            if run is None:
                 tags = {f"{TAG}.sweep": sweep["name"], f"{TAG}.kind": "sweep", "mlflow.runName": sweep["name"]}
-                found = self.client.create_run(self.experiment, start_time=milliseconds(sweep["started"]), tags=tags)
-                self.client.log_param(found.info.run_id, "command", sweep["command"][:6000])
-            self.client.log_dict(found.info.run_id, dict(sweep), "sweep.json")
-            return found.info.run_id
+                run = self.client.create_run(self.experiment, start_time=milliseconds(sweep["started"]), tags=tags)
+                self.client.log_param(run.info.run_id, "command", sweep["command"][:6000])
+            self.client.log_dict(run.info.run_id, dict(sweep), "sweep.json")
+            return run.info.run_id
 
     def send_run(
         self,
@@ -195,27 +195,27 @@ class Mirror:
         version = payload.version(directory, measured)
         manifest = directory.read_manifest()
         with self._talking():
-            found = self._find("run_id", mine.run_id)
-            if found is not None and found.data.tags.get(f"{TAG}.version") == version and not rebuild:
+            sent_to = self._find("run_id", mine.run_id)
+            if sent_to is not None and sent_to.data.tags.get(f"{TAG}.version") == version and not rebuild:
                 return False
-            if found is None:
+            if sent_to is None:
                 tags, started = payload.tags(mine, parent), milliseconds(manifest["started"])
-                found = self.client.create_run(self.experiment, start_time=started, tags=tags)
+                sent_to = self.client.create_run(self.experiment, start_time=started, tags=tags)
             # A run that was continued, or whose first send was cut short, keeps the time at which it began.
-            started = found.info.start_time
-            self._log_params(found, mine.config)
-            self.client.set_tag(found.info.run_id, NOTE, payload.about_run(mine))
-            self._log_metrics(found.info.run_id, payload.history(mine, measured), started)
-            self._log_artifacts(found.info.run_id, directory, mine)
-            self.client.set_tag(found.info.run_id, f"{TAG}.status", mine.status)
+            started = sent_to.info.start_time
+            self._log_params(sent_to, mine.config)
+            self.client.set_tag(sent_to.info.run_id, NOTE, payload.about_run(mine))
+            self._log_metrics(sent_to.info.run_id, payload.history(mine, measured), started)
+            self._log_artifacts(sent_to.info.run_id, directory, mine)
+            self.client.set_tag(sent_to.info.run_id, f"{TAG}.status", mine.status)
             status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(mine.status, "RUNNING")
             end = None if status == "RUNNING" else started + round(1000 * manifest.get("seconds", 0))
             if status == "RUNNING":
-                self.client.update_run(found.info.run_id, status="RUNNING")
+                self.client.update_run(sent_to.info.run_id, status="RUNNING")
             else:
-                self.client.set_terminated(found.info.run_id, status=status, end_time=end)
+                self.client.set_terminated(sent_to.info.run_id, status=status, end_time=end)
             # Last, so that a send that was cut short is done again.
-            self.client.set_tag(found.info.run_id, f"{TAG}.version", version)
+            self.client.set_tag(sent_to.info.run_id, f"{TAG}.version", version)
         return True
 
     def _log_params(self, run: MlflowRun, config: Mapping[str, Any]) -> None:
@@ -291,15 +291,15 @@ class Mirror:
 
     def _behind(self, records: Iterable[RunRecord], references: References) -> list[str]:
         """Return the ids of those runs whose files are here, and of which MLflow does not have the present state."""
-        there, found = self._versions(), []
+        there, behind = self._versions(), []
         for mine in records:
             directory = RunDirectory(self.outputs / "runs" / mine.run_id)
             # A record that is older than the manifest by now gives a version that was never sent.
             if directory.manifest.is_file() and there.get(mine.run_id) != payload.version(
                 directory, payload.measures(mine, references)
             ):
-                found.append(mine.run_id)
-        return found
+                behind.append(mine.run_id)
+        return behind
 
     def _send(
         self,
@@ -356,15 +356,15 @@ class Mirror:
     def send_report(self, name: str, folder: Path, facts: Mapping[str, Any]) -> None:
         """Send a report as a run of its own: the page and the tables; an earlier one of the same name is replaced."""
         with self._talking():
-            found = self._find("report", name)
-            if found is None:
+            run = self._find("report", name)
+            if run is None:
                 tags = {f"{TAG}.report": name, f"{TAG}.kind": "report", "mlflow.runName": f"report {name}"}
-                found = self.client.create_run(self.experiment, tags=tags)
+                run = self.client.create_run(self.experiment, tags=tags)
             for path in (folder / "index.html", folder / "summary.md", folder / "summary.csv", folder / "runs.csv"):
-                self.client.log_artifact(found.info.run_id, str(path))
-            self.client.log_artifacts(found.info.run_id, str(folder / "tables"), "tables")
-            self.client.log_dict(found.info.run_id, dict(facts), "report.json")
-            self.client.set_terminated(found.info.run_id)
+                self.client.log_artifact(run.info.run_id, str(path))
+            self.client.log_artifacts(run.info.run_id, str(folder / "tables"), "tables")
+            self.client.log_dict(run.info.run_id, dict(facts), "report.json")
+            self.client.set_terminated(run.info.run_id)
 
     # Reading.
 
@@ -375,7 +375,7 @@ class Mirror:
         """
         from urllib.parse import unquote, urlparse
 
-        found = []
+        records = []
         with self._talking():
             for run in self._search():
                 if RunDirectory(self.outputs / "runs" / run.data.tags[f"{TAG}.run_id"]).path.is_dir():
@@ -387,10 +387,10 @@ class Mirror:
                     path = Path(self.client.download_artifacts(run.info.run_id, RECORD))
                 if path.is_file():
                     try:
-                        found.append(RunRecord.from_json(path.read_bytes()))
+                        records.append(RunRecord.from_json(path.read_bytes()))
                     except ValueError as error:
                         tell(f"{path} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
-        return found
+        return records
 
 
 def saved_views(outputs: Path, server: str) -> list[str]:

@@ -51,13 +51,13 @@ def tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
 
 def measures(mine: RunRecord, references: References) -> dict[str, float]:
     """Return the meta-metrics of a run that are known, as they are shown: ``intent.F``, ``slots.FP``, …"""
-    found = {}
+    values = {}
     for metric in mine.metrics:
         if mine.status == "finished":
             for (name, language), value in measure(mine, metric, references.scores(mine, metric)).items():
                 if isinstance(value, float) and not language:
-                    found[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
-    return found
+                    values[f"{short_name(metric)}.{name}"] = MEASURES[name].scale * value
+    return values
 
 
 def version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
@@ -67,7 +67,7 @@ def version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
 
 def view(metrics: Sequence[str]) -> str:
     """Return a saved view as MLflow 3.17 keeps it: runs alone, with what tells them apart and their headlines."""
-    told = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
+    facts = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
     measured = [f"metrics.`{short_name(metric)}.{one.name}`" for metric in metrics for one in headlines()]
     state = {
         "searchFilter": f"tags.`{TAG}.kind` = 'run'",
@@ -78,7 +78,7 @@ def view(metrics: Sequence[str]) -> str:
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
-        "selectedColumns": told + measured,
+        "selectedColumns": facts + measured,
     }
     # Constant times, so that the same view is the same text.
     return json.dumps({"name": "xclrun: headline measures", "createdAt": 0, "updatedAt": 0, "state": json.dumps(state)})

@@ -77,12 +77,12 @@ class PackFiles:
 
     def noted(self) -> list[dict[str, Any]]:
         """Return what happened, in order."""
-        found = []
+        events = []
         with contextlib.suppress(OSError):
             for line in self.tries.read_text(encoding="utf-8").splitlines():
                 with contextlib.suppress(ValueError):
-                    found.append(json.loads(line))
-        return found
+                    events.append(json.loads(line))
+        return events
 
     def errors(self) -> dict[str, str] | None:
         """Return the errors of the runs with which the last try ended; None where no try has ended for good."""

@@ -98,8 +98,8 @@ def position(runs: Sequence[Run]) -> list[int]:
         for stage in run.stages:
             made += sum(map(store.has, stage.keys))
             if not store.has(stage.train):
-                found = store.checkpoints(stage.train).glob("*-*.safetensors")
-                steps += max((int(path.name.partition("-")[0]) for path in found), default=0)
+                files = store.checkpoints(stage.train).glob("*-*.safetensors")
+                steps += max((int(path.name.partition("-")[0]) for path in files), default=0)
         made += run.directory.finished
     return [made, steps]
 
@@ -116,8 +116,8 @@ def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
     if not (job := slurm.this_job()):
         line(f"xclrun: stopped by {name}; a checkpoint is saved")
         return code
-    told = slurm.details(job)
-    state, reason = told.get("JobState", ""), told.get("Reason", "")
+    said = slurm.details(job)
+    state, reason = said.get("JobState", ""), said.get("Reason", "")
     if state in ("PENDING", "REQUEUED"):
         # Somebody else requeued it: preemption, or a person.
         line(f"xclrun: stopped by {name}; a checkpoint is saved, and the job is queued again")
@@ -126,7 +126,7 @@ def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
         line(f"xclrun: stopped by {name}: Slurm ends the job (cancelled, or queued again); a checkpoint is saved")
         files.note("stopped", position=now)
         return code
-    if told.get("Requeue") == "0":
+    if said.get("Requeue") == "0":
         error = f"stopped by {name}, and the job is not to be requeued (hydra.launcher.requeue=false)"
     elif fruitless(noted, now):
         error = f"stopped by {name}; {FRUITLESS} tries in a row got no further: is hydra.launcher.time too short?"

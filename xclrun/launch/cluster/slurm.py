@@ -62,24 +62,24 @@ def states(ids: Iterable[str]) -> dict[str, JobState]:
     if not wanted:
         return {}
     listed = ask("squeue", "--noheader", "--all", "--array", "--states=all", f"--user={os.getuid()}", "-o", "%i|%T|%r")
-    found = _of(wanted, _read(listed or ""))
-    if rest := wanted - set(found):
+    known = _of(wanted, _read(listed or ""))
+    if rest := wanted - set(known):
         arrays = sorted({job.partition("_")[0] for job in rest})
-        told = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(arrays)) or ""
-        found |= _of(rest, _read(told))
+        accounted = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(arrays)) or ""
+        known |= _of(rest, _read(accounted))
     silent = "" if listed is None else "UNKNOWN"
-    return {job: found.get(job, JobState(job, silent)) for job in wanted}
+    return {job: known.get(job, JobState(job, silent)) for job in wanted}
 
 
-def _of(wanted: set[str], told: Sequence[JobState]) -> dict[str, JobState]:
+def _of(wanted: set[str], listed: Sequence[JobState]) -> dict[str, JobState]:
     """Return the states of the wanted jobs.
 
     An array that was cancelled before any of its jobs began is listed as one job, under its number alone or with its
     indices in brackets.
     """
-    alone = {job.id: job for job in told}
-    together = [(job, *_indices(job.id)) for job in told]
-    found = {}
+    alone = {job.id: job for job in listed}
+    together = [(job, *_indices(job.id)) for job in listed]
+    state_of = {}
     for job in wanted:
         array, _, index = job.partition("_")
         state = alone.get(job)
@@ -87,8 +87,8 @@ def _of(wanted: set[str], told: Sequence[JobState]) -> dict[str, JobState]:
             if state is None and of == array and (indices is None or int(index) in indices):
                 state = candidate
         if state is not None:
-            found[job] = JobState(job, state.state, state.reason)
-    return found
+            state_of[job] = JobState(job, state.state, state.reason)
+    return state_of
 
 
 def _indices(job: str) -> tuple[str, set[int] | None]:
