@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,28 @@ def add_tracking(made: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="MLflow experiment (default: %(default)s)",
     )
+
+
+def add_watch(made: argparse.ArgumentParser, what: str, seconds: float) -> None:
+    """Add the option to do it again and again; ``seconds`` is the default, without a number."""
+    made.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=seconds,
+        metavar="SECONDS",
+        help=f"{what} every SECONDS (default: {seconds:g}), until nothing runs or waits any more",
+    )
+
+
+def repeated(step: Callable[[], bool], seconds: float | None) -> None:
+    """Do a step once, or with ``--watch`` until it says that nothing goes on any more."""
+    from xclrun.launch.status import wait_until_calm
+
+    if seconds is None:
+        step()
+    else:
+        wait_until_calm(step, seconds)
 
 
 class Unreadable:

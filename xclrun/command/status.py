@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from xclrun.command.common import Unreadable, chosen_sweeps, parser
+from xclrun.command.common import Unreadable, add_watch, chosen_sweeps, parser, repeated
 from xclrun.core.errors import UsageError
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
@@ -18,20 +18,13 @@ def main(arguments: Sequence[str]) -> int:
     options = parser("status", "Where the runs of a sweep stand. Exit code 1 if any failed, was lost or is damaged.")
     options.add_argument("sweep", nargs="?", help="name of a sweep, or `all` (default: the one that was started last)")
     options.add_argument("--json", action="store_true", help="print facts as JSON")
-    options.add_argument(
-        "--watch",
-        nargs="?",
-        type=float,
-        const=5.0,
-        metavar="SECONDS",
-        help="print it again every SECONDS (default: 5), until nothing runs or waits any more",
-    )
+    add_watch(options, "print it again", 5.0)
     given = options.parse_args(arguments)
     if given.watch is not None and (given.json or given.watch <= 0):
         raise UsageError("--watch: a number of seconds above 0, and without --json")
     unreadable = Unreadable()
     sweeps = chosen_sweeps(given.outputs, given.sweep, unreadable)
-    from xclrun.launch.status import BAD, RunStatus, render, sweep_status, wait_until_calm
+    from xclrun.launch.status import BAD, RunStatus, render, sweep_status
 
     before = CLEAR if given.watch is not None and sys.stdout.isatty() else ""
     runs: list[RunStatus] = []
@@ -48,8 +41,5 @@ def main(arguments: Sequence[str]) -> int:
         runs[:] = [run for _, own in by_sweep for run in own]
         return any(run.busy for run in runs)
 
-    if given.watch is None:
-        show()
-    else:
-        wait_until_calm(show, given.watch)
+    repeated(show, given.watch)
     return max(unreadable.code, int(any(run.state in BAD for run in runs)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import Unreadable, add_tracking, existing, parser
+from xclrun.command.common import Unreadable, add_tracking, add_watch, existing, parser, repeated
 from xclrun.config.checks import check_uri
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
@@ -18,14 +18,7 @@ def main(arguments: Sequence[str]) -> int:
         "sync", "Send runs to MLflow that it does not have, or has in an older state. Sending twice changes nothing."
     )
     options.add_argument("--rebuild", action="store_true", help="send everything again, as to an MLflow that was lost")
-    options.add_argument(
-        "--watch",
-        nargs="?",
-        type=float,
-        const=60.0,
-        metavar="SECONDS",
-        help="do it again every SECONDS (default: 60), until nothing runs or waits any more",
-    )
+    add_watch(options, "do it again", 60.0)
     add_tracking(options)
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
@@ -52,12 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         given.rebuild = False
         return going
 
-    if given.watch is None:
-        send()
-    else:
-        from xclrun.launch.status import wait_until_calm
-
-        wait_until_calm(send, given.watch)
+    repeated(send, given.watch)
     return unreadable.code
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from xclrun.core.errors import RunError
+from xclrun.launch.workers import fork
 from xclrun.run import Run, plan_run
 from xclrun.store.rundir import differing_results
 
@@ -99,22 +99,9 @@ def import_everything() -> None:
     import xclrun.train.execute  # noqa: F401
 
 
-def in_child(work: Callable[[], None], seconds: float | None = None) -> int:
+def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
     """Do work in a forked child; kill it by SIGKILL after ``seconds``. Return its wait status."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+    child = fork(work)
     end = None if seconds is None else time.monotonic() + seconds
     while True:
         done, status = os.waitpid(child, os.WNOHANG)

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 from xclrun.core.errors import XclrunError
@@ -138,7 +138,7 @@ def work_in_processes(
     load(console, runs)
     stopped: list[int] = []
     since = time.time()
-    children = [_fork(runs, console, mirror, since, gpu) for gpu in places]
+    children = [fork(_worker(runs, console, mirror, since, gpu)) for gpu in places]
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         stopped.append(number)
@@ -185,17 +185,32 @@ def _wait_for(children: Sequence[int], runs: Sequence[Run], left: TimeLeft | Non
             time.sleep(0.05)
 
 
-def _fork(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float, gpu: str | None) -> int:
+def _worker(
+    runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float, gpu: str | None
+) -> Callable[[], None]:
+    """Return what a worker process does."""
+
+    def do() -> None:
+        if gpu is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        work([run for run in runs if not run.directory.finished], Console(console.runs, held=True), mirror, since)
+
+    return do
+
+
+def fork(do: Callable[[], object]) -> int:
+    """Do something in a forked process; return its id.
+
+    It ends with 0, with 1 after an error, or with 128 + the signal that stopped it.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child:
         return child
     code = 1
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     try:
-        work([run for run in runs if not run.directory.finished], Console(console.runs, held=True), mirror, since)
+        do()
         code = 0
     except Stopped as stopped:
         code = 128 + stopped.number
