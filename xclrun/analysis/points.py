@@ -7,14 +7,14 @@ English Dev" §4, §7 (selected and oracle scores, spread, directional agreement
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from xclrun.analysis import metrics
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.selection import directional_agreement, oracle, selected, spread
+from xclrun.analysis.selection import directional_agreement, last, oracle, selected, spread
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,16 @@ class HopPoints:
     Attributes:
         hop: its index, from 1.
         sources: columns of the languages that the hop trains on.
+        first: column of the order's first language.
+        seen: columns of all languages that were learnt up to the hop's end.
         own: sentences of the hop's own data seen at each point, shape (P,).
         dev, test: scores, shape (P, N), in the order of the run's languages; NaN where not measured.
     """
 
     hop: int
     sources: tuple[int, ...]
+    first: int
+    seen: tuple[int, ...]
     own: np.ndarray
     dev: np.ndarray
     test: np.ndarray
@@ -46,7 +50,10 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
                 np.array([[_score(point.get(split, {}), k, metric) for k in record.languages] for point in points])
                 for split in ("dev", "test")
             )
-            found.append(HopPoints(hop, _sources(record, hop), own, dev, test))
+            own_languages = _sources(record, hop)
+            earlier = range(hop) if record.stream in ("sequence", "transfer") else ()
+            seen = tuple(sorted({*own_languages, *earlier}))
+            found.append(HopPoints(hop, own_languages, 0, seen, own, dev, test))
     return found
 
 
@@ -88,6 +95,68 @@ def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """A rule that chooses a checkpoint of a hop after the fact, for each tested language.
+
+    Attributes:
+        name: in tables.
+        definition: which dev scores choose.
+        scores: gives the test scores of the N languages at the chosen points, shape (N,).
+        dev: whether it needs dev scores.
+    """
+
+    name: str
+    definition: str
+    scores: Callable[[HopPoints], np.ndarray]
+    dev: bool = True
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            "current_dev",
+            "dev of the languages that the hop trains on",
+            lambda hop: selected(hop.dev, hop.test, hop.sources),
+        ),
+        Rule("source_dev", "dev of the order's first language", lambda hop: selected(hop.dev, hop.test, [hop.first])),
+        Rule(
+            "mean_seen_dev",
+            "mean dev score of the languages learnt so far, the hop's included",
+            lambda hop: selected(hop.dev, hop.test, hop.seen),
+        ),
+        Rule("oracle", "for each tested language its own dev", lambda hop: oracle(hop.dev, hop.test)),
+        Rule("last", "the last checkpoint, without any dev data", lambda hop: last(hop.test), dev=False),
+    )
+}  # fmt: skip
+
+
+def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
+    """Return the test scores after each hop had the rule chosen its checkpoint, shape (hops, N); NaN without points.
+
+    A row is what the hop's checkpoint scores. What later hops would have become from it nobody knows: `exact`.
+    """
+    found = np.full((record.hops, len(record.languages)), np.nan)
+    for hop in hop_points(record, metric):
+        found[hop.hop - 1] = rule.scores(hop)
+    return found
+
+
+def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
+    """Return the last score on each language had the rule chosen the checkpoint of its hop, shape (N,).
+
+    After the last hop; in a run that trains each language alone, after its own. These scores are exact.
+    """
+    found = by_rule(record, metric, rule)
+    return np.diagonal(found).copy() if record.stream == "independent" else found[-1]
+
+
+def exact(record: RunRecord, hop: int) -> bool:
+    """Whether a run with another checkpoint of a hop would have had these scores: where no hop goes on from it."""
+    return hop == record.hops or record.stream == "independent"
+
+
+@dataclass(frozen=True)
 class Selected:
     """What the choice of checkpoints did to the runs of one strategy, for each of N languages: arrays (N,).
 
@@ -116,7 +185,8 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
     seeds: dict[tuple[object, ...], list[tuple[np.ndarray, np.ndarray]]] = {}
     for run in runs:
         hops = hop_points(run, metric) if metric in run.scores else []
-        if not hops:
+        # Points may have been taken on test alone.
+        if not any(np.isfinite(hop.dev).any() for hop in hops):
             continue
         columns = [run.languages.index(k) if k in run.languages else None for k in languages]
         chosen = np.stack([_placed(selected(hop.dev, hop.test, hop.sources), columns) for hop in hops])
@@ -125,7 +195,7 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
         values["selected"].setdefault(order, []).append(chosen)
         values["oracle"].setdefault(order, []).append(best)
         for name in ("source", "own"):
-            agreement = np.stack([_placed(_agreement(hop, name), columns) for hop in hops])
+            agreement = np.stack([_placed(agreement_of(hop, own=name == "own"), columns) for hop in hops])
             values[name].setdefault(order, []).append(agreement)
         seeds.setdefault((run.languages, run.bucket, len(hops)), []).append((chosen, best))
     if not values["selected"]:
@@ -142,12 +212,15 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
     )  # fmt: skip
 
 
-def _agreement(hop: HopPoints, with_: str) -> np.ndarray:
-    """Return the directional agreement of each language's test scores with a dev score over the hop's points, (N,)."""
+def agreement_of(hop: HopPoints, own: bool) -> np.ndarray:
+    """Return the directional agreement of each language's test scores with a dev score over the hop's points, (N,).
+
+    Args:
+        own: with dev of the language itself; otherwise with the mean dev of the hop's training languages.
+    """
     source = hop.dev[:, list(hop.sources)].mean(axis=1)
     return np.array([
-        directional_agreement(source if with_ == "source" else hop.dev[:, j], hop.test[:, j])
-        for j in range(hop.test.shape[1])
+        directional_agreement(hop.dev[:, j] if own else source, hop.test[:, j]) for j in range(hop.test.shape[1])
     ])  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Checkpoint selection after the fact: what a score would be had another dev set chosen the evaluation point.
+"""Checkpoint selection after the fact: what a score would be had another rule chosen the evaluation point.
 
 Every function takes the dev and test scores of the P evaluation points of one hop in N languages, shape (..., P, N),
-fractions. Source: "Don't Use English Dev" §4 and §7 (ED); docs/metrics.md, "Checkpoint selection".
+fractions. Source: "Don't Use English Dev" §4 and §7 (ED); docs/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ def selected(dev: ArrayLike, test: ArrayLike, sources: Sequence[int]) -> np.ndar
 def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
     """Test score of each language at the point with its own best dev score, of those that have one. Shape (..., N)."""
     return _at_best(np.asarray(dev, dtype=float), test)
+
+
+def last(test: ArrayLike) -> np.ndarray:
+    """Test scores at the last point. Shape (..., N)."""
+    return np.asarray(test, dtype=float)[..., -1, :]
 
 
 def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:

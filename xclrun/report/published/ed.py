@@ -1,0 +1,38 @@
+"""The figures of "Don't Use English Dev", as data.
+
+``ed_tables.csv`` holds facts from ED (Keung et al. 2020), Tables 1 to 5: mBERT and XLM-R, trained on English. Reports
+set Tables 2, 3 and 5 beside ours; docs/checkpoints.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from functools import cache
+from importlib import resources
+
+SOURCE = "en"
+# Table 5's name of a row → the rule of `xclrun.analysis.points.RULES`.
+ROWS_OF_TABLE_5 = {"best_en_dev": "current_dev", "target_dev_oracle": "oracle"}
+
+
+@cache
+def ed_tables() -> dict[tuple[str, str], dict[tuple[str, str, str], float]]:
+    """Return (table, dataset) → (row, language, measure) → value, as a fraction; NaN where a cell is empty.
+
+    A row that two encoders have is named by its source, which tells them apart.
+    """
+    text = resources.files("xclrun.report.published").joinpath("ed_tables.csv").read_text(encoding="utf-8")
+    found: dict[tuple[str, str], dict[tuple[str, str, str], float]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        scale = 1 if row["unit"] == "share" else 100
+        name = row["row"] if row["table"] != "4" else f"{row['encoder']} {row['row']}"
+        value = float(row["value"]) / scale if row["value"] else math.nan
+        found.setdefault((row["table"], row["dataset"]), {})[name, row["language"], row["measure"]] = value
+    return found
+
+
+def published(table: str, dataset: str, row: str, language: str) -> float:
+    """Return a number of Table 2, 3 or 5; NaN where there is none."""
+    measure = "directional_agreement" if table == "3" else "accuracy"
+    return ed_tables().get((table, dataset), {}).get((row, language, measure), math.nan)
