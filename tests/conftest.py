@@ -8,10 +8,11 @@ import gc
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,26 @@ def pytest_collection_finish() -> None:
     """Let garbage collection pass over modules and tests: else each figure's, and each run's, looks through all."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def at_most() -> Callable[[float], AbstractContextManager[None]]:
+    """Fail a block that takes more seconds of processor time, here and in processes that it waits for.
+
+    By the clock a busy machine fails what is quick; exact times are for `make bench`.
+    """
+
+    def spent() -> float:
+        own, waited = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        return own.ru_utime + own.ru_stime + waited.ru_utime + waited.ru_stime
+
+    @contextmanager
+    def limit(seconds: float) -> Iterator[None]:
+        began = spent()
+        yield
+        assert spent() - began < seconds
+
+    return limit
 
 
 TEMPLATES = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_after_the_weights_are_gone(make_run: Callable[..., Run], do: Callable[.
 
 
 @pytest.mark.full
-def test_thousands_of_runs_in_a_minute(tmp_path: Path) -> None:
+def test_thousands_of_runs_in_a_minute(tmp_path: Path, at_most: Callable[..., Any]) -> None:
     overrides = [
         "strategy=naive,er,inc_joint,lang_spec_ft,multilingual",
         "order=order1,order2,order3,order4,order5,order6",
@@ -100,16 +100,13 @@ def test_thousands_of_runs_in_a_minute(tmp_path: Path) -> None:
         f"paths.outputs={tmp_path}",
     ]
     command = [sys.executable, "-c", "import sys; from xclrun.cli import main; sys.exit(main())", "plan", *overrides]
-    began = time.monotonic()
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=300)
-    seconds = time.monotonic() - began
+    with at_most(60):
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found["runs"]) == 5 * 6 * 6 * 40
     assert len({run["run_id"] for run in found["runs"]}) == len(found["runs"])
     assert 0 < found["total"]["needed"] < found["total"]["asked"]
-    print(f"{len(found['runs'])} runs planned in {seconds:.1f} s")
-    assert seconds < 60
     assert not list(tmp_path.iterdir())
 
 

@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,12 +151,11 @@ def test_exit_codes_table_and_json(
     assert {found["state"] for found in sweep["runs"]} <= set(STATES)
 
 
-def test_is_quick(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+def test_is_quick(make_run: Callable[..., Run], do: Callable[..., Run], at_most: Callable[..., Any]) -> None:
     """A sweep of hundreds of runs is told in seconds."""
     run = do(make_run())
-    began = time.monotonic()
-    assert len(sweep_status(run.outputs, [run.id] * 300)) == 300
-    assert time.monotonic() - began < 5
+    with at_most(3):
+        assert len(sweep_status(run.outputs, [run.id] * 300)) == 300
 
 
 @pytest.mark.full

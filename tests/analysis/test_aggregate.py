@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -336,7 +336,7 @@ def test_names_are_sorted_as_a_person_would() -> None:
     assert sorted(["order10", "h2l", "order2"], key=natural) == ["h2l", "order2", "order10"]
 
 
-def test_a_thousand_runs_are_summarised_in_seconds() -> None:
+def test_a_thousand_runs_are_summarised_in_seconds(at_most: Callable[..., Any]) -> None:
     rng = np.random.default_rng(0)
     languages = ("en", "de", "fr", "hi", "es", "th")
     settings = {"trainer": {f"k{k}": k for k in range(30)}, "model": {f"k{k}": k for k in range(20)}}
@@ -346,12 +346,10 @@ def test_a_thousand_runs_are_summarised_in_seconds() -> None:
         for name in (f"s{k}" for k in range(9)) for order in range(6) for seed in range(17)
     ]  # fmt: skip
     runs += [alone(rng.random(6), languages, seed, config=settings) for seed in range(100)]
-    start = time.perf_counter()
-    frame = summarise(runs)
-    seconds = time.perf_counter() - start
+    with at_most(10):
+        frame = summarise(runs)
     assert len(runs) > 1000
     assert row(frame, "T", strategy="s3")["n"] == 102
-    assert seconds < 10  # about 1.5 s; the bound is for a busy machine
 
 
 def test_analysis_needs_no_torch_and_imports_fast() -> None:

@@ -7,9 +7,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -126,15 +126,13 @@ def test_plans_and_reports_do_not_import_torch(
         assert f"{arguments} 0 False" in told
 
 
-def test_help_is_quick(here: Path) -> None:
+def test_help_is_quick(here: Path, at_most: Callable[..., Any]) -> None:
     program = shutil.which("xclrun", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.skip("xclrun is not installed beside this Python")
     for arguments in (["--help"], ["report", "--help"]):
-        started = time.monotonic()
-        subprocess.run([program, *arguments], check=True, capture_output=True)
-        # The aim is 0.7 s on a machine that does nothing else.
-        assert time.monotonic() - started < 3
+        with at_most(1.5):
+            subprocess.run([program, *arguments], check=True, capture_output=True)
 
 
 def test_the_config_of_a_job_is_shown(xclrun: Callable[..., Told], here: Path) -> None:
