@@ -11,7 +11,8 @@ from xclrun.analysis.reference import References
 from xclrun.report.conclusions import UNRANKED, UNTESTED, conclusions
 from xclrun.report.inference import Inference
 
-from .study import LANGUAGES, pairs_of, run, study
+from .study import LANGUAGES, pairs_of, run, section_of, study
+from .test_figures import texts
 
 ALL = ("h2l", "l2h", "order3", "order4")
 
@@ -68,3 +69,17 @@ def test_tests_against_a_reference_alone_are_not_denied() -> None:
     made = inference(study(("naive", "inc_joint"), ALL, (1, 2)))
     assert made.marks()["inc_joint", "intent_accuracy", "F"] == "***"
     assert conclusions(made) == [UNRANKED]
+
+
+def test_another_f1_is_named_wherever_slots_are() -> None:
+    records = [
+        replace(record, config=record.config | {"evaluate": {"slot_f1": "tag_macro"}})
+        for record in study(orders=("h2l",), languages=("en", "de"))
+    ]
+    section = section_of(records)
+    assert any(text.startswith("Slot F1 (tag_macro): ") for text in section.conclusions)
+    plots = [plot for block in section.blocks for plot in block.plots if plot.name.endswith("_slots")]
+    drawn = [figure for plot in plots if (figure := plot.draw()) is not None]
+    said = [" ".join(text.split()) for figure in drawn for text in texts(figure) if "slot F1" in text]
+    assert len(said) >= len(drawn) > 4
+    assert [text for text in said if "slot F1 (%, tag_macro)" not in text] == []

@@ -141,6 +141,11 @@ class RunRecord:
         return shots
 
     @property
+    def slot_f1(self) -> str:
+        """How F1 over spans was scored: ``span_micro`` or ``tag_macro``."""
+        return str(self.config.get("evaluate", {}).get("slot_f1", "span_micro"))
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics that have tables of their own, in their order; `scores` also has those beside them."""
         return tuple(metric.name for metric in METRICS if metric.name in self.scores and not metric.beside)

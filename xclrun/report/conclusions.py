@@ -10,8 +10,8 @@ from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import power_warnings
 from xclrun.analysis.reference import is_reference
 from xclrun.analysis.significance import ALPHA, Pair
-from xclrun.core.task import BY_NAME
 from xclrun.report.inference import Inference, Tests, Verdicts, p_text
+from xclrun.report.style import metric_title
 from xclrun.report.tables import percent
 
 # Measures of which something is said whatever came out; of the others where the difference from the baseline is one.
@@ -37,9 +37,7 @@ def conclusions(inference: Inference) -> list[str]:
     paragraphs = []
     for metric in inference.comparison.metrics:
         tests = inference.of(metric)
-        measures = sorted(
-            (MEASURES[name] for name in tests if MEASURES[name].finding), key=lambda m: m.name not in ALWAYS
-        )
+        measures = [MEASURES[name] for name in tests if MEASURES[name].finding]
         said = [
             text
             for one in sorted(measures, key=lambda one: one.name not in ALWAYS)
@@ -48,7 +46,7 @@ def conclusions(inference: Inference) -> list[str]:
             )
         ]
         if said:
-            title = BY_NAME[metric].title
+            title = metric_title(metric, inference.comparison.runs, unit="")
             paragraphs.append(f"{title[0].upper()}{title[1:]}: {' '.join(said)}")
     if not paragraphs:
         return [UNRANKED if inference.tests else UNTESTED]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
-from xclrun.report.style import METRIC_NAMES, axis_of, figure_of, panel_grid, short, tickless, tip, titled
+from xclrun.report.style import axis_of, figure_of, metric_title, panel_grid, short, tickless, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
     axes.set(xlabel="evaluated on", ylabel="after hop")
     tickless(axes)
     axes.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, label=METRIC_NAMES[metric], fraction=0.06, pad=0.02)
+    figure.colorbar(image, ax=axes, label=metric_title(metric, [record]), fraction=0.06, pad=0.02)
     shots = "" if record.shots is None else f", K = {record.shots}"
     bucket = "" if record.bucket is None else f", bucket {record.bucket}"
     title = f"Score matrix: {record.strategy}, {record.order}, seed {record.seed}{shots}{bucket} ({short_name(metric)})"
@@ -85,7 +86,8 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         axes.spines[:].set_visible(False)
         name = textwrap.shorten(label, int(9 * width), placeholder="…")
         axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
-    figure.colorbar(image, ax=grid[: len(strategies)], label=METRIC_NAMES[metric], fraction=0.05, pad=0.01)
+    label = metric_title(metric, chain.from_iterable(strategies.values()))
+    figure.colorbar(image, ax=grid[: len(strategies)], label=label, fraction=0.05, pad=0.01)
     figure.supxlabel("evaluated on", fontsize=8)
     figure.supylabel("after hop", fontsize=8)
     titled(figure, f"{title} ({short_name(metric)})")

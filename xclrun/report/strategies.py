@@ -124,10 +124,10 @@ class StrategySection(Section):
         """Metric → its bootstrap, and why a metric has none."""
         found, without = {}, []
         for metric in self.comparison.metrics:
-            ways = {run.config.get("evaluate", {}).get("slot_f1", "span_micro") for run in self.comparison.runs}
+            ways = {run.slot_f1 for run in self.comparison.runs}
             if BY_NAME[metric].span_f1 and ways != {"span_micro"}:
                 without.append(
-                    f"{short_name(metric)}: scored by {' and '.join(sorted(map(str, ways)))} in tables and figures; no "
+                    f"{short_name(metric)}: scored by {' and '.join(sorted(ways))} in tables and figures; no "
                     "bootstrap, since macro F1 over tags is no ratio of sums over sentences"
                 )
                 continue

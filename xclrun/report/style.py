@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+    from xclrun.analysis.record import RunRecord
+
 # Okabe & Ito 2008, their yellow darkened to show on white; then those of Tol's muted scheme (2021) that differ from
 # them, and two more. Beyond the sixteenth they come again with another marker.
 COLOURS = (
@@ -41,13 +43,11 @@ TIP = "tip:"
 TITLE = "data-title"
 
 
-class _Titles(dict[str, str]):
-    def __missing__(self, metric: str) -> str:
-        return f"{BY_NAME[metric].title} (%)"
-
-
-# Name of a metric → its title and unit; of plug-ins' metrics too.
-METRIC_NAMES = _Titles()
+def metric_title(metric: str, runs: Iterable[RunRecord], unit: str = "%") -> str:
+    """Return what titles call a metric: with its unit, and with how F1 over spans was scored where not as usual."""
+    ways = {run.slot_f1 for run in runs} - {"span_micro"} if BY_NAME[metric].span_f1 else set()
+    beside = ", ".join(filter(None, (unit, *sorted(ways))))
+    return BY_NAME[metric].title + (f" ({beside})" if beside else "")
 
 
 def colour(k: int) -> str:

@@ -14,6 +14,7 @@ from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.analysis.measures import MEASURES, headlines, leaves_out
 from xclrun.analysis.reference import is_reference
 from xclrun.core.task import BY_NAME, short_name
+from xclrun.report.style import metric_title
 from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best
 
 if TYPE_CHECKING:
@@ -162,6 +163,10 @@ class Summary:
         status = "not scored" if row is None else str(row.status)
         return status.removeprefix("n/a: ") if row is None or status.startswith("n/a") else ""
 
+    def title(self, metric: str) -> str:
+        """Return what titles and axes of figures call a metric."""
+        return metric_title(metric, self.comparison.runs)
+
     def is_reference(self, strategy: str) -> bool:
         """Whether a row is of a reference model: ruled off from the others, and never the best of them."""
         return is_reference(self.comparison.strategies[strategy][0])
@@ -268,5 +273,5 @@ def _scoring(comparison: Comparison) -> str:
         "span_micro": "micro F1 over labelled spans",
         "tag_macro": "macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1",
     }
-    used = {str(run.config.get("evaluate", {}).get("slot_f1", "span_micro")) for run in comparison.runs}
+    used = {run.slot_f1 for run in comparison.runs}
     return " and ".join(ways.get(way, way) for way in sorted(used)) + (" (rows differ)" if len(used) > 1 else "")

@@ -14,12 +14,13 @@ from xclrun.analysis.fewshot.gains import ByLanguage
 from xclrun.analysis.fewshot.scores import FULL, groups, over_buckets
 from xclrun.analysis.fewshot.words import Outcome, Words, overlaps
 from xclrun.analysis.record import RunRecord
-from xclrun.core.task import BY_NAME, short_name
+from xclrun.core.task import short_name
 from xclrun.report.fewshot.inference import FewShotTests
 from xclrun.report.fewshot.names import method_name, source_name
 from xclrun.report.part import Plot
 from xclrun.report.published import fsxlt
 from xclrun.report.section import Options
+from xclrun.report.style import metric_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,8 +70,17 @@ class FewShotRuns:
     options: Options = field(default_factory=Options)
 
     @property
+    def title(self) -> str:
+        """What titles and axes of figures call the metric."""
+        return metric_title(self.metric, self._runs)
+
+    @property
     def heading(self) -> dict[str, str]:
-        return {"metric": BY_NAME[self.metric].title, "source": source_name(self.source)}
+        return {"metric": metric_title(self.metric, self._runs, unit=""), "source": source_name(self.source)}
+
+    @property
+    def _runs(self) -> list[RunRecord]:
+        return [self.records[run_id] for run_id in self.scores["run_id"]]
 
     @property
     def short(self) -> str:

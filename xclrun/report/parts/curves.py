@@ -15,7 +15,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection, names_of
-from xclrun.report.style import GREY, METRIC_NAMES, axis_of, colour, figure_of, marker, short, tip, titled
+from xclrun.report.style import GREY, axis_of, colour, figure_of, marker, metric_title, short, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +106,8 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
-    title = f"{names_of(comparison)}: {METRIC_NAMES[metric]} on each language after each hop (dashed: not yet learnt)"
+    named = metric_title(metric, comparison.runs)
+    title = f"{names_of(comparison)}: {named} on each language after each hop (dashed: not yet learnt)"
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
     return [
@@ -117,7 +118,7 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
             panel,
             handles,
             xlabel="hop: the language just learnt (0: before fine-tuning)",
-            ylabel=METRIC_NAMES[metric],
+            ylabel=named,
             sharex="col",  # an order has the same hops under every strategy
         )
         for page in _pages(cells)
@@ -171,7 +172,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
         if what != "loss":
             axes.set_ylim(*ends)
 
-    ylabel = "training loss" if what == "loss" else f"dev {METRIC_NAMES[what]}"
+    ylabel = "training loss" if what == "loss" else f"dev {metric_title(what, comparison.runs)}"
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
     title = (
         f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"

@@ -12,7 +12,7 @@ from xclrun.analysis.fewshot.scores import best_so_far
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.part import Item, Needs, part
-from xclrun.report.style import METRIC_NAMES, colour, marker, panel_grid, plain, tip, titled
+from xclrun.report.style import colour, marker, panel_grid, plain, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
         if lines:
             drawn = True
             kind = "curves" if strategy == runs.first else f"curves_{strategy}"
-            draw = partial(adapting_curves, lines, runs.metric, runs.names(strategy))
+            draw = partial(adapting_curves, lines, runs.title, runs.names(strategy))
             yield runs.plot(kind, "Learning curves of target adapting", draw)
     if not drawn:
         yield Needs("dev scores of more than one epoch")
@@ -64,7 +64,7 @@ def adapting_curves(lines: Mapping[str, Mapping[int, np.ndarray]], metric: str, 
         plain(axes)
     _key(figure, [(shots_name(k), {"color": colour(j + 1), "marker": marker(j)}) for j, k in enumerate(shots)])
     figure.supxlabel("epochs of target adapting", fontsize=8)
-    figure.supylabel(f"best dev {METRIC_NAMES[metric]} so far", fontsize=8)
+    figure.supylabel(f"best dev {metric} so far", fontsize=8)
     titled(figure, f"{title}: learning curves of target adapting, mean and range over buckets and seeds")
     return figure
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.fewshot.gains import ALL, FACTORS, Association, ByLanguage, associations, mean_gains, with_mean
-from xclrun.core.task import BY_NAME
 from xclrun.report.fewshot.data import FewShotRuns
 from xclrun.report.fewshot.names import cell, shots_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
@@ -42,7 +41,7 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     }
     points = {name: them for name, them in points.items() if len(them) > 1}
     if points:
-        draw = partial(scatter, points, runs.metric, runs.names(runs.first))
+        draw = partial(scatter, points, runs.heading["metric"], runs.names(runs.first))
         yield runs.plot("gains", "Gains against what languages share with the source", draw)
 
 
@@ -140,5 +139,5 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str
         axes.set_ylabel("few-shot gain (points)", fontsize=8)
         axes.margins(0.12)
         plain(axes)
-    titled(figure, f"{title}: gain in {BY_NAME[metric].title}, mean over K, against what languages share with English")
+    titled(figure, f"{title}: gain in {metric}, mean over K, against what languages share with English")
     return figure

@@ -10,7 +10,6 @@ from xclrun.report.fewshot.data import FewShotRuns
 from xclrun.report.fewshot.names import source_name
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, part
-from xclrun.report.style import METRIC_NAMES
 
 
 @part(FewShotRuns, place=20, title="{metric}{source}: tests of what is tuned")
@@ -23,7 +22,7 @@ def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
     tests = {k: one for k, one in runs.tests.of(runs.metric).items() if len(one.averaged.blocks) > 1}
     if tests:
         replicates = " or ".join(dict.fromkeys(one.replicates for one in tests.values()))
-        what = f"{runs.dataset}, {runs.model}{source_name(runs.source)}: {METRIC_NAMES[runs.metric]}"
+        what = f"{runs.dataset}, {runs.model}{source_name(runs.source)}: {runs.title}"
         title = (
             f"{what}; p-values. Below the diagonal: paired t-test (Holm); above: Tukey's HSD, {replicates} as blocks"
         )

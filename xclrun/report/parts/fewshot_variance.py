@@ -20,7 +20,7 @@ from xclrun.report.fewshot.data import Cell as Place
 from xclrun.report.fewshot.names import cell, shots_name, source_name
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
-from xclrun.report.style import METRIC_NAMES, colour, panel_grid, plain, titled
+from xclrun.report.style import colour, panel_grid, plain, titled
 from xclrun.report.tables import Table
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
     found = {cell: seeds_against_buckets(own) for cell, own in runs.cells(runs.first).items()}
     spreads = dict([(cell, one) for cell, one in found.items() if one is not None][:PANELS])
     if spreads:
-        draw = partial(histograms, spreads, runs.metric, runs.names(runs.first))
+        draw = partial(histograms, spreads, runs.title, runs.names(runs.first))
         yield runs.plot("histograms", "Scores over buckets and over seeds", draw)
     for strategy in runs.strategies:
         title = f"{runs.short}: where the variance comes from, {strategy}{source_name(runs.source)}"
@@ -66,7 +66,7 @@ def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Fig
         axes.locator_params(axis="x", nbins=5)
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         plain(axes)
-    figure.supxlabel(METRIC_NAMES[metric], fontsize=8)
+    figure.supxlabel(metric, fontsize=8)
     figure.supylabel("share of scores (%)", fontsize=8)
     titled(figure, f"{title}: scores over buckets (one seed) and over seeds (one bucket)")
     return figure

@@ -21,7 +21,6 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import (
     GREY,
-    METRIC_NAMES,
     SIDES,
     colour,
     figure_of,
@@ -161,10 +160,10 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
         axes.set_title(order, fontsize=9)
         axes.set_xlabel("sentences of the stream seen", fontsize=8)
         plain(axes)
-    grid[0].set_ylabel(f"mean {METRIC_NAMES[metric]}", fontsize=8)
+    grid[0].set_ylabel(f"mean {summary.title(metric)}", fontsize=8)
     legend(figure, labels, summary.comparison.strategies)
     titled(
-        figure, f"{summary.names}: {METRIC_NAMES[metric]} over all languages by sentences seen (dotted: ends of hops)"
+        figure, f"{summary.names}: {summary.title(metric)} over all languages by sentences seen (dotted: ends of hops)"
     )
     return figure
 
@@ -196,10 +195,10 @@ def selection_figure(summary: Summary, found: Mapping[str, Selected], metric: st
         plain(axes)
         axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.3))
     agreement.axhline(50, color=GREY, linestyle=":", linewidth=0.8)
-    scores.set_ylabel(f"mean {METRIC_NAMES[metric]}", fontsize=8)
+    scores.set_ylabel(f"mean {summary.title(metric)}", fontsize=8)
     agreement.set_ylabel("directional agreement (%)", fontsize=8)
     bars = "bars: spread over seeds; " if any(not np.isnan(of.selected_spread).all() for of in found.values()) else ""
-    titled(figure, f"{summary.names}: checkpoint selection, {METRIC_NAMES[metric]}; {bars}dotted: chance")
+    titled(figure, f"{summary.names}: checkpoint selection, {summary.title(metric)}; {bars}dotted: chance")
     return figure
 
 

@@ -12,7 +12,6 @@ from xclrun.report.inference import Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import METRIC_NAMES
 from xclrun.report.summary import ruled
 from xclrun.report.tables import Cell, Notes, Table, percent
 
@@ -37,7 +36,7 @@ def significance(section: StrategySection) -> Iterator[Item]:
         tests = inference.of(metric)
         if tests:
             replicates = next(iter(tests.values())).replicates
-            what = f"{section.names}: {METRIC_NAMES[metric]}"
+            what = f"{section.names}: {section.summary.title(metric)}"
             title = (
                 f"{what}; Tukey's HSD, p-values. Below the diagonal: one-way, over orders (CCL); above: {replicates} "
                 "as blocks"

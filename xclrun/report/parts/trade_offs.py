@@ -20,7 +20,6 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import (
     GREY,
-    METRIC_NAMES,
     SIDES,
     WIDEST,
     colour,
@@ -88,7 +87,7 @@ def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
         axes.set_title(MEASURES[name].title, fontsize=9)
         plain(axes)
     legend(figure, labels, comparison.strategies)
-    titled(figure, f"{summary.names}: {METRIC_NAMES[metric]}, against negative forgetting (right and up is better)")
+    titled(figure, f"{summary.names}: {summary.title(metric)}, against negative forgetting (right and up is better)")
     return figure
 
 
@@ -117,7 +116,7 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
     axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
     plain(axes)
     legend(figure, list(lines), summary.comparison.strategies)
-    titled(figure, f"{summary.names}: zero-shot {METRIC_NAMES[metric]} by distance")
+    titled(figure, f"{summary.names}: zero-shot {summary.title(metric)} by distance")
     return figure
 
 
@@ -174,7 +173,7 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
         for c, name in zip(SIDES, ("one-hop: first two hops", "multi-hop: whole stream"), strict=True)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    titled(figure, f"{summary.names}: {METRIC_NAMES[metric]}, one-hop and multi-hop")
+    titled(figure, f"{summary.names}: {summary.title(metric)}, one-hop and multi-hop")
     return figure
 
 
@@ -210,5 +209,5 @@ def memory_figure(summary: Summary, metric: str) -> Figure | None:
         plain(axes)
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
-    titled(figure, f"{summary.names}: {METRIC_NAMES[metric]} of replay by size of memory")
+    titled(figure, f"{summary.names}: {summary.title(metric)} of replay by size of memory")
     return figure
