@@ -35,6 +35,18 @@ def test_the_interval_is_that_of_a_paired_difference() -> None:
     assert back.interval.low == pytest.approx(-found.interval.high)
 
 
+def test_p_and_the_interval_are_one_procedure() -> None:
+    """Runs whose difference is near the edge of the 5 % level: each of the two says what the other says."""
+    said = []
+    for more in range(3, 16):
+        one = {"en": right(*range(9), of=60), "de": right(*range(3), of=25)}
+        other = {"en": right(*range(4, 9 + more), of=60), "de": right(*range(1, 4 + more % 3), of=25)}
+        found = paired_difference(one, other)
+        assert (found.p <= 0.05) == (not found.interval.low <= 0 <= found.interval.high), (more, found)
+        said.append(found.p)
+    assert sum(0.01 < p < 0.05 for p in said) > 1 < sum(0.05 < p < 0.2 for p in said)
+
+
 def test_runs_that_are_right_on_the_same_sentences_are_alike() -> None:
     one = {"en": right(1, 2, 3, of=10)}
     found = paired_difference(one, one)

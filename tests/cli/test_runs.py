@@ -160,6 +160,9 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
         assert test["value"] != 0
         assert facts["measures"][metric]["FP"] == [one.scores[metric][-1].mean(), other.scores[metric][-1].mean()]
         assert f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)" in lines
+    assert "B − A, final, mean over languages: " in told.out
+    facts["tests"]["slot_f1"]["languages"] = ["en"]
+    assert "B − A, final, mean over en (not in both: de): " in compare.render(facts)
     # With itself, and with one that is not finished.
     same = json.loads(xclrun("compare", "--json", er, er).out)
     assert (same["settings"], {test["p"] for test in same["tests"].values()}) == ({}, {1.0})

@@ -52,6 +52,7 @@ def differences(one: RunDirectory, other: RunDirectory) -> dict[str, Any]:
     languages = [language for language in records[0].languages if language in records[1].languages]
     return {
         "runs": [own.run_id for own in records],
+        "languages": list(dict.fromkeys(language for own in records for language in own.languages)),
         "settings": {key: values for key, values in changed.items() if values[0] != values[1]},
         "measures": {m: {name: [of[m].get(name) for of in measured] for name in names} for m in both},
         "final": {m: {k: [_final(own, m, k) for own in records] for k in languages} for m in both},
@@ -88,6 +89,8 @@ def tests(
     if unread:
         return dict.fromkeys(metrics, f"not tested: {unread[0]}")
     languages = [language for language in read[0].sentences if language in read[1].sentences]
+    if not languages:
+        return dict.fromkeys(metrics, "not tested: the runs have no language in common")
     if any(_examples(read[0], language) != _examples(read[1], language) for language in languages):
         return dict.fromkeys(metrics, "not tested: the runs were tested on different sentences")
     found: dict[str, dict[str, Any] | str] = {}
@@ -102,7 +105,12 @@ def tests(
             found[metric.name] = f"not tested: {error}"
         else:
             interval = [test.interval.low, test.interval.high]
-            found[metric.name] = {"test": "paired bootstrap", **vars(test), "interval": interval}
+            found[metric.name] = {
+                "test": "paired bootstrap",
+                **vars(test),
+                "interval": interval,
+                "languages": languages,
+            }
     return found
 
 
@@ -140,8 +148,10 @@ def render(facts: dict[str, Any]) -> str:
             shown.append(test)
             continue
         low, high = test["interval"]
+        alone = [k for k in facts["languages"] if k not in test["languages"]]
+        which = f"{', '.join(test['languages'])} (not in both: {', '.join(alone)})" if alone else "languages"
         shown.append(
-            f"B − A, final, mean over languages: {100 * test['value']:+.2f}, 95 % interval {100 * low:+.2f} to "
+            f"B − A, final, mean over {which}: {100 * test['value']:+.2f}, 95 % interval {100 * low:+.2f} to "
             f"{100 * high:+.2f},\np = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)"
         )
     return "\n".join(shown)

@@ -21,7 +21,7 @@ from xclrun.core.task import short_name
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published.ed import ROWS_OF_TABLE_5, SOURCE, published
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import METRIC_NAMES, colour, figure_of, plain, tip, titled
+from xclrun.report.style import colour, figure_of, metric_title, plain, tip, titled
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent
 
@@ -222,7 +222,7 @@ def run_figure(run: RunRecord, metric: str, title: str) -> Figure | None:
         )
     axes.axvline(hop.own[chosen], color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlabel("sentences of the source seen", fontsize=8)
-    axes.set_ylabel(METRIC_NAMES[metric], fontsize=8)
+    axes.set_ylabel(metric_title(metric, [run]), fontsize=8)
     plain(axes)
     figure.legend(loc="outside right center", fontsize=7, frameon=False)
     titled(figure, f"{title}; dev of the source, test of the others; dotted: best dev")
