@@ -2,8 +2,8 @@
 
 Paired bootstrap (Efron & Tibshirani 1993, ch. 16; Koehn 2004): each resample draws test sentences of every language
 with replacement, as many as there are, and scores both runs on the same draw. The interval is the basic one; p is the
-smallest level whose interval leaves 0 out, so that the two never disagree. They say nothing of other seeds or orders: for
-those, `xclrun report` compares strategies over several runs.
+smallest level whose interval leaves 0 out, so that the two never disagree. They say nothing of other seeds or orders:
+for those, `xclrun report` compares strategies over several runs.
 """
 
 from __future__ import annotations
