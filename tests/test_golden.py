@@ -48,17 +48,17 @@ HEADS = ("fc", "fc_pooler", "fc_reset_pooler", "cos_pooler")
 
 def keys() -> dict[str, dict[str, object]]:
     """Return overrides → run id and the keys of every stage, planned as a command does."""
-    found = {}
+    found, common = {}, ("dataset=mini", "model=tiny", "tracking=none")
+    given = [
+        (*one, "dataset.task=sequence_class") if one[0].removeprefix("strategy=") in HEADS else one
+        for one in (*DEMO, *EACH, *OTHERS)
+    ]
     with loader() as config_loader:
-        for overrides in (*DEMO, *EACH, *OTHERS):
-            given = list(overrides)
-            if overrides[0].removeprefix("strategy=") in HEADS:
-                given.append("dataset.task=sequence_class")
-            common = ["dataset=mini", "model=tiny", "tracking=none"]
-            [job] = compose_jobs([rewritten([*common, *given])], config_loader)
-            run = plan_run(job.config)
-            stages = [[s.train, s.state, s.evaluation, s.attention] for s in run.stages]
-            found[" ".join(given)] = {"run": run.id, "stages": [[key and key[:16] for key in s] for s in stages]}
+        jobs = compose_jobs([rewritten([*common, *one]) for one in given], config_loader)
+    for one, job in zip(given, jobs, strict=True):
+        run = plan_run(job.config)
+        stages = [[s.train, s.state, s.evaluation, s.attention] for s in run.stages]
+        found[" ".join(one)] = {"run": run.id, "stages": [[key and key[:16] for key in s] for s in stages]}
     return found
 
 

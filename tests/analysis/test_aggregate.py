@@ -336,6 +336,7 @@ def test_names_are_sorted_as_a_person_would() -> None:
     assert sorted(["order10", "h2l", "order2"], key=natural) == ["h2l", "order2", "order10"]
 
 
+@pytest.mark.full
 def test_a_thousand_runs_are_summarised_in_seconds(at_most: Callable[..., Any]) -> None:
     rng = np.random.default_rng(0)
     languages = ("en", "de", "fr", "hi", "es", "th")

@@ -24,10 +24,6 @@ def test_runs_that_agree_keep_the_name() -> None:
     assert labels(record(seed=1), record(seed=2), record(order="l2h", languages=["th", "de", "en"])) == ["naive"] * 3
 
 
-def test_settings_of_the_strategy_are_named_without_their_group() -> None:
-    assert labels(er("a", memory=750), er("b", memory=6000)) == ["er(memory=750)", "er(memory=6000)"]
-
-
 def test_other_settings_are_named_in_full() -> None:
     runs = record(run_id="a"), record(run_id="b", config={"trainer": {"betas": [0.9, 0.99]}})
     assert labels(*runs) == ["naive(trainer.betas=unset)", "naive(trainer.betas=[0.9,0.99])"]

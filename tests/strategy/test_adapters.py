@@ -108,11 +108,11 @@ def test_first_values_follow_from_the_seed(make_run: Make) -> None:
 
 
 @pytest.fixture(scope="module")
-def counted(compose: Callable[..., Composed]) -> Callable[[str], Count]:
+def counted(compose: Callable[..., Composed]) -> Callable[..., Count]:
     """Count with mBERT, six languages and MTOP's labels."""
 
-    def run(name: str) -> Count:
-        composed = compose(f"strategy={name}", "model=mbert").config
+    def run(*overrides: str) -> Count:
+        composed = compose(*overrides, "model=mbert").config
         strategy = make(composed.strategy)
         stream, model = strategy.stream(tuple("abcdef")), skeleton(composed.model, 114, 152)
         nowhere: Any = None
@@ -123,9 +123,9 @@ def counted(compose: Callable[..., Composed]) -> Callable[[str], Count]:
     return run
 
 
-def test_both_counts_of_the_library_s_adapters(counted: Callable[[str], Count]) -> None:
+def test_both_counts_of_the_library_s_adapters(counted: Callable[..., Count]) -> None:
     """The paper's totals, 222,301,402 and 44,447,962, imply 7,370,000 per language: 17,776 fewer."""
-    tuned, frozen = counted("lang_spec_ada_t"), counted("lang_spec_ada_f")
+    tuned, frozen = (counted(f"strategy={name}") for name in KINDS)
     [adapters] = [part for part in tuned.parts if part.name == "adapters"]
     assert (adapters.parameters, adapters.copies, adapters.specific) == (7_387_776, 6, True)
     assert tuned.total == tuned.learnt == 222_301_402 + 6 * 17_776
@@ -292,17 +292,8 @@ def test_alone_with_adapters_is_hop_1_of_the_strategy(kind: str, finished: Make,
     assert mono.directory.read_manifest()["stages"][1]["scores"]["de"] == own
 
 
-def test_the_counts_of_models_alone(compose: Callable[..., Composed]) -> None:
+def test_the_counts_of_models_alone(counted: Callable[..., Count]) -> None:
     """Of Ada(F) the frozen encoder is one for all languages; of Ada(T) every language has its own."""
-
-    def total(kind: str) -> int:
-        composed = compose("strategy=lang_spec_ft", f"strategy.expansion={kind}", "model=mbert").config
-        strategy = make(composed.strategy)
-        stream, model = strategy.stream(tuple("abcdef")), skeleton(composed.model, 114, 152)
-        nowhere: Any = None
-        with torch.device("meta"):
-            strategy.prepare(model, stream, nowhere)
-        return count(sizes(model), strategy, stream).total
-
-    assert total("lang_spec_ada_t") == 6 * (178_081_402 + 7_387_776)
-    assert total("lang_spec_ada_f") == 177_853_440 + 6 * (227_962 + 7_387_776)
+    tuned, frozen = (counted("strategy=lang_spec_ft", f"strategy.expansion={name}").total for name in KINDS)
+    assert tuned == 6 * (178_081_402 + 7_387_776)
+    assert frozen == 177_853_440 + 6 * (227_962 + 7_387_776)

@@ -11,7 +11,6 @@ import pytest
 
 from xclrun.compose.jobs import Composed
 from xclrun.core.errors import UsageError
-from xclrun.core.stream import sequence
 from xclrun.run import Run
 from xclrun.strategy import State
 from xclrun.strategy.er import ExperienceReplay, ReplaySettings
@@ -32,10 +31,6 @@ def replayed(strategy: ExperienceReplay, context: Any, steps: int) -> dict[int, 
         assert first == main
         result[step] = [(language, indices.tolist()) for language, indices in extra]
     return result
-
-
-def test_the_stream_is_one_language_after_another() -> None:
-    assert er().stream(("en", "de")) == sequence(("en", "de"))
 
 
 def test_one_extra_step_per_seen_language_after_every_kth_batch(context: Any, learn: Any) -> None:

@@ -2,19 +2,7 @@
 
 from collections.abc import Callable
 
-from xclrun.config.schema import StrategyConfig
-from xclrun.core.stream import sequence
 from xclrun.run import Run
-from xclrun.strategy.inc_joint import IncJoint
-
-
-def test_the_stream_accumulates() -> None:
-    stream = IncJoint(StrategyConfig("inc_joint")).stream(("de", "en", "es"))
-    assert stream == sequence(("de", "en", "es"), cumulative=True)
-    assert [(hop.train, hop.select, hop.parent) for hop in stream.hops[2:]] == [
-        (("de", "en"), ("de", "en"), 1),
-        (("de", "en", "es"), ("de", "en", "es"), 2),
-    ]
 
 
 def test_every_sentence_so_far_is_seen_in_every_epoch(finished: Callable[..., Run]) -> None:

@@ -2,17 +2,7 @@
 
 from collections.abc import Callable
 
-from xclrun.core.stream import independent
 from xclrun.run import Run
-from xclrun.strategy.lang_spec_ft import LangSpecFT
-from xclrun.strategy.shared.expansion import ExpandableSettings
-
-
-def test_the_stream_starts_anew_for_every_language() -> None:
-    strategy = LangSpecFT(ExpandableSettings("lang_spec_ft"))
-    stream = strategy.stream(("de", "en"))
-    assert stream == independent(("de", "en"))
-    assert [(hop.train, hop.parent) for hop in stream.hops[1:]] == [(("de",), 0), (("en",), 0)]
 
 
 def test_a_language_s_scores_do_not_depend_on_its_place(

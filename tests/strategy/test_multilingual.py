@@ -2,16 +2,7 @@
 
 from collections.abc import Callable
 
-from xclrun.config.schema import StrategyConfig
-from xclrun.core.stream import joint
 from xclrun.run import Run
-from xclrun.strategy.multilingual import Multilingual
-
-
-def test_the_stream_is_one_hop_on_the_union() -> None:
-    stream = Multilingual(StrategyConfig("multilingual")).stream(("es", "de"))
-    assert stream == joint(("es", "de"))
-    assert [(hop.train, hop.parent) for hop in stream.hops[1:]] == [(("de", "es"), 0)]
 
 
 def test_the_order_changes_nothing(

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.core.stream import sequence
 from xclrun.strategy import State
 from xclrun.strategy.naive import Naive
 
@@ -14,10 +13,6 @@ from xclrun.strategy.naive import Naive
 @pytest.fixture
 def naive() -> Naive:
     return Naive(StrategyConfig("naive"))
-
-
-def test_the_stream_is_one_language_after_another(naive: Naive) -> None:
-    assert naive.stream(("en", "de", "es")) == sequence(("en", "de", "es"))
 
 
 def test_a_step_is_the_main_batch_alone(naive: Naive, context: Any) -> None:

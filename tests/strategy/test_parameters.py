@@ -56,6 +56,11 @@ def mbert(compose: Callable[..., Composed]) -> dict[str, list[int]]:
     return sizes(skeleton(compose("model=mbert").config.model, INTENTS, TAGS))
 
 
+@pytest.fixture(scope="module")
+def classifier(compose: Callable[..., Composed]) -> dict[str, list[int]]:
+    return sizes(skeleton(compose("model=mbert").config.model, 3, 0, task=SEQUENCE_CLASS))
+
+
 @pytest.fixture
 def counted(mbert: dict[str, list[int]], compose: Callable[..., Composed]) -> Callable[[str], Count]:
     """Count a strategy's parameters with mBERT, six languages and MTOP's labels."""
@@ -137,9 +142,10 @@ ALL, POOLER, WEIGHTS, HEAD = 177_853_440 + 3 * 769, 768 * 769, 3 * 768, 3 * 769
         ("cos_pooler", POOLER + WEIGHTS),
     ],
 )
-def test_few_shot_adapting_trains_what_is_tuned(name: str, adapting: int, compose: Callable[..., Composed]) -> None:
-    strategy = make(compose(f"strategy={name}").config.strategy)
-    model = sizes(skeleton(compose("model=mbert").config.model, 3, 0, task=SEQUENCE_CLASS))
+def test_few_shot_adapting_trains_what_is_tuned(
+    name: str, adapting: int, classifier: dict[str, list[int]], compose: Callable[..., Composed]
+) -> None:
+    strategy, model = make(compose(f"strategy={name}").config.strategy), classifier
     found = count(model, strategy, transfer("en", "de"))
     assert found.by_hop == (ALL, adapting)
     assert (found.total, found.learnt) == (ALL, ALL)
