@@ -210,7 +210,7 @@ def starting(*kinds: Own) -> list[str]:
 def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield the dotted keys of a resolved config."""
     for key, value in node.items():
-        if isinstance(value, Mapping):
+        if value and isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key
