@@ -21,20 +21,6 @@ def jsonl(corpus: Path) -> Callable[..., list[str]]:
     return lambda root=corpus, *more: [*SMALL, "dataset=jsonl", f"dataset.root={root}", *more]
 
 
-@pytest.fixture
-def mtop(here: Path) -> Path:
-    """A folder in MTOP's layout with good lines, beside the current folder."""
-    tokens = {"tokens": ["call", "mum"], "tokenSpans": [{"start": 0, "length": 4}, {"start": 5, "length": 3}]}
-    line = "\t".join(["IN:CREATE_CALL", "5:8:SL:CONTACT", "call mum", "calling", "en_XX", "", json.dumps(tokens)])
-    root = here.parent / "mtop"
-    for language in ("en", "de"):
-        for split in ("train", "eval", "test"):
-            path = root / language / f"{split}.txt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{line}\n" * 3, encoding="utf-8")
-    return root
-
-
 def manifest(outputs: Path) -> dict[str, Any]:
     """Return the manifest of the only run."""
     [path] = (outputs / "runs").glob("*/manifest.json")
@@ -50,33 +36,6 @@ def edit_line(path: Path, number: int, text: str) -> None:
     path.write_text("\n".join(lines), encoding="utf-8")
 
 
-# Roots.
-
-
-def test_a_root_that_is_not_given(refused: Callable[..., str]) -> None:
-    assert refused(*SMALL, "dataset=mtop").startswith("dataset.root is needed: the folder that holds <language>/train")
-    assert refused(*SMALL, "dataset=jsonl").startswith("dataset.root is needed: ")
-
-
-def test_a_root_that_does_not_exist(refused: Callable[..., str], jsonl: Any, here: Path) -> None:
-    assert refused(*jsonl("nowhere")) == f"dataset.root=nowhere: no such folder ({here / 'nowhere'})"
-
-
-def test_a_root_that_is_a_file(refused: Callable[..., str], jsonl: Any, here: Path) -> None:
-    (here / "file").write_text("")
-    assert refused(*jsonl("file")).startswith("dataset.root=file: is not a folder")
-
-
-def test_a_root_that_is_empty(refused: Callable[..., str], jsonl: Any, here: Path) -> None:
-    (here / "empty").mkdir()
-    assert refused(*jsonl("empty")) == "dataset.root=empty: the folder is empty"
-
-
-def test_a_root_of_another_layout(refused: Callable[..., str], corpus: Path) -> None:
-    line = refused(*SMALL, "dataset=mtop", f"dataset.root={corpus}")
-    assert line.startswith(f"dataset.root={corpus}: no data found; looked for <language>/train.txt")
-
-
 def test_a_language_that_is_lacking(refused: Callable[..., str], jsonl: Any, changed_corpus: Any) -> None:
     root = changed_corpus({})
     shutil.rmtree(root / "de")
@@ -85,58 +44,13 @@ def test_a_language_that_is_lacking(refused: Callable[..., str], jsonl: Any, cha
     assert line == "order: the dataset has no language 'de'; Known: en, es"
 
 
-def test_a_split_that_is_lacking(refused: Callable[..., str], jsonl: Any, changed_corpus: Any) -> None:
-    root = changed_corpus({})
-    (root / "de" / "test.jsonl").unlink()
-    assert refused(*jsonl(root)).startswith(f"dataset.root={root}: 'de' has no test split; looked for de.test.jsonl, ")
-
-
-def test_a_split_without_sentences(refused: Callable[..., str], jsonl: Any, changed_corpus: Any) -> None:
-    root = changed_corpus({("de", "dev"): list.clear})
-    assert refused(*jsonl(root)) == f"{root}/de/dev.jsonl: no examples"
-
-
-# Lines.
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ('{"id": "1", ', "the line is not JSON ("),
-        ("[1, 2]", "a row is an object with the keys id, language, "),
-        ('{"id": "1", "tokens": ["a"], "label": "x", "tag": []}', "unknown key 'tag'; did you mean 'tags'?"),
-        ('{"id": "1", "tokens": ["a"]}', "'label' is missing"),
-        ('{"id": "1", "tokens": [], "tags": [], "label": "x"}', "empty sentence: no tokens"),
-        ('{"id": "1", "tokens": ["a", "b"], "tags": ["O"], "label": "x"}', "1 tags for 2 tokens"),
-        ('{"id": "1", "tokens": ["a"], "tags": ["X"], "label": "x"}', "tag 'X' is not O, B-name or I-name"),
-        ('{"id": "1", "tokens": ["a"], "language": "fr", "label": "x"}', "language 'fr' in the file of 'de'"),
-    ],
-)
-def test_a_malformed_line_of_jsonl(
-    line: str, told: str, refused: Callable[..., str], jsonl: Any, changed_corpus: Any
+def test_a_line_that_cannot_be_read_is_named_before_anything_is_trained(
+    refused: Callable[..., str], jsonl: Any, changed_corpus: Any
 ) -> None:
+    """Each kind of line and of folder that cannot be used is in the tests of the readers (tests/data)."""
     root = changed_corpus({})
-    edit_line(root / "de" / "train.jsonl", 3, line)
-    assert refused(*jsonl(root)).startswith(f"{root}/de/train.jsonl:3: {told}")
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("no tabs", "no intent: neither the first nor the second column starts with IN:"),
-        ("IN:CREATE_CALL\t\tcall", "3 columns instead of 7 (intent, slots, "),
-        ("IN:X\t\tcall\tc\ten_XX\t\t{", "the tokens column is not JSON ("),
-        ('IN:X\t\tcall\tc\ten_XX\t\t{"tokens": [], "tokenSpans": []}', "empty sentence: no tokens"),
-        (
-            'IN:X\t5:8\tcall\tc\ten_XX\t\t{"tokens": ["call"], "tokenSpans": [{"start": 0, "length": 4}]}',
-            "slot '5:8' is not start:end:SL:NAME",
-        ),
-    ],
-)
-def test_a_malformed_line_of_mtop(line: str, told: str, refused: Callable[..., str], mtop: Path) -> None:
-    edit_line(mtop / "de" / "eval.txt", 2, line)
-    root = f"dataset.root={mtop}"
-    assert refused(*SMALL, "dataset=mtop", root).startswith(f"{mtop}/de/eval.txt:2: {told}")
+    edit_line(root / "de" / "train.jsonl", 3, '{"id": "1", "tokens": ["a"], "label": "x", "tag": []}')
+    assert refused(*jsonl(root)).startswith(f"{root}/de/train.jsonl:3: unknown key 'tag'; did you mean 'tags'?")
 
 
 def test_lines_that_are_skipped_are_counted_and_announced(
@@ -152,16 +66,6 @@ def test_lines_that_are_skipped_are_counted_and_announced(
     data = manifest(here / "outputs")["data"]
     assert data["skipped"] == {"de/train": 2, "en/test": 1}
     assert data["sizes"]["train"] == {"de": 16, "en": 22}
-
-
-def test_every_line_skipped_is_an_error(refused: Callable[..., str], jsonl: Any, changed_corpus: Any) -> None:
-    root = changed_corpus({})
-    (root / "de" / "dev.jsonl").write_text("{\n{\n")
-    line = refused(*jsonl(root, "dataset.on_bad_line=skip"))
-    assert line.startswith(f"{root}/de/dev.jsonl: no examples; every line was skipped, the first because ")
-
-
-# Sentences.
 
 
 def test_a_label_that_training_never_has(
@@ -204,30 +108,3 @@ def test_what_is_odd_about_the_data_is_told_before_training_noted_and_audited(
     assert shared in audited
     # Finished before: nothing is trained.
     assert "note: " not in xclrun(*command).err
-
-
-def test_a_sentence_longer_than_the_limit_is_cut_and_counted(
-    xclrun: Callable[..., Told], jsonl: Any, changed_corpus: Any, here: Path
-) -> None:
-    def lengthen(rows: Rows) -> None:
-        rows[0]["tokens"] *= 50
-        rows[0]["tags"] *= 50
-
-    told = xclrun(*jsonl(changed_corpus({("en", "train"): lengthen, ("de", "test"): lengthen})))
-    assert told.code == 0
-    assert manifest(here / "outputs")["data"]["truncated"] == {"de/test": 1, "en/train": 1}
-
-
-def test_tags_on_some_sentences_alone(refused: Callable[..., str], jsonl: Any, changed_corpus: Any) -> None:
-    root = changed_corpus({("de", "dev"): lambda rows: rows[0].pop("tags")})
-    assert "tags must be on every example or on none: " in refused(*jsonl(root))
-
-
-def test_a_hub_that_cannot_be_reached(run_python: Callable[..., str], tmp_path: Path) -> None:
-    code = (
-        "import contextlib, io\nfrom xclrun.cli import main\nerr = io.StringIO()\n"
-        "with contextlib.redirect_stderr(err):\n    code = main(['dataset=jsonl', 'dataset.hub=some/data'])\n"
-        "print(code, err.getvalue())"
-    )
-    told = run_python(code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "empty"))
-    assert told == "2 xclrun: dataset.hub=some/data: the hub cannot be reached; give a local path with dataset.root=…"

@@ -22,48 +22,29 @@ UNKNOWN = [
     ("hydra/launcher=locl", "hydra/launcher=locl: unknown; did you mean 'local'?"),
     ("strategyy=er", "no key is called 'strategyy'; did you mean 'strategy'? Known: bucket, "),
     ("sed=1", "no key is called 'sed'; did you mean 'seed'?"),
-    ("trainr.lr=1", "no key is called 'trainr.lr'; did you mean 'trainer.lr'?"),
-    ("trainer.lrr=1", "no key is called 'trainer.lrr'; did you mean 'trainer.lr'? Known: trainer.batch_size, "),
-    ("dataset.replay.memori=1", "did you mean 'dataset.replay.memory'? Known: dataset.replay.every_k, "),
     ("strategy.memory=5", "no key is called 'strategy.memory'; the strategy chosen has no such setting; agem, er, "),
     ("hydra.foo=1", "no key is called 'hydra.foo'"),
     ("+foo=1", "no key is called 'foo'; Known: bucket, "),
-    ("++trainer.foo=1", "no key is called 'trainer.foo'; did you mean 'trainer.lr'?"),
     ("schema=config", "no group is called 'schema'; Known: dataset, "),
     ("trainer@other=quick", "'trainer@other'; did you mean 'trainer'?"),
 ]
 WRONG_VALUES = [
     ("trainer.lr=abc", "trainer.lr: 'abc' is no number"),
     ("trainer.lr=[1,2]", "trainer.lr: '[1, 2]' is no number"),
-    ("trainer.lr=inf", "trainer.lr=inf: must be a finite number"),
     ("trainer.lr=0", "trainer.lr=0.0: must be above 0, for example 3e-5"),
     ("trainer.lr=${nothing}", "trainer.lr: Interpolation key 'nothing' not found"),
-    ("trainer.lr=???", "trainer.lr must be given"),
     ("seed=x", "seed: 'x' is no whole number"),
     ("seed=1.5", "seed: '1.5' is no whole number"),
-    ("seed=-1", "seed=-1: must be a whole number of at least 0"),
     ("seed=null", "seed: cannot be null"),
     ("seed=", "seed: '' is no whole number"),
     ("seed=1,x", "seed: 'x' is no whole number"),
-    ("bucket=-1", "bucket=-1: must be a whole number of at least 0"),
     ("trainer.precision=fp7", "trainer.precision: 'fp7' is none of fp32, bf16, fp16"),
-    ("trainer.epochs=0", "trainer.epochs=0: must be a whole number of at least 1"),
     ("trainer.epochs=1,0", "trainer.epochs=0: must be a whole number of at least 1"),
     ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
-    ("trainer.betas=[0.9]", "trainer.betas=[0.9]: two numbers"),
     ("dataset.languages=en", "dataset.languages: must be a list, as in [a,b]"),
-    ("dataset.name=--help", "dataset.name=--help: looks like an option"),
     ("dataset.replay=3", "dataset.replay: '3' is one value; set the keys below it"),
     ("tracking.enabled=perhaps", "tracking.enabled: 'perhaps' is neither true nor false"),
-    ("paths.outputs=", "paths.outputs=: is empty; name a folder"),
     ("paths.outputs=a,b", "paths.outputs=a,b: the runs of one sweep share one folder"),
-    ("model.hidden_size=15", "model.hidden_size=15: must be a multiple of model.attention_heads=2"),
-    (
-        "model.hidden_size=null",
-        "model.hidden_size=null: must be given where none of model.path, model.hub and model.package is",
-    ),
-    ("dataset.reader=mtpo", "dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: conllu, jsonl, marc, mini, "),
-    ("dataset.task=pos", "dataset.task=pos: unknown; Known: intent_slots"),
     ("strategy.name=er", "strategy.name=er: has settings of its own; choose it as strategy=er"),
     ("strategy.name=none", "no strategy is called 'none'; "),
     ("seed=glob(*)", "seed=glob(*): glob() chooses among the files of a group; give values, as in seed=1,2,3"),
@@ -75,14 +56,7 @@ WRONG_VALUES = [
         "tracking.uri=foo://: unknown kind of tracking server; Known: http://, https://, sqlite://",
     ),
     ("tracking.uri=http://[bad", "tracking.uri=http://[bad"),
-    ("model.vocab_size=1000000000000", "model.vocab_size=1000000000000: at most 10,000,000"),
-    ("model.vocab_size=-5", "model.vocab_size=-5: at least 10 word pieces"),
-    ("model.max_length=1000000000000", "model.max_length=1000000000000: at most 1,000,000"),
-    ("model.max_length=0", "model.max_length=0: at least 3 word pieces"),
-    ("model.hidden_size=0", "model.hidden_size=0: must be a whole number of at least 1"),
     ("model.hidden_size=100000", "the encoder would have 40,113,000,000 parameters; at most 10,000,000,000 can be"),
-    ("trainer.batch_size=1000000000000", "trainer.batch_size=1000000000000: must be below 2^31"),
-    ("runtime.threads=100000", "runtime.threads=100000: at most 4,096"),
 ]
 # Commands of two words.
 TOGETHER = [
@@ -97,7 +71,6 @@ GRAMMAR = [
     ("trainer.lr", "'trainer.lr' cannot be read (missing EQUAL at '<EOF>'); values are set as key=value"),
     ("a b=1", "'a b=1' cannot be read (a blank or sign that needs quotes)"),
     ("seed=range(1,x)", "'seed=range(1,x)' cannot be read ("),
-    ("seed=interval(1,3)", "seed=interval(1,3): a sweep needs values to choose from"),
     ("seed=range(1,0)", "seed=range(1,0): has no values"),
     ("seed=range(0,100000000)", "seed=range(0,100000000): more than 100,000 jobs"),
     ("=3", "'=3' has no key"),
@@ -121,14 +94,11 @@ FLAGS = [
 ]
 ORDERS = [
     ("order=[en,xx]", "order: the dataset has no language 'xx'; Known: de, en"),
-    ("order=[en,eng]", "did you mean 'en'?"),
     ("order=[en,en]", "order: the language 'en' is repeated in [en, en]"),
     ("order=[]", "order.languages is empty; the dataset has "),
-    ("order=[en,[de]]", "order.languages=['en', ['de']]: must be a list of names"),
     ("order=[en,de],[de,xx]", "order: the dataset has no language 'xx'"),
     ("order=order1", "order: the dataset has no language 'fr'; Known: de, en"),
     ("order.languages=[en,en]", "order: the language 'en' is repeated"),
-    ("order.by_size=up", "order.by_size=up: unknown; Known: ascending, descending"),
 ]
 
 
@@ -295,15 +265,6 @@ def test_an_address_of_no_tracking_server(refused: Callable[..., str], here: Pat
     for command in ("sync", "report"):
         told = refused(command, "--outputs", str(here), "--uri", "foo://")
         assert told.startswith("--uri=foo://: unknown kind of tracking server; Known: http://, ")
-
-
-def test_a_report_on_nothing_answers_before_anything_heavy_is_imported(
-    run_python: Callable[..., str], here: Path
-) -> None:
-    code = "import sys\nfrom xclrun.cli import main\ncode = main(['report', '--outputs', '.'])\n"
-    code += "print(code, [name for name in ('mlflow', 'pandas', 'scipy', 'torch', 'pyarrow') if name in sys.modules])"
-    assert run_python(code) == "2 []"
-    assert list(here.iterdir()) == []
 
 
 @pytest.mark.full

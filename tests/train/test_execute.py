@@ -20,6 +20,7 @@ from xclrun.store.files import sha256
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.naive import Naive
 from xclrun.train import execute
+from xclrun.train.encodings import encodings
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -322,6 +323,8 @@ def test_predictions_of_bf16_are_not_those_of_fp32(alone: Callable[..., Any], ma
 def test_sentences_that_are_cut_are_counted(make_run: Make, do: Do) -> None:
     run = do(make_run("model.max_length=8", *SHORT))
     truncated = run.directory.read_manifest()["data"]["truncated"]
+    cut = {f"{language}/{split}": found.truncated for (language, split), found in encodings(run).splits.items()}
+    assert truncated == {name: number for name, number in cut.items() if number}
     assert truncated["en/train"] > 0
     again = do(make_run("model.max_length=8", *SHORT, "seed=2"))
     assert again.directory.read_manifest()["data"]["truncated"] == truncated
