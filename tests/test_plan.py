@@ -49,6 +49,13 @@ EXPECTED = {
     "dataset.hub_columns": "nothing",
     # The fingerprints stand for what they are made of: tests/data/test_parts.
     "dataset.parts": "nothing",
+    # Without statements; with them: tests/data/test_statements.
+    "dataset.statements.wrong": "nothing",
+    "dataset.statements.corrupt": "nothing",
+    "dataset.statements.tagging": "nothing",
+    "dataset.statements.context": "nothing",
+    "dataset.statements.kinds": "nothing",
+    "dataset.statements.kind": "id",
     "dataset.languages": "id",
     "dataset.max_train": "id",
     "dataset.max_eval": "id",

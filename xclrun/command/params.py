@@ -12,9 +12,9 @@ from typing import Any
 
 from xclrun.command.common import Parser
 from xclrun.compose.jobs import Composed
-from xclrun.config.schema import Config
+from xclrun.config.schema import Config, plain
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import Task, task_of
+from xclrun.core.task import Task, task_of_dataset
 from xclrun.core.terminal import many, size, table
 from xclrun.strategy.shared.parameters import Count
 
@@ -217,7 +217,7 @@ def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
         if listed is not None and len(listed) != number:
             raise UsageError(f"task.languages={number}: the order has {many(len(listed), 'language')}")
         listed = listed or [f"language {i}" for i in range(1, number + 1)]
-    task = task_of(config.dataset.task, config.dataset.tags_are.value)
+    task = task_of_dataset(plain(config.dataset))
     # What the task has → the key that gives its number.
     keys = {}
     if task.label is not None:

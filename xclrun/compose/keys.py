@@ -13,7 +13,8 @@ from xclrun.config.files import choices
 from xclrun.core.errors import did_you_mean
 from xclrun.strategy import STRATEGIES, having
 
-# A part has any name; what stands below it is one of few.
+# Parts, and kinds of statements, have any name; what stands below it is one of few.
+_OF_KIND = re.compile(r"\+*dataset\.statements\.kinds\.[^.]+\.([^.]+)")
 _OF_PART = re.compile(r"\+*dataset\.parts\.([^.]+)\.([^.]+)")
 
 
@@ -61,6 +62,8 @@ def nearest(key: str) -> str:
                 f"the dataset has no part '{name}'; a new one is given whole: dataset.parts={{{name}: {{reader: …}}}}"
             )
         return did_you_mean(setting, known)
+    if found := _OF_KIND.fullmatch(key):
+        return did_you_mean(found[1], [f.name for f in dataclasses.fields(schema.StatementKind)])
     if key == "strategy.expansion":
         return no_expansion()
     if key in ("sweep", "experiment"):

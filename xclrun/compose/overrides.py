@@ -17,7 +17,7 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import load_folder
 
 # Keys that hold entries under names of the user's own.
-_MAPS = re.compile(r"dataset\.parts(\.[^.]+\.where)?")
+_MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|statements\.kinds)")
 
 
 def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
@@ -31,7 +31,8 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
     - ``order=[en,de]`` is ``order=list order.languages=[en,de]``. Languages that are given without an order are a list
       too: a list must not pass under the name of another order.
     - ``strategy.expansion=NAME`` is the choice of a group.
-    - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so does the ``where`` of a part.
+    - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so do the ``where`` of a part
+      and the kinds of statements.
     - ``~/folder`` is a path, which neither the shell nor Hydra puts there.
 
     What is swept is left for each job.

@@ -50,6 +50,26 @@ class TagsAre(Enum):
     words = "words"
 
 
+class Truth(Enum):
+    made = "made"
+    label = "label"
+
+
+class Corruption(Enum):
+    half = "half"
+    one = "one"
+
+
+class Tagging(Enum):
+    sentence = "sentence"
+    word = "word"
+
+
+class Context(Enum):
+    shown = "shown"
+    hidden = "hidden"
+
+
 class Precision(Enum):
     fp32 = "fp32"
     bf16 = "bf16"
@@ -113,6 +133,31 @@ class BucketsConfig:
 
 
 @dataclass
+class StatementKind:
+    """How examples of one kind become statements; the values are explained in ``xclrun/data/statements.yaml``."""
+
+    templates: list[str] = MISSING
+    context: str | None = None
+    truth: Truth = Truth.made
+    names: dict[str, str] | None = None
+    tags: list[str] | None = None
+    words: list[str] | None = None
+    wrong_from: str = "train"
+
+
+@dataclass
+class StatementsConfig:
+    """Statements in place of labels or tags (see `xclrun.data.statements`)."""
+
+    kind: str | None = None
+    wrong: int = 3
+    corrupt: Corruption = Corruption.half
+    tagging: Tagging = Tagging.sentence
+    context: Context = Context.shown
+    kinds: dict[str, StatementKind] = field(default_factory=dict)
+
+
+@dataclass
 class PartConfig:
     """A part of a composite dataset (see `xclrun.data.parts`); what is null is as the dataset has it."""
 
@@ -126,6 +171,7 @@ class PartConfig:
     languages: list[str] | None = None
     where: dict[str, list[str]] = field(default_factory=dict)
     label_prefix: str | None = None
+    statements: str | None = None
     max_train: int | None = None
     max_eval: int | None = None
     on_bad_line: OnBadLine | None = None
@@ -142,6 +188,7 @@ class DatasetConfig:
     hub_config: str | None = None
     hub_columns: dict[str, str] | None = None
     parts: dict[str, PartConfig] = field(default_factory=dict)
+    statements: StatementsConfig = field(default_factory=StatementsConfig)
     languages: list[str] | None = None
     max_train: int | None = None
     max_eval: int | None = None

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from xclrun.core.stream import Hop, Stream
+from xclrun.core.task import makes_statements
 
 # Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
 ALGORITHMS = 1
@@ -113,6 +114,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved config (nested dict) that can change a result."""
     # Without buckets, the settings for drawing them have no effect.
     unused = {"dataset.buckets"} if config.get("shots") is None else set()
+    # Nor have those for making statements, where none are made.
+    unused |= set() if makes_statements(config["dataset"]) else {"dataset.statements"}
 
     def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept: dict[str, Any] = {}

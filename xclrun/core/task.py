@@ -333,6 +333,24 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
     return WORD_TAGS
 
 
+def task_of_dataset(dataset: Mapping[str, Any]) -> Task:
+    """Return the task of a resolved config's dataset: of its labels or tags, or of statements about them.
+
+    Raises:
+        UsageError: see `task_of`.
+    """
+    if makes_statements(dataset):
+        return STATEMENT_TRUTH
+    return task_of(dataset["task"], dataset.get("tags_are", "spans"))
+
+
+def makes_statements(dataset: Mapping[str, Any]) -> bool:
+    """Return whether a resolved config's dataset is made into statements: it, or a part of it, says of which kind."""
+    asked = [(dataset.get("statements") or {}).get("kind")]
+    asked += [part.get("statements") for part in (dataset.get("parts") or {}).values()]
+    return any(kind is not None for kind in asked)
+
+
 def statement_of(example_id: str) -> tuple[str, int | None]:
     """Return the example that a statement was made of, and the statement's number k: 0 is true, all others are false.
 

@@ -12,8 +12,9 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import Dataset, Example
-from xclrun.data.parts import common_task, read_parts
+from xclrun.data.parts import common_task, read_parts, stating
 from xclrun.data.readers.files import Notes, Splits
+from xclrun.data.statements import stated
 
 
 def load_dataset(
@@ -98,6 +99,9 @@ def _drawn(
 
 def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
     """Return the dataset with buckets in place of training splits; subsets are drawn of the splits that are none."""
+    for key, given in (("statements", stating(cfg)), ("repeat_to", cfg.repeat_to is not None)):
+        if given:
+            raise UsageError(f"shots={shots}: few-shot training sets cannot be had with dataset.{key}")
     whole = read_whole(cfg)
     few = whole.languages if few_shot is None else few_shot
     splits = with_buckets(cfg, whole, shots, bucket, few)
@@ -121,6 +125,8 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
     key = repr([(name, getattr(cfg, name)) for name in SOURCE])
     if _last is None or _last[0] != key:
         parts = read_parts(cfg)
+        if stating(cfg):
+            parts = [stated(cfg, part) for part in parts]
         splits = {at: examples for part in parts for at, examples in part.splits.items()}
         notes: Notes = {}
         for part in parts:
@@ -135,8 +141,8 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
 
 # What of the config decides what is read.
 SOURCE = (
-    "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "languages",
-    "on_bad_line",
+    "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "statements",
+    "languages", "on_bad_line", "subset_seed",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from os.path import join
 from typing import Any
 
-from xclrun.config.schema import DatasetConfig, PartConfig
+from xclrun.config.schema import DatasetConfig, PartConfig, StatementsConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import check_name
 from xclrun.core.task import Task, task_of
@@ -39,17 +39,14 @@ class Part:
         cfg: the dataset that it is.
         splits: its examples by key and split.
         notes: counts for the manifest, by key and split.
+        task: what is predicted of its examples.
     """
 
     name: str
     cfg: DatasetConfig
     splits: Splits
     notes: Notes
-
-    @property
-    def task(self) -> Task:
-        """What its files say of an example."""
-        return task_of(self.cfg.task, self.cfg.tags_are.value)
+    task: Task
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -64,8 +61,8 @@ def read_parts(cfg: DatasetConfig) -> list[Part]:
         UsageError: a part cannot be what it is asked to be, with its name; two parts make one key.
     """
     if not cfg.parts:
-        return [Part("", cfg, *read(cfg))]
-    given = {name: _config(cfg, name, part) for name, part in cfg.parts.items()}
+        return [Part("", cfg, *read(cfg), task_of(cfg.task, cfg.tags_are.value))]
+    given = {name: _config(cfg, name, part) for name, part in cfg.parts.items() if _wanted(cfg, name)}
     known: dict[str, tuple[Splits, Notes]] = {}
     parts: list[Part] = []
     for name, of in given.items():
@@ -73,14 +70,25 @@ def read_parts(cfg: DatasetConfig) -> list[Part]:
         content = _where(name, of.reader, content, cfg.parts[name].where)
         keys = _keys(name, content, parts)
         prefix = cfg.parts[name].label_prefix
-        prefix = f"{name}:" if prefix is None else f"{prefix}:" if prefix else ""
+        # Statements are true or false under every key.
+        prefix = "" if stating(cfg) else f"{name}:" if prefix is None else f"{prefix}:" if prefix else ""
         task = task_of(of.task, of.tags_are.value)
         splits = {
             (keys[language], split): tuple(_renamed(e, keys[language], prefix, task) for e in examples)
             for (language, split), examples in content.items()
         }
-        parts.append(Part(name, of, splits, _noted(notes, keys)))
+        parts.append(Part(name, of, splits, _noted(notes, keys), task))
     return _chosen(cfg, parts)
+
+
+def stating(cfg: DatasetConfig) -> bool:
+    """Whether examples are made into statements: the dataset, or a part, says of which kind."""
+    return cfg.statements.kind is not None or any(part.statements is not None for part in cfg.parts.values())
+
+
+def _wanted(cfg: DatasetConfig, name: str) -> bool:
+    """Whether a part may have one of the keys of ``dataset.languages``: of others the files need not be there."""
+    return cfg.languages is None or any(key == name or key.startswith(f"{name}-") for key in cfg.languages)
 
 
 def common_task(parts: Iterable[Part]) -> Task:
@@ -105,10 +113,12 @@ def _called(task: Task) -> str:
 def _config(cfg: DatasetConfig, name: str, part: PartConfig) -> DatasetConfig:
     """Return a part as a dataset: what it leaves open is as the whole has it."""
     check_name("dataset.parts", name)
-    if bad := next(
-        (prefix for prefix in [part.label_prefix] if prefix and (":" in prefix or prefix.split() != [prefix])), None
-    ):
-        raise UsageError(f"dataset.parts.{name}.label_prefix={bad}: one word without ':'")
+    if (prefix := part.label_prefix) is not None:
+        key = f"dataset.parts.{name}.label_prefix={prefix}"
+        if stating(cfg):
+            raise UsageError(f"{key}: statements have no labels of their own")
+        if ":" in prefix or (prefix and prefix.split() != [prefix]):
+            raise UsageError(f"{key}: one word without ':'")
     own: dict[str, Any] = {f: value for f in _SHARED if (value := getattr(part, f)) is not None}
     reader = own.get("reader", cfg.reader)
     if reader not in READERS:
@@ -123,7 +133,7 @@ def _config(cfg: DatasetConfig, name: str, part: PartConfig) -> DatasetConfig:
         own["root"] = None
     if part.root is not None or any(place.values()):
         own |= place
-    return replace(cfg, **own, parts={}, languages=part.languages)
+    return replace(cfg, **own, parts={}, statements=StatementsConfig(), languages=part.languages)
 
 
 def _read(name: str, cfg: DatasetConfig, known: dict[str, tuple[Splits, Notes]]) -> tuple[Splits, Notes]:
@@ -212,7 +222,9 @@ def _chosen(cfg: DatasetConfig, parts: list[Part]) -> list[Part]:
     if cfg.languages is None:
         return parts
     of = {key: part for part in parts for key in part.keys}
-    chosen = choose_languages(cfg.languages, of, "dataset.parts")
+    chosen = choose_languages(
+        cfg.languages, {*of, *(cfg.parts.keys() - {part.name for part in parts})}, "dataset.parts"
+    )
     found = []
     for key in chosen:
         splits = {at: examples for at, examples in of[key].splits.items() if at[0] == key}

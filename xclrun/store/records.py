@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from xclrun.core.identity import strategy_name
-from xclrun.core.task import Metric, Scored, restored, task_of
+from xclrun.core.task import Metric, Scored, restored, task_of_dataset
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
@@ -111,9 +111,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric, ...]:
     """Return the base scores that a run has, and those beside them."""
     dataset = config["dataset"]
-    task = (
-        restored(manifest["task"]) if "task" in manifest else task_of(dataset["task"], dataset.get("tags_are", "spans"))
-    )
+    task = restored(manifest["task"]) if "task" in manifest else task_of_dataset(dataset)
     return task.measured(tagged=bool(manifest["tags"]))
 
 

@@ -1,0 +1,297 @@
+"""Statements: any dataset of classes or tags as one binary task, whether a statement about a text is true.
+
+Lifelong language learning by degree of belief (LL, section 4): the input is a context c, the example's text, and a
+statement x about it; the model gives P(true | x, c). So many tasks become one, ``statement_truth``, whose label set is
+known beforehand, and no task id is given. True statements hold the example's own label or tags, false ones a wrong
+label, or tags that are partly wrong. `kinds` says how a kind of task is worded, ``dataset.statements`` how statements
+are made.
+
+**Ids.** A statement of an example is ``EXAMPLE#k``: k = 0 is true, k = 1, 2, … are false. Where the dataset's own label
+says what a statement is (``truth: label``), the example has one statement, ``EXAMPLE#0`` if it is true and
+``EXAMPLE#1`` if it is false. What scores of statements need is in the prediction rows: the id, ``gold`` and
+``predicted`` (0 false, 1 true, as in `STATEMENT_TRUTH.classes`), and ``log2_gold``, from which P(true) follows.
+`xclrun.core.task.statement_of` takes an id apart. A choice among an example's statements is one only where a true and
+a false one are there: a random subset of statements (``max_train``) may have cut some off; ``dataset.stratified`` keeps
+them together.
+
+**Draws.** A statement is a function of (``dataset.subset_seed``, key, split, example id, k), and of the label set of
+its part: never of what was drawn before it. So all runs see the same ones, and a subset has those of the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+import yaml
+
+from xclrun.config.schema import Context, Corruption, DatasetConfig, StatementKind, StatementsConfig, Tagging, Truth
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.task import STATEMENT_TRUTH
+from xclrun.data.example import Example
+from xclrun.data.parts import Part
+
+# What stands for a context that is hidden (``dataset.statements.context=hidden``).
+HIDDEN = ("_",)
+
+FALSE, TRUE = STATEMENT_TRUTH.classes
+
+
+@cache
+def kinds() -> Mapping[str, StatementKind]:
+    """Return the kinds of statements that the package knows, by name."""
+    content = yaml.safe_load(Path(__file__).with_name("statements.yaml").read_text(encoding="utf-8"))
+    return {name: StatementKind(**{**of, "truth": Truth(of.get("truth", "made"))}) for name, of in content.items()}
+
+
+def stated(cfg: DatasetConfig, part: Part) -> Part:
+    """Return a part whose examples are statements about those of another.
+
+    Args:
+        cfg: the dataset: how statements are made, its seed of subsets, and the kind that the part asks for.
+        part: examples with labels or tags.
+
+    Raises:
+        UsageError: the kind is unknown or not given; its templates ask for what the part's examples do not have;
+            nothing false could be said.
+    """
+    settings, own = cfg.statements, cfg.parts[part.name].statements if part.name else None
+    name, known = own or settings.kind, {**kinds(), **settings.kinds}
+    asked = own is not None or (part.name and settings.kind is None)
+    key = f"dataset.parts.{part.name}.statements" if asked else "dataset.statements.kind"
+    if name not in known:
+        what = f"{key} must be given" if name is None else f"{key}={name}: unknown"
+        raise UsageError(f"{what}; {did_you_mean(str(name), known)}")
+    if settings.wrong < 1:
+        raise UsageError(f"dataset.statements.wrong={settings.wrong}: must be at least 1")
+    maker = _Maker(f"{key}={name}", known[name], settings, part)
+    splits = {
+        (language, split): tuple(maker.statements(examples, split, (cfg.subset_seed, language, split)))
+        for (language, split), examples in part.splits.items()
+    }
+    return replace(part, splits=splits, task=STATEMENT_TRUTH)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A text with fields: ``The topic is {label}.``"""
+
+    runs: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def of(cls, key: str, text: str) -> Template:
+        """Read a template; fields are plain names.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        try:
+            runs = [(literal, name, bool(spec or how)) for literal, name, spec, how in Formatter().parse(text)]
+        except ValueError as error:
+            raise UsageError(f"{key}: the template {text!r} cannot be read ({error})") from None
+        if not text.strip() or any(more or (name is not None and not name.isidentifier()) for _, name, more in runs):
+            raise UsageError(f"{key}: the template {text!r} must be text with fields such as {{label}}")
+        return cls(tuple((literal, name) for literal, name, _ in runs))
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(name for _, name in self.runs if name is not None)
+
+    def filled(self, values: Mapping[str, str]) -> str:
+        """Return the text; values are taken as they are, also where they have braces."""
+        return "".join(literal + ("" if name is None else values[name]) for literal, name in self.runs)
+
+
+class Draw:
+    """Numbers that look random, each a function of what it is drawn for (blake2b of a text)."""
+
+    def __init__(self, *position: object) -> None:
+        self.prefix = "\0".join(map(str, position))
+
+    def number(self, *purpose: object) -> int:
+        """Return a whole number of 64 bits."""
+        text = "\0".join((self.prefix, *map(str, purpose)))
+        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+
+    def below(self, n: int, *purpose: object) -> int:
+        """Return a whole number from 0 to n − 1."""
+        return self.number(*purpose) % n
+
+    def ranked(self, names: Sequence[Any], *purpose: object) -> list[Any]:
+        """Return the names in an order that is drawn."""
+        return sorted(names, key=lambda name: self.number(*purpose, name))
+
+    def weighted(self, weights: Mapping[str, int], *purpose: object) -> str:
+        """Return a name, each as often as its weight says."""
+        names = list(weights)
+        ends = list(accumulate(weights.values()))
+        at = self.below(ends[-1], *purpose)
+        return names[next(i for i, end in enumerate(ends) if at < end)]
+
+
+# What a statement says of an example: (k, the fields of its template), k = 0 for the true one.
+Claims = Iterator[tuple[int, dict[str, str]]]
+
+
+class _Maker:
+    """Makes the statements of one part."""
+
+    def __init__(self, key: str, kind: StatementKind, settings: StatementsConfig, part: Part) -> None:
+        self.key, self.kind, self.settings, self.part = key, kind, settings, part
+        self.context = None if kind.context is None else Template.of(key, kind.context)
+        templates = [Template.of(key, text) for text in kind.templates or ()]
+        fields = frozenset().union(*(template.fields for template in templates))
+        self.claims: Callable[[Example, str, Draw], Claims]
+        if kind.truth is Truth.label:
+            self.claims, adds = self._own, set()
+            self._need("label", part.task.label is not None)
+        elif "label" in fields:
+            self.claims, adds = self._labels, {"label"}
+            self._need("label", part.task.label is not None)
+        elif "tags" not in fields:
+            raise UsageError(f"{key}: a template must hold {{label}} or {{tags}}, unless truth is label")
+        elif settings.tagging is Tagging.word:
+            self.claims, adds = self._word, {"word", "tag"}
+            templates = [Template.of(key, text) for text in kind.words or ()]
+            self._need("tags", part.task.tag is not None)
+        else:
+            self.claims, adds = self._corrupted, {"tags"}
+            self._need("tags", part.task.tag is not None)
+        if not templates:
+            raise UsageError(f"{key}: no template of statements about {'words' if 'word' in adds else 'examples'}")
+        self.templates = templates
+        self._check_fields(adds)
+        self.labels = {split: self._labels_of(split) for split in ("train", "dev", "test")}
+        self.tags = Counter(tag for e in self._examples("train") for tag in e.tags or ())
+        if kind.tags is not None and len(set(kind.tags)) < 2:
+            raise UsageError(f"{key}: tags={kind.tags}: needs two at least")
+        if kind.wrong_from not in ("train", "split"):
+            raise UsageError(f"{key}: wrong_from={kind.wrong_from}: train or split")
+        of = self.tags if adds & {"tags", "word"} else self.labels["train"] if "label" in adds else None
+        if of is not None and len(of) < 2 and kind.wrong_from == "train":
+            what = "tag" if "label" not in adds else "label"
+            raise UsageError(f"{key}: nothing false can be said: training has {len(of)} {what}")
+
+    def statements(self, examples: Sequence[Example], split: str, seed: tuple[int, str, str]) -> Iterator[Example]:
+        """Yield the statements about some examples of one split, in their order, the true one of each first."""
+        hidden = self.settings.context is Context.hidden
+        for example in examples:
+            values = _said(example)
+            tokens, text = (HIDDEN, None) if hidden else self._context(example, values)
+            for k, claim in self.claims(example, split, Draw(*seed, example.id)):
+                draw = Draw(*seed, example.id, k)
+                template = self.templates[draw.below(len(self.templates), "template")]
+                try:
+                    statement = template.filled(values | claim)
+                except KeyError as missing:
+                    raise UsageError(f"{self.key}: example '{example.id}' has no {missing}") from None
+                label = FALSE if k else TRUE
+                yield Example(f"{example.id}#{k}", example.language, tokens, label, None, text, statement)
+
+    def _context(self, example: Example, values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+        if self.context is None and example.text_b is None:
+            return example.tokens, example.text
+        if self.context is None:
+            return (*example.tokens, *example.tokens_b), None
+        try:
+            return tuple(self.context.filled(values).split()), None
+        except KeyError as missing:
+            raise UsageError(f"{self.key}: example '{example.id}' has no {missing}") from None
+
+    # The four ways to say something true and something false.
+
+    def _own(self, example: Example, split: str, draw: Draw) -> Claims:
+        """The example's label says whether its statement is true."""
+        if example.label not in (FALSE, TRUE):
+            raise UsageError(f"{self.key}: example '{example.id}' has the label '{example.label}', not false or true")
+        yield int(example.label == FALSE), {}
+
+    def _labels(self, example: Example, split: str, draw: Draw) -> Claims:
+        """The label; then wrong ones, each once."""
+        right = self._named(str(example.label))
+        yield 0, {"label": right}
+        others = [name for name in self.labels[split if self.kind.wrong_from == "split" else "train"] if name != right]
+        for k, wrong in enumerate(draw.ranked(others, "label")[: self.settings.wrong], 1):
+            yield k, {"label": wrong}
+
+    def _corrupted(self, example: Example, split: str, draw: Draw) -> Claims:
+        """The tags; then such of which some are wrong."""
+        tags = example.tags or ()
+        yield 0, {"tags": self._line(tags)}
+        for k in range(1, self.settings.wrong + 1):
+            corrupt = self._one_wrong if self.settings.corrupt is Corruption.one else self._half_drawn
+            yield k, {"tags": self._line(corrupt(tags, draw, k))}
+
+    def _half_drawn(self, tags: Sequence[str], draw: Draw, k: int) -> list[str]:
+        """Draw ⌊n/2⌋ of n tags anew (one of one), uniformly from all; again, where all came out as they were."""
+        drawn_from = self.kind.tags or sorted(self.tags)
+        places = draw.ranked(range(len(tags)), k, "places")[: max(1, len(tags) // 2)]
+        attempt = 0
+        while True:
+            found = list(tags)
+            for place in places:
+                found[place] = drawn_from[draw.below(len(drawn_from), k, "tag", attempt, place)]
+            if found != list(tags):
+                return found
+            attempt += 1
+
+    def _one_wrong(self, tags: Sequence[str], draw: Draw, k: int) -> list[str]:
+        """Draw one tag anew, another one, each as often as training has it."""
+        found, place = list(tags), draw.below(len(tags), k, "place")
+        found[place] = draw.weighted(self._others({tags[place]}), k, "tag")
+        return found
+
+    def _word(self, example: Example, split: str, draw: Draw) -> Claims:
+        """The tag of one word; then one that the word has nowhere in the sentence, as often as training has it."""
+        tags = example.tags or ()
+        place = draw.below(len(tags), "word")
+        word = example.tokens[place]
+        yield 0, {"word": word, "tag": self._named(tags[place])}
+        right = {tag for other, tag in zip(example.tokens, tags, strict=True) if other.casefold() == word.casefold()}
+        if others := self._others(right):
+            yield 1, {"word": word, "tag": self._named(draw.weighted(others, "tag"))}
+
+    # What they need.
+
+    def _others(self, right: set[str]) -> dict[str, int]:
+        return {tag: n for tag, n in sorted(self.tags.items()) if tag not in right}
+
+    def _named(self, name: str) -> str:
+        return (self.kind.names or {}).get(name, name)
+
+    def _line(self, tags: Sequence[str]) -> str:
+        return " ".join(map(self._named, tags))
+
+    def _examples(self, split: str) -> Iterator[Example]:
+        return (e for (_, of), examples in self.part.splits.items() if of == split for e in examples)
+
+    def _labels_of(self, split: str) -> list[str]:
+        return sorted({self._named(e.label) for e in self._examples(split) if e.label is not None})
+
+    def _need(self, what: str, there: bool) -> None:
+        if not there:
+            raise UsageError(f"{self.key}: is about {what}, and examples of {self.part.task.name} have none")
+
+    def _check_fields(self, adds: set[str]) -> None:
+        """Check templates against the first example: what a kind asks for, another dataset does not have."""
+        first = next((e for examples in self.part.splits.values() for e in examples), None)
+        known = adds | (_said(first).keys() if first is not None else set())
+        for template in [*self.templates, *([self.context] if self.context else [])]:
+            if missing := sorted(template.fields - known):
+                raise UsageError(
+                    f"{self.key}: the examples of dataset.reader={self.part.cfg.reader} have no '{missing[0]}'; "
+                    f"{did_you_mean(missing[0], known)}"
+                )
+
+
+def _said(example: Example) -> dict[str, str]:
+    """Return what templates may hold of an example, but for its label and tags."""
+    found = {"text": example.text or " ".join(example.tokens), **(example.facts or {})}
+    return found if example.text_b is None else {**found, "text_b": example.text_b}
