@@ -99,9 +99,9 @@ def _drawn(
 
 def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[str] | None) -> Dataset:
     """Return the dataset with buckets in place of training splits; subsets are drawn of the splits that are none."""
-    for key, given in (("statements", stating(cfg)), ("repeat_to", cfg.repeat_to is not None)):
+    for name, given in (("statements", stating(cfg)), ("repeat_to", cfg.repeat_to is not None)):
         if given:
-            raise UsageError(f"shots={shots}: few-shot training sets cannot be had with dataset.{key}")
+            raise UsageError(f"shots={shots}: few-shot training sets cannot be had with dataset.{name}")
     whole = read_whole(cfg)
     few = whole.languages if few_shot is None else few_shot
     splits = with_buckets(cfg, whole, shots, bucket, few)

@@ -21,7 +21,7 @@ files are the test splits here, as LL has it, and dev splits are empty: such dat
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ COLUMNS = {
 
 def _read(
     cfg: DatasetConfig,
-    files: dict[str, tuple[str, ...]],
+    files: Mapping[str, tuple[str, ...]],
     parse: Callable[[Any, Place], Example | None],
     rows: Callable[[SplitFile], Iterable[Any]] = lines,
 ) -> tuple[Splits, Notes]:
