@@ -366,7 +366,7 @@ def test_a_stopped_job(
     run, files = make_run(), PackFiles(tmp_path / "3.json")
     assert job_module._stopped(files, [run], signal.SIGTERM) == 128 + signal.SIGTERM
     assert ("scontrol requeue 7_3" in calls(folder)) == requeued
-    assert [noted["event"] for noted in files.noted()] == ([event] if event else [])
+    assert [noted["event"] for noted in files.events()] == ([event] if event else [])
     assert (files.errors() is not None) == (event == "ended")
 
 
@@ -379,10 +379,10 @@ def given_away(run: Run, errors: dict[str, str] | None = None) -> Job:
     submission.submitted = 0.0
     packs = [Pack(runs=(run.id,))]
     submission.write_packs("array-0", packs)
-    submission.note("array-0", "7", packs)
+    submission.add_array("array-0", "7", packs)
     [(job, _)] = submission.jobs()
     if errors is not None:
-        job.files.note("ended", errors=errors, position=[0, 0])
+        job.files.add_event("ended", errors=errors, position=[0, 0])
     return job
 
 

@@ -82,13 +82,13 @@ def test_the_time_left_is_what_sentences_have_taken(make_run: Make, monkeypatch:
     assert left.seconds() is None
     left.start()
     now = 110.0
-    left.note(one.stages[1].train, 1.0)
+    left.progressed(one.stages[1].train, 1.0)
     # Two epochs of 22, 18 and 13 sentences; hop 1 is common to both runs.
     assert left.seconds(one.id) == pytest.approx(10 * (18 + 13) / 22)
     assert left.seconds(two.id) == left.seconds(one.id)
     assert left.seconds() == pytest.approx(10 * 2 * (18 + 13) / 22)
     # What was done before took no time.
-    left.note(one.stages[2].train, 0.75, before=0.5)
+    left.progressed(one.stages[2].train, 0.75, before=0.5)
     assert left.seconds(one.id) == pytest.approx(10 * (18 / 4 + 13) / (22 + 18 / 4))
     # Nor for one who only looks on: what the first look finds was done before.
     onlooker = TimeLeft([one])

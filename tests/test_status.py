@@ -16,7 +16,7 @@ import pytest
 from xclrun.analysis.measures import measure
 from xclrun.analysis.reference import References
 from xclrun.core.errors import RunError
-from xclrun.launch.status import STATES, RunStatus, run_status, sweep_status
+from xclrun.launch.status import STATES, RunStatus, run_status, sweep_status, wait_until_calm
 from xclrun.launch.workers import ProgressListener
 from xclrun.run import Run
 from xclrun.store.files import write_json
@@ -44,6 +44,12 @@ def note_sweep(outputs: Path, *runs: str) -> None:
     """Note a sweep among the outputs, as its start does."""
     facts = {"name": "mine", "command": "xclrun seed=1,2 -m", "started": "2026-01-01T00:00:00+0000", "runs": runs}
     write_json(outputs / "sweeps" / "mine.json", facts)
+
+
+def test_who_waits_looks_until_nothing_runs_twice_in_a_row() -> None:
+    answers = iter([True, False, True, False, False, True])
+    wait_until_calm(lambda: next(answers), 0.0)
+    assert list(answers) == [True]
 
 
 def test_missing(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from xclrun.core.task import BY_NAME
 from xclrun.report.workers import PlotWorkers
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
+from xclrun.tracking import background
 from xclrun.tracking.mirror import Mirror, saved_views
 from xclrun.tracking.payload import FORMAT, VIEW, allowed
 from xclrun.train.progress import Listener, Progress
@@ -450,6 +451,27 @@ def test_first_mirrors_of_several_processes_make_one_experiment(study: Study, ou
     mirror = Mirror(outputs, TrackingConfig())
     assert {run.name for run in mirror.client.search_experiments()} == {"Default", "xclrun"}
     assert lasting(content(mirror)) == lasting(study.after)
+
+
+def test_nobody_waits_for_the_mirror_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    class Process:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.stdin = io.BytesIO()
+
+        def wait(self, timeout: float) -> int:
+            waited.append(timeout)
+            return 0
+
+    monkeypatch.setattr(background.subprocess, "Popen", Process)
+    with background.BackgroundMirror(tmp_path, TrackingConfig()) as mirror:
+        pass
+    assert waited == []
+    assert mirror.close()
+    with pytest.raises(KeyError), background.BackgroundMirror(tmp_path, TrackingConfig()):
+        raise KeyError
+    assert waited == [120.0, 0.0]
 
 
 @pytest.mark.full

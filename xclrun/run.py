@@ -24,7 +24,7 @@ from xclrun.core.stream import Hop, Stream, resolve_order, sequence, transfer
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.model.source import depth, encoder_identity
-from xclrun.store.files import atomic_write
+from xclrun.store.files import atomic_write, write_json
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Length, Strategy, make, strategy_class
@@ -214,7 +214,7 @@ def freeze(run: Run) -> None:
     resolved["strategy"] = _with_folders(resolved["strategy"])
     content = OmegaConf.to_yaml(OmegaConf.create(resolved))
     atomic_write(run.directory.config, content, private())
-    run.directory.write_queued(run.keys)
+    write_json(run.directory.queued, {"keys": run.keys})
 
 
 def _absolute(path: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from xclrun.store.files import read_events
 from xclrun.store.rundir import RunDirectory
 
 from .conftest import SMALL, Told
@@ -26,7 +27,7 @@ def runs(outputs: Path) -> list[RunDirectory]:
 
 def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
     """Return the events of one kind."""
-    return [event for event in run.read_events() if event["event"] == kind]
+    return [event for event in read_events(run.events) if event["event"] == kind]
 
 
 def test_a_job_writes_its_directory_and_tells_the_matrix(xclrun: Callable[..., Told], here: Path) -> None:

@@ -40,7 +40,7 @@ def log_of(outputs: Path) -> str:
 
 def tries(outputs: Path) -> list[dict[str, Any]]:
     [job] = [job for s in submissions(outputs) for job, runs in s.jobs() if runs]
-    return job.files.noted()
+    return job.files.events()
 
 
 def test_a_sweep_is_submitted_at_once_and_equals_the_local_one(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xclrun.core.errors import UsageError
-from xclrun.store.files import atomic_write
+from xclrun.store.files import atomic_write, read_events
 from xclrun.store.rundir import RunDirectory
 
 
@@ -19,7 +19,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def kinds(directory: RunDirectory) -> list[str]:
-    return [event["event"] for event in directory.read_events()]
+    return [event["event"] for event in read_events(directory.events)]
 
 
 def test_opening_freezes_the_config(directory: RunDirectory) -> None:
@@ -32,10 +32,10 @@ def test_opening_freezes_the_config(directory: RunDirectory) -> None:
 
 
 def test_events_are_appended(directory: RunDirectory) -> None:
-    assert list(directory.read_events()) == []
+    assert list(read_events(directory.events)) == []
     directory.event("started", pid=1)
     directory.event("hop", scores={"en": {"intent_accuracy": 0.5}}, name="é")
-    first, second = directory.read_events()
+    first, second = read_events(directory.events)
     assert (first["event"], first["pid"]) == ("started", 1)
     assert (second["scores"], second["name"]) == ({"en": {"intent_accuracy": 0.5}}, "é")
     assert first["time"] <= second["time"]
@@ -59,7 +59,7 @@ def test_a_torn_last_line_costs_that_line_alone(cut: int, directory: RunDirector
 @pytest.mark.parametrize("separator", ["\n", "\u2028", "\u0085", "\x0c", "\r"])
 def test_an_event_is_one_line_whatever_it_says(separator: str, directory: RunDirectory) -> None:
     directory.event("failed", error=f"one{separator}two")
-    assert [event["error"] for event in directory.read_events()] == [f"one{separator}two"]
+    assert [event["error"] for event in read_events(directory.events)] == [f"one{separator}two"]
 
 
 def test_done_holds_the_checksums_of_the_files_of_record(directory: RunDirectory) -> None:

@@ -16,7 +16,7 @@ import torch
 from xclrun.core.errors import RunError, UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.store.files import sha256
+from xclrun.store.files import read_events, sha256
 from xclrun.strategy import STRATEGIES
 from xclrun.strategy.naive import Naive
 from xclrun.train import execute
@@ -265,7 +265,7 @@ def test_a_failed_run_says_so_and_goes_on_when_it_can(
     assert [stage["hop"] for stage in manifest["stages"]] == [0, 1]
     assert not run.directory.finished
     assert [str(error) for error in hearing.failed] == [manifest["error"]]
-    assert [event["event"] for event in run.directory.read_events()] == ["started", "hop", "hop", "failed"]
+    assert [event["event"] for event in read_events(run.directory.events)] == ["started", "hop", "hop", "failed"]
     do(run)
     assert (stored(run.store), predicted(run)) == alone("strategy=naive")[:2]
     assert "error" not in run.directory.read_manifest()

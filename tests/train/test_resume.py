@@ -12,6 +12,7 @@ import torch
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.run import Run
+from xclrun.store.files import read_events
 from xclrun.strategy import STRATEGIES, State, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train.loop import HopTraining
@@ -40,7 +41,7 @@ def interrupted(run: Run, do: Do, *steps: int) -> None:
     manifest = run.directory.read_manifest()
     assert (manifest["status"], manifest["error"]) == ("interrupted", "SIGTERM")
     assert not run.directory.finished
-    assert [event["event"] for event in run.directory.read_events()][-1] == "interrupted"
+    assert [event["event"] for event in read_events(run.directory.events)][-1] == "interrupted"
 
 
 def checkpoints(run: Run) -> list[Path]:
@@ -87,7 +88,7 @@ def test_stopped_once(step: int, undisturbed: Callable[[str], Any], make_run: Ma
     assert checkpoint.parent == run.store.checkpoints(run.stages[hop].train)
     do(run)
     assert (stored(run.store), predicted(run)) == undisturbed("er")
-    events = [event["event"] for event in run.directory.read_events()]
+    events = [event["event"] for event in read_events(run.directory.events)]
     assert events.count("started") == 2
     assert events[-1] == "finished"
     assert run.directory.read_manifest()["status"] == "finished"

@@ -181,7 +181,7 @@ class Console(Listener):
     def stepped(self, progress: Progress) -> None:
         now, p = time.monotonic(), progress
         if self.left is not None and self.run is not None:
-            self.left.note(self.run.stages[p.hop.index].train, p.step / p.steps, before=(p.step - 1) / p.steps)
+            self.left.progressed(self.run.stages[p.hop.index].train, p.step / p.steps, before=(p.step - 1) / p.steps)
         due = (
             now - self.last_drawn >= 0.2
             if self.bar is not None
@@ -215,7 +215,7 @@ class Console(Listener):
         self._close()
         self.slow.close()
         if self.left is not None and hop.index:
-            self.left.note(run.stages[hop.index].train, 1.0, before=1.0)
+            self.left.progressed(run.stages[hop.index].train, 1.0, before=1.0)
         took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
         note = "shared" if shared else took if hop.index else ""
         own = hop.train[-1] if hop.train and run.stream.kind != "joint" else None

@@ -43,7 +43,7 @@ class TimeLeft:
         self.share: dict[str, float] = {}
         self.before: dict[str, float] = {}
 
-    def note(self, key: str, share: float, before: float = 0.0) -> None:
+    def progressed(self, key: str, share: float, before: float = 0.0) -> None:
         """Note how much of a training is done, and how much of it was when it was first heard of."""
         self.start()
         self.before.setdefault(key, before)
@@ -63,12 +63,12 @@ class TimeLeft:
         for run in self.runs:
             for key in self.of[run.id]:
                 if self.share.get(key) != 1.0 and run.store.has(key):
-                    self.note(key, 1.0, before=float(first))
+                    self.progressed(key, 1.0, before=float(first))
             with contextlib.suppress(OSError, ValueError, KeyError, IndexError, ZeroDivisionError):
                 facts = read_json(run.directory.progress)
                 key, share = run.stages[facts["hop"]].train, facts["step"] / facts["steps"]
                 if self.share.get(key) != 1.0:
-                    self.note(key, share, before=share if first else 0.0)
+                    self.progressed(key, share, before=share if first else 0.0)
 
     def seconds(self, run: str | None = None) -> float | None:
         """Return about how many seconds are left of a run, or of all of them; None while nothing is done."""

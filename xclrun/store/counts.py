@@ -222,9 +222,9 @@ def _key(directory: RunDirectory, metrics: Sequence[Metric]) -> str:
 
     And when its metrics do: of evaluation points scores are kept, not counts.
     """
-    noted = directory.noted()
-    names = sorted(name for name in noted if name == "manifest.json" or name.startswith("predictions/"))
-    files = [(name, noted[name]["sha256"], (directory.path / name).stat()) for name in names]
+    done = directory.read_done()
+    names = sorted(name for name in done if name == "manifest.json" or name.startswith("predictions/"))
+    files = [(name, done[name]["sha256"], (directory.path / name).stat()) for name in names]
     return digest(
         [
             FORMAT,

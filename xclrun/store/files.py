@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,27 @@ def write_json(path: Path, content: Any, mode: int = 0o644) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def append_event(path: Path, kind: str, **facts: Any) -> None:
+    """Append what happened to a file of events, one JSON a line; a torn last line, left by a crash, is closed first."""
+    line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, ensure_ascii=False) + "\n"
+    with writing(path), path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                line = "\n" + line
+        file.write(line.encode())
+
+
+def read_events(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a file that can be read, in order; none where it is not there."""
+    # As bytes: a torn line may end inside a character, and other line separators may stand inside a line.
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            event = json.loads(line)
+            float(event["time"]), str(event["event"])
+            yield event
 
 
 def sha256(path: Path) -> str:

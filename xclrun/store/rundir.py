@@ -13,14 +13,22 @@ import contextlib
 import hashlib
 import json
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.secret import private
-from xclrun.store.files import TEMPORARY, atomic_write, read_json, sha256, write_json, writing
+from xclrun.store.files import (
+    TEMPORARY,
+    append_event,
+    atomic_write,
+    read_events,
+    read_json,
+    sha256,
+    write_json,
+    writing,
+)
 from xclrun.store.lease import Lease
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ class RunDirectory:
     attention = _File("attention.parquet")
     # How far the run is, for display.
     progress = _File("progress.json")
-    # What a run needs of the store that waits to be started.
+    # The keys of the store that a run will need which waits to be started.
     queued = _File("queued.json")
 
     @property
@@ -90,10 +98,10 @@ class RunDirectory:
             return None
         small = {self.config, self.manifest}
         try:
-            noted = self.noted()
-            if not {"config.yaml", "manifest.json", "scores.parquet"} <= noted.keys():
+            files = self.read_done()
+            if not {"config.yaml", "manifest.json", "scores.parquet"} <= files.keys():
                 return self.done
-            for name, facts in noted.items():
+            for name, facts in files.items():
                 path = self.path / name
                 if not path.is_file() or path.stat().st_size != facts["bytes"]:
                     return path
@@ -103,10 +111,9 @@ class RunDirectory:
             return self.done
         return None
 
-    def noted(self) -> dict[str, dict[str, Any]]:
+    def read_done(self) -> dict[str, dict[str, Any]]:
         """Return what DONE says: name → ``bytes`` and ``sha256``."""
-        noted: dict[str, dict[str, Any]] = read_json(self.done)
-        return noted
+        return read_json(self.done)
 
     def content(self, path: Path) -> bytes:
         """Return the content of a file of record of a finished run.
@@ -115,8 +122,8 @@ class RunDirectory:
             OSError, KeyError: it is not there, or no file of record.
             ValueError: it is not what was written.
         """
-        content, noted = path.read_bytes(), self.noted()[str(path.relative_to(self.path))]
-        if hashlib.sha256(content).hexdigest() != noted["sha256"]:
+        content, written = path.read_bytes(), self.read_done()[str(path.relative_to(self.path))]
+        if hashlib.sha256(content).hexdigest() != written["sha256"]:
             raise ValueError(f"{path} has changed since the run finished; remove {self.done}, and run it again")
         return content
 
@@ -178,10 +185,6 @@ class RunDirectory:
         """Replace the manifest."""
         write_json(self.manifest, manifest)
 
-    def write_queued(self, keys: list[str]) -> None:
-        """Note which keys of the store a run will need that waits to be started."""
-        write_json(self.queued, {"keys": keys})
-
     def store_keys(self) -> list[str]:
         """Return the keys of the store that the run needs: those of its manifest, or those noted when it was queued."""
         for read in (self.read_manifest, lambda: read_json(self.queued)):
@@ -194,34 +197,18 @@ class RunDirectory:
         return read_json(self.manifest)
 
     def event(self, kind: str, **facts: Any) -> None:
-        """Append one line to the events; a torn last line, left by a crash, is closed first."""
-        line = json.dumps({"time": round(time.time(), 3), "event": kind, **facts}, ensure_ascii=False) + "\n"
-        with writing(self.events), self.events.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                if file.read(1) != b"\n":
-                    line = "\n" + line
-            file.write(line.encode())
-
-    def read_events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events that can be read, in order."""
-        if self.events.is_file():
-            # As bytes: a torn line may end inside a character, and other line separators may stand inside a line.
-            for line in self.events.read_bytes().split(b"\n"):
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    event = json.loads(line)
-                    float(event["time"]), str(event["event"])
-                    yield event
+        """Append one line to the events."""
+        append_event(self.events, kind, **facts)
 
     def failed_since(self, since: float) -> bool:
         """Whether an attempt has failed at ``since`` (seconds of the epoch) or later."""
-        return any(event["event"] == "failed" and event["time"] >= since for event in self.read_events())
+        return any(event["event"] == "failed" and event["time"] >= since for event in read_events(self.events))
 
     def finish(self) -> None:
         """Write DONE: from now on the run counts."""
         files = [self.config, self.manifest, *self.results()]
-        noted = {f: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
-        write_json(self.done, {str(file.relative_to(self.path)): facts for file, facts in noted.items()})
+        facts = {str(f.relative_to(self.path)): {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
+        write_json(self.done, facts)
 
 
 def differing_results(one: RunDirectory, other: RunDirectory) -> list[str]:

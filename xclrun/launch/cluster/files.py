@@ -17,7 +17,7 @@ from typing import Any
 
 from xclrun.core.terminal import note
 from xclrun.launch.cluster.slurm import log_path
-from xclrun.store.files import read_json, write_json
+from xclrun.store.files import append_event, read_events, read_json, write_json
 
 # Stands for Slurm's job id where packs are done in place.
 DEBUG = "debug"
@@ -69,27 +69,20 @@ class PackFiles:
         content = read_json(self.path)
         return Pack(tuple(content["runs"]), tuple((run, hop) for run, hop in content["stages"]))
 
-    def note(self, event: str, **facts: Any) -> None:
+    def add_event(self, event: str, **facts: Any) -> None:
         """Append what happened to a try."""
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **facts}, ensure_ascii=False)
-        with self.tries.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_event(self.tries, event, **facts)
 
-    def noted(self) -> list[dict[str, Any]]:
+    def events(self) -> list[dict[str, Any]]:
         """Return what happened, in order."""
-        events = []
-        with contextlib.suppress(OSError):
-            for line in self.tries.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):
-                    events.append(json.loads(line))
-        return events
+        return list(read_events(self.tries))
 
     def errors(self) -> dict[str, str] | None:
         """Return the errors of the runs with which the last try ended; None where no try has ended for good."""
-        noted = self.noted()
+        events = self.events()
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            if noted and noted[-1]["event"] == "ended":
-                return dict(noted[-1]["errors"])
+            if events and events[-1]["event"] == "ended":
+                return dict(events[-1]["errors"])
         return None
 
 
@@ -149,7 +142,7 @@ class Submission:
             PackFiles(folder / f"{i}.json").write(pack)
         return folder
 
-    def note(self, name: str, array: str, packs: Sequence[Pack]) -> None:
+    def add_array(self, name: str, array: str, packs: Sequence[Pack]) -> None:
         """Note that an array was submitted, so that it is found even if the next one is refused."""
         self.arrays.append({"name": name, "job": array, "packs": [list(pack.runs) for pack in packs]})
         write_json(self.folder / "submission.json", {"submitted": self.submitted, "arrays": self.arrays})

@@ -41,14 +41,14 @@ def main(arguments: Sequence[str]) -> int:
         pack = files.read()
         line(f"xclrun: job {job} on {os.uname().nodename}")
         errors = _read(files, pack, runs)
-        files.note("started", job=job, host=os.uname().nodename, position=position(runs))
+        files.add_event("started", job=job, host=os.uname().nodename, position=position(runs))
         errors |= _do(pack, runs)
     except Stopped as stopped:
         _ignore_signals()
         return _stopped(files, runs, stopped.number)
     # A signal during shutdown would mark a finished job as failed.
     _ignore_signals()
-    files.note("ended", errors=errors, position=position(runs))
+    files.add_event("ended", errors=errors, position=position(runs))
     return int(bool(errors))
 
 
@@ -104,15 +104,15 @@ def position(runs: Sequence[Run]) -> list[int]:
     return [made, steps]
 
 
-def fruitless(noted: Sequence[dict[str, object]], now: list[int]) -> bool:
+def fruitless(events: Sequence[dict[str, object]], now: list[int]) -> bool:
     """Whether the last attempts in a row, including the current one, made no progress."""
-    positions = [event["position"] for event in noted if event["event"] == "started"] + [now]
+    positions = [event["position"] for event in events if event["event"] == "started"] + [now]
     return len(positions) > FRUITLESS and all(p == now for p in positions[-1 - FRUITLESS :])
 
 
 def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
     """Requeue the job if that is wanted and useful; return the exit code."""
-    name, code, now, noted = signal.Signals(number).name, 128 + number, position(runs), files.noted()
+    name, code, now, events = signal.Signals(number).name, 128 + number, position(runs), files.events()
     if not (job := slurm.this_job()):
         line(f"xclrun: stopped by {name}; a checkpoint is saved")
         return code
@@ -124,11 +124,11 @@ def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
         return code
     if state in ("CANCELLED", "COMPLETING") and reason != "TimeLimit":
         line(f"xclrun: stopped by {name}: Slurm ends the job (cancelled, or queued again); a checkpoint is saved")
-        files.note("stopped", position=now)
+        files.add_event("stopped", position=now)
         return code
     if said.get("Requeue") == "0":
         error = f"stopped by {name}, and the job is not to be requeued (hydra.launcher.requeue=false)"
-    elif fruitless(noted, now):
+    elif fruitless(events, now):
         error = f"stopped by {name}; {FRUITLESS} tries in a row got no further: is hydra.launcher.time too short?"
     elif slurm.requeue(job):
         line(f"xclrun: stopped by {name}; a checkpoint is saved, and the job is queued again")
@@ -137,6 +137,6 @@ def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
         error = f"stopped by {name}, and Slurm refused to requeue the job"
     line(f"xclrun: {error}")
     left = {run.id: error for run in runs if not run.directory.finished}
-    files.note("ended", errors=left, position=now)
+    files.add_event("ended", errors=left, position=now)
     sys.stderr.flush()
     return code

@@ -104,7 +104,7 @@ class Slurm(Launcher):
                 folder = submission.write_packs(name, packs).absolute()
                 command = shlex.join([sys.executable, "-u", str(code), str(folder)])
                 arrays.append(slurm.submit_array(folder, command, len(packs), self.options_of(sweep.name, after)))
-                submission.note(name, arrays[-1], packs)
+                submission.add_array(name, arrays[-1], packs)
                 what = "shared trainings" if packs[0].stages else "runs"
                 line(f"  Slurm array {arrays[-1]}: {many(len(packs), 'job')} with {what}")
             after = arrays
@@ -117,7 +117,7 @@ class Slurm(Launcher):
         for wave in waves:
             name = f"array-{len(submission.arrays)}"
             folder = submission.write_packs(name, wave).absolute()
-            submission.note(name, DEBUG, wave)
+            submission.add_array(name, DEBUG, wave)
             for i in range(len(wave)):
                 log = slurm.log_path(folder, DEBUG, i)
                 line(f"  job {i} of {name}: {log}")
