@@ -147,8 +147,10 @@ def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str,
     missing = {}
     for label, keys in have.items():
         wanted = in_sequence if _is_sequence(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in every}
+        # Of strategies that do not depend on the order, runs from several sources count as one here.
+        have_of = keys.keys() if _is_sequence(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in keys}
         if keys:
-            missing[label] = sorted(wanted - keys.keys(), key=str)
+            missing[label] = sorted(wanted - have_of, key=str)
     return missing
 
 

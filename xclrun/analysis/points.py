@@ -7,8 +7,8 @@ English Dev" §4, §7 (selected and oracle scores, spread, directional agreement
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class HopPoints:
         seen: columns of all languages that were learnt up to the hop's end.
         own: sentences of the hop's own data seen at each point, shape (P,).
         dev, test: scores, shape (P, N), in the order of the run's languages; NaN where not measured.
+        averaged: average of checkpoints (``last-5``, ``all``) → test scores of the averaged weights, shape (N,).
     """
 
     hop: int
@@ -37,6 +38,7 @@ class HopPoints:
     own: np.ndarray
     dev: np.ndarray
     test: np.ndarray
+    averaged: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
@@ -53,7 +55,12 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
             own_languages = _sources(record, hop)
             earlier = range(hop) if record.stream in ("sequence", "transfer") else ()
             seen = tuple(sorted({*own_languages, *earlier}))
-            found.append(HopPoints(hop, own_languages, 0, seen, own, dev, test))
+            averaged = {
+                one["of"]: np.array([_score(one["test"], k, metric) for k in record.languages])
+                for one in record.averaged
+                if one["hop"] == hop
+            }
+            found.append(HopPoints(hop, own_languages, 0, seen, own, dev, test, averaged))
     return found
 
 
@@ -129,6 +136,21 @@ RULES = {
         Rule("last", "the last checkpoint, without any dev data", lambda hop: last(hop.test), dev=False),
     )
 }  # fmt: skip
+
+
+def rules(records: Iterable[RunRecord]) -> list[Rule]:
+    """Return the rules, and those of the averages of checkpoints that some of the runs have."""
+    averages = sorted({one["of"] for record in records for one in record.averaged})
+    return [*RULES.values(), *map(_averaging, averages)]
+
+
+def _averaging(of: str) -> Rule:
+    points = "all checkpoints" if of == "all" else f"the last {of.removeprefix('last-')} checkpoints"
+
+    def scores(hop: HopPoints) -> np.ndarray:
+        return hop.averaged.get(of, np.full(hop.test.shape[1], np.nan))
+
+    return Rule(f"average_{of}", f"mean of the weights of {points}, without any dev data", scores, dev=False)
 
 
 def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:

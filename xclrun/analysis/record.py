@@ -67,6 +67,8 @@ class RunRecord:
         points: one dict for each evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``,
             ``examples`` seen in the hop, ``own``: those of the hop's own data among them, and ``test`` and, where it
             was evaluated too, ``dev``: language → metric → score.
+        averaged: one dict for each hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
+            ``all``), and ``test``: language → metric → score.
         encoder: identity of the encoder before fine-tuning; empty where it is not known.
         strategy_version: version of the strategy's own algorithm; with the expansion's, and the content of pretrained
             adapters, where it has those.
@@ -101,6 +103,7 @@ class RunRecord:
     environment: dict[str, str] = field(default_factory=dict)
     points: tuple[dict[str, Any], ...] = ()
     whole_fingerprint: str = ""
+    averaged: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -112,6 +115,7 @@ class RunRecord:
         object.__setattr__(self, "languages", tuple(self.languages))
         object.__setattr__(self, "curve", tuple(self.curve))
         object.__setattr__(self, "points", tuple(self.points))
+        object.__setattr__(self, "averaged", tuple(self.averaged))
         object.__setattr__(self, "scores", {metric: self._checked(metric, R) for metric, R in self.scores.items()})
 
     def _checked(self, metric: str, scores: Any) -> np.ndarray:
@@ -167,7 +171,8 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        needed = {f.name for f in fields(cls) if f.name not in ("costs", "environment", "points", "whole_fingerprint")}
+        later = ("costs", "environment", "points", "whole_fingerprint", "averaged")
+        needed = {f.name for f in fields(cls) if f.name not in later}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
             raise ValueError(f"run record with missing or unknown keys: {wrong}")
@@ -198,6 +203,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "strategy_version": (int, str),
     "curve": list,
     "points": list,
+    "averaged": list,
     "costs": dict,
     "environment": dict,
 }
@@ -210,5 +216,7 @@ def _check_types(given: dict[str, Any]) -> None:
             raise ValueError(f"run record: {key} is {value!r}")
     if not all(isinstance(language, str) for language in given["languages"]):
         raise ValueError(f"run record: languages are {given['languages']!r}")
-    if not all(isinstance(point, dict) for point in (*given["curve"], *given.get("points", ()))):
+    if not all(
+        isinstance(point, dict) for point in (*given["curve"], *given.get("points", ()), *given.get("averaged", ()))
+    ):
         raise ValueError("run record: the points of curves must be objects")

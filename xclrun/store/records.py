@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from xclrun.core.identity import strategy_name
 from xclrun.core.task import Metric, Scored, restored, task_of_dataset
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json
+from xclrun.store.kept import whole
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
         status=status,
         curve=tuple(curve),
         points=tuple(points),
+        averaged=tuple(_averaged(directory, config, manifest)),
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )
@@ -140,6 +143,20 @@ def _counted(
     metrics = metrics_of(config, manifest)
     macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics)
     return (counts.of if counts else count)(directory, manifest, metrics, manifest["tags"] if macro else None)
+
+
+def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the scores of averaged checkpoints; a file that is not what was written counts for nothing."""
+    from xclrun.analysis.base_scores import of_hop
+    from xclrun.store import predictions
+
+    metrics = metrics_of(config, manifest)
+    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics)
+    for path in sorted(directory.averages.glob("*-hop-*.parquet")):
+        name = re.fullmatch(r"(all|last-\d+)-hop-(\d+)-[0-9a-f]{64}\.parquet", path.name)
+        if name is not None and whole(path):
+            test = of_hop(predictions.read(path), metrics, manifest["tags"] if macro else None)
+            yield {"hop": int(name[2]), "of": name[1], "test": test}
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:

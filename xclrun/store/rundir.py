@@ -4,7 +4,9 @@ config.yaml   the resolved config             predictions/hop-<i>.parquet   one 
                                               predictions/points-<i>.parquet  the same at points inside the hop
                                               attention.parquet             of [CLS], by word, where asked for
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
-events.jsonl  what happened, one JSON a line  DONE                          name → size and SHA-256 of the files above
+                                              averages/*.parquet            predictions of averaged checkpoints
+events.jsonl  what happened, one JSON a line  DONE                          name → size and SHA-256 of the files above,
+                                                                            but for averages, which come later
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ class RunDirectory:
     done = _File("DONE")
     # What [CLS] attends to after each hop (`xclrun.analysis.fewshot.attention`), where that was asked for.
     attention = _File("attention.parquet")
+    # Predictions of averaged checkpoints (`xclrun.train.average`), each named by its checksum: made after the run.
+    averages = _File("averages")
     # How far the run is, for display.
     progress = _File("progress.json")
     # The keys of the store that a run will need which waits to be started.

@@ -12,14 +12,14 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import OptimizerState, Selection
-from xclrun.core.identity import Stage, encoder_hop
+from xclrun.core.identity import Stage, digest, encoder_hop
 from xclrun.core.stream import Hop
 from xclrun.core.version import code_version
 from xclrun.run import Run
@@ -36,6 +36,10 @@ from xclrun.train.points import FILE as POINTS
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import Split, Trained, Workbench
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from torch import Tensor
 
 # The state of the optimiser after a hop, beside its weights, where later hops take it up.
 OPTIMIZER = "optimizer.safetensors"
@@ -101,6 +105,26 @@ class StageGraph:
         if not self.store.has(key):
             self._bring(stage.hop)
         return self._find_or_make(key, lambda: self._attend(stage.hop, key))
+
+    def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
+        """Return the folder of the predictions of averaged weights after a hop, whose trained weights must be there.
+
+        Args:
+            points: names of the files whose mean it is.
+            mean: computes it.
+        """
+        points_of = self.store.facts(stage.train)["training"]["points"]
+        key = digest({"kind": "average", "evaluation": stage.evaluation, "points": list(points)})
+
+        def make() -> None:
+            self._prepare_evaluation(stage.hop)
+            take_over(self.bench.model, mean())
+            self.bench.weights_of = None
+            table = self._predict(stage.hop, points_of[-1])
+            facts = {"hop": stage.hop.name, "points": list(points)}
+            self._put(key, "average", facts, lambda folder: predictions.write(folder / "predictions.parquet", table))
+
+        return self._find_or_make(key, make)
 
     def trained_by(self, stage: Stage) -> str:
         """Return the id of the run that trained a stored hop, now or in an earlier attempt."""
@@ -289,15 +313,8 @@ class StageGraph:
     def _evaluate(self, stage: Stage) -> None:
         hop = stage.hop
         self._prepare_evaluation(hop)
-        columns: dict[str, list[Any]] = {}
-        for _, rows in self.bench.predictions(hop):
-            for name, values in rows.items():
-                columns.setdefault(name, []).extend(values)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
-        n, point = len(columns["split"]), self._selected(hop, training)
-        # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
-        columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
-        table = predictions.table(columns)
+        table = self._predict(hop, self._selected(hop, training))
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
             # Every run reads this first, and then knows its parameters without building a model.
@@ -314,6 +331,21 @@ class StageGraph:
                 shutil.copyfile(points, folder / POINTS)
 
         self._put(stage.evaluation, "evaluation", facts, fill)
+
+    def _predict(self, hop: Hop, point: Mapping[str, Any]) -> pa.Table:
+        """Return the prediction rows of all test splits after a hop.
+
+        Args:
+            point: ``step`` and ``examples`` of the weights.
+        """
+        columns: dict[str, list[Any]] = {}
+        for _, rows in self.bench.predictions(hop):
+            for name, values in rows.items():
+                columns.setdefault(name, []).extend(values)
+        n = len(columns["split"])
+        # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
+        columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
+        return predictions.table(columns)
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of the epoch whose weights a hop's training gave."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import grouped
-from xclrun.analysis.points import RULES, Rule, agreement_of, by_rule, exact, final_by_rule, hop_points
+from xclrun.analysis.points import Rule, agreement_of, by_rule, exact, final_by_rule, hop_points, rules
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
 from xclrun.report.part import Item, Plot, part
@@ -73,7 +73,8 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
             rows.append((label, rule.name, *cells))
     if not rows:
         return None
-    told = [f"{rule.name}: {rule.definition}" for rule in rules_of(name for _, name, *_ in rows)]
+    shown = {name for _, name, *_ in rows}
+    told = [f"{rule.name}: {rule.definition}" for rule in rules(summary.comparison.runs) if rule.name in shown]
     notes = ("test score of the checkpoint that a rule chooses of a hop's evaluation points, mean over runs", *told)
     if inexact:
         header = ("strategy", "rule", *languages, "mean", "earlier hops")
@@ -90,20 +91,20 @@ def available(runs: Sequence[RunRecord], metric: str) -> list[Rule]:
     """Return the rules that all the runs have what they need for."""
     return [
         rule
-        for rule in RULES.values()
+        for rule in rules(runs)
         if runs and all(np.isfinite(final_by_rule(run, metric, rule)).all() for run in runs)
     ]
-
-
-def rules_of(names: Iterator[str]) -> list[Rule]:
-    return [RULES[name] for name in dict.fromkeys(names)]
 
 
 def zero_shot_runs(summary: Summary, metric: str) -> dict[tuple[str, str], list[RunRecord]]:
     """Return (strategy, source) → the runs with one hop on a source, those with dev scores at points, by seed."""
     found: dict[tuple[str, str], list[RunRecord]] = {}
     for label, runs in summary.comparison.strategies.items():
-        having = [r for r in runs if r.stream == "zero_shot" and metric in r.metrics and available([r], metric)[:-1]]
+        having = [
+            r
+            for r in runs
+            if r.stream == "zero_shot" and metric in r.metrics and any(one.dev for one in available([r], metric))
+        ]
         found |= {(label, source): them for source, them in grouped(having, lambda run: run.languages[0]).items()}
     return found
 

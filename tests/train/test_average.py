@@ -1,0 +1,131 @@
+"""Averaged checkpoints: numpy's mean of the files, evaluated as a hop is, and one more rule in reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from xclrun.analysis.points import by_rule, hop_points, rules
+from xclrun.core.errors import RunError, UsageError
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.store.records import record
+from xclrun.store.tensors import save_tensors
+from xclrun.train.average import average, mean_weights
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
+from xclrun.train.stop import StopFlag
+
+Make, Do = Callable[..., Run], Callable[..., Run]
+KEEPING = ("order=[en,de]", "evaluate.every_examples=10", "trainer.selection=last")
+
+
+def averaged(run: Run, last: int | None) -> list[Path]:
+    return average(run, last, Listener(), StopFlag())
+
+
+def rows(path: Path) -> dict[str, list[Any]]:
+    return predictions.read(path).drop_columns(["run_id", "step", "examples_seen"]).to_pydict()
+
+
+def test_the_mean_is_numpy_s(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    files = [tmp_path / f"point-{k}.safetensors" for k in range(3)]
+    for k, path in enumerate(files):
+        halves = torch.randn(7, generator=generator).to(torch.float16)
+        save_tensors(path, {"w": torch.randn(5, 4, generator=generator), "h": halves, "ids": torch.tensor([k, 2])})
+    found = mean_weights(files)
+    wanted = np.mean([load_file(path)["w"].astype(np.float64) for path in files], axis=0).astype(np.float32)
+    np.testing.assert_array_equal(found["w"].numpy(), wanted)
+    assert found["h"].dtype == torch.float16
+    # What is no number that is trained is the last one's.
+    assert found["ids"].tolist() == [2, 2]
+
+
+def test_averages_are_evaluated_as_hops_are_and_stand_beside_the_run(
+    make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = do(make_run(*KEEPING, "evaluate.keep_points=all"))
+    before = record(run.directory)
+    # The mean of the last point alone is the hop's end.
+    for hop, path in enumerate(averaged(run, 1), start=1):
+        assert rows(path) == rows(run.directory.predictions(hop))
+    files = averaged(run, None)
+    assert [path.name.rpartition("-")[0] for path in files] == ["all-hop-1", "all-hop-2"]
+    assert rows(files[0]) != rows(run.directory.predictions(1))
+    # By hand: the model with the mean of all files, as numpy has it.
+    graph = StageGraph(run, Listener(), StopFlag())
+    graph.weights(2)
+    folder = run.store.path(run.stages[2].train)
+    points = [load_file(path) for path in sorted(folder.glob("point-*"))]
+    assert len(points) == len([p for p in before.points if p["hop"] == 2])
+    state = graph.bench.model.state_dict()
+    for name, tensor in state.items():
+        if tensor.is_floating_point():
+            mean = np.mean([point[name].astype(np.float64) for point in points], axis=0)
+            tensor.copy_(torch.from_numpy(mean.astype(np.float32)))
+    wanted = {k: v for _, of in graph.bench.predictions(run.stages[2].hop) for k, v in of.items() if k == "predicted"}
+    found = predictions.read(files[1]).to_pandas()
+    language = found["language"].iloc[-1]
+    assert found.loc[found["language"] == language, "predicted"].tolist() == wanted["predicted"]
+    # Found in the store, they are not computed again.
+    with monkeypatch.context() as patched:
+        patched.setattr(Evaluator, "predict", lambda *_: pytest.fail("it is in the store"))
+        assert averaged(run, None) == files
+    after = record(run.directory)
+    assert run.directory.finished
+    assert [rule.name for rule in rules([after])][-2:] == ["average_all", "average_last-1"]
+    for metric in after.metrics:
+        np.testing.assert_array_equal(after.scores[metric], before.scores[metric])
+        every, last = (by_rule(after, metric, rule) for rule in rules([after])[-2:])
+        np.testing.assert_array_equal(last, after.scores[metric][1:])
+        accuracy = found["predicted"] == found["gold"]
+        if metric == "intent_accuracy":
+            by_hand = [accuracy[found["language"] == k].mean() for k in after.languages]
+            np.testing.assert_allclose(every[1], by_hand)
+    # A damaged file counts for nothing.
+    files[0].write_bytes(files[0].read_bytes()[:-1])
+    assert "all" not in hop_points(record(run.directory), "intent_accuracy")[0].averaged
+
+
+def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: Callable[..., Any]) -> None:
+    run = do(make_run(*KEEPING, "evaluate.keep_points=2"))
+    with pytest.raises(UsageError, match=r"--last 3: of hop 1 of .* the weights of the last 2 of 5 points were kept"):
+        averaged(run, 3)
+    with pytest.raises(UsageError, match="--all: of hop 1"):
+        averaged(run, None)
+    assert not run.directory.averages.exists()
+    code, said = xclrun("average", run.id[:-3], "--last", "2", "--outputs", str(run.outputs))
+    assert code == 0
+    assert said.startswith(f"{run.id}: mean of the last 2 points, 2 hops: ")
+    assert len(list(run.directory.averages.iterdir())) == 2
+    for arguments, wrong in (
+        (("--last", "0"), "--last 0: a whole number of at least 1"),
+        ((), "one of the arguments --last --all is required"),
+    ):
+        code, said = xclrun("average", run.id, *arguments, "--outputs", str(run.outputs))
+        assert code == 2
+        assert wrong in said
+    for path in run.store.path(run.stages[2].train).iterdir():
+        path.unlink()
+    with pytest.raises(RunError, match="the store has no weights of hop 2 any more"):
+        averaged(run, 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["strategy=naive"], "keeps no weights of points; evaluate.keep_points=5, or all, does"),
+        (["strategy=lang_spec_task", "evaluate.keep_points=2"], "does not serve all languages with the same weights"),
+    ],
+)
+def test_runs_without_one_set_of_weights_have_no_average(overrides: list[str], told: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=told):
+        averaged(make_run(*KEEPING, *overrides), 2)
