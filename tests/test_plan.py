@@ -92,6 +92,16 @@ EXPECTED = {
     "strategy.replay_write": "own",
     "strategy.replay_interval": "own",
     "strategy.replay_number": "own",
+    # What is evaluated alone; trainings are replay's.
+    "strategy.neighbours": "served",
+    "strategy.key": "served",
+    "strategy.distance": "served",
+    "strategy.adapt_steps": "served",
+    "strategy.adapt_lr": "served",
+    "strategy.adapt_penalty": "served",
+    "strategy.adapt_together": "served",
+    # With points inside hops it is more: tests/strategy/test_mbpa.
+    "strategy.adapt_points": "id",
     "strategy.expansion": "composed",
     "strategy.pretrained": "nothing",
     "model.name": "id",
@@ -164,12 +174,16 @@ class Own:
     train: tuple[int, ...] = ()
     evaluation: tuple[int, ...] = ()
     state: tuple[int, ...] = ()
+    # Another strategy that trains the same.
+    trained_as: str = ""
 
 
 # Something is kept after each hop, and changes the training of the next ones.
 KEEPING = Own(train=(2, 3), evaluation=(2, 3), state=(1, 2, 3))
 # The memory is used in the hop that fills it.
 WRITING = Own(train=(1, 2, 3), evaluation=(1, 2, 3), state=(1, 2, 3))
+# The same memory, of which evaluation makes something else.
+ADAPTING = dataclasses.replace(WRITING, trained_as="replay")
 # The first language's parts start as the whole model does, and serve from its hop on.
 PARTS = Own(train=(2, 3), evaluation=(1, 2, 3))
 # Adapters are there from the start.
@@ -192,6 +206,7 @@ OWN = {
     "agem": KEEPING,
     "replay": WRITING,
     "agem_replay": WRITING,
+    "mbpa": ADAPTING,
     "ewc": KEEPING,
     "ewc_online": KEEPING,
     "kd_logit": KEEPING,
@@ -328,6 +343,8 @@ def test_every_key_falls_on_its_side(strategy: str, resolved: Callable[..., dict
             if kind == "handed on":
                 # Not where each hop starts from hop 0.
                 reached = [hop > 0 and strategy not in SINGLE for hop in hops]
+            if kind == "served":
+                reached = [part == "evaluation" and hop in OWN[strategy].evaluation for hop in hops]
             if kind == "own":
                 reached = [hop in getattr(OWN[strategy], part) for hop in hops]
             elif part == "state":
@@ -471,7 +488,7 @@ def test_a_strategy_s_version_changes_what_it_computes(
     after = Planned.of(resolved(strategy))
     assert before.id != after.id
     for part in ("train", "evaluation", "state"):
-        own = getattr(OWN[strategy], part)
+        own = () if OWN[strategy].trained_as and part != "evaluation" else getattr(OWN[strategy], part)
         assert differs(before, after, part) == [hop in own for hop in range(len(before.stages))]
 
 
@@ -653,11 +670,11 @@ def test_no_two_hops_share_a_key_that_they_should_not(everything: list[tuple[str
     # inc_joint and all that do something of their own. Multilingual: one. The union of inc_joint's last hop goes on
     # from a model, so that it is no multilingual training.
     ordered = len(STRATEGIES) - len(SINGLE)
-    first = 1 + 2 + len(starting(WRITING))
-    assert len({stage.train for stage in stages}) == 3 * first + ordered * (6 + 6) + 1
-    # And parts serve otherwise from hop 1 on.
-    parts = len(starting(PARTS))
-    assert len({stage.evaluation for stage in stages}) == 3 * (first + parts) + ordered * (6 + 6) + 1
+    first, as_another = 1 + 2 + len(starting(WRITING)), len(starting(ADAPTING))
+    assert len({stage.train for stage in stages}) == 3 * first + (ordered - as_another) * (6 + 6) + 1
+    # And parts, and copies that are adapted, serve otherwise from hop 1 on.
+    other = len(starting(PARTS)) + as_another
+    assert len({stage.evaluation for stage in stages}) == 3 * (first + other) + ordered * (6 + 6) + 1
 
 
 # Those that tune BERT's pooler are not for the joint task, which reads no class through it.

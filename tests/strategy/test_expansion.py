@@ -34,7 +34,7 @@ from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag, Stopped
-from xclrun.train.workbench import StoredWeights
+from xclrun.train.workbench import Stored
 
 from .real import SPECIFIC, StopAfter, context_of, files, perturbed, state, weights
 
@@ -286,14 +286,14 @@ def test_parts_that_a_training_relies_on_are_made_again(make_run: Make, do: Do, 
 
 def test_parts_are_read_once_per_hop(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
-    tensors, serve = StoredWeights.tensors, Evaluator.predict
+    tensors, serve = Stored.tensors, Evaluator.predict
     phase = ["train"]
 
-    def reading(self: StoredWeights, hop: int, names: Any) -> Any:
+    def reading(self: Stored, hop: int, names: Any) -> Any:
         asked.append((hop, phase[0]))
         return tensors(self, hop, names)
 
-    def predicting(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+    def predicting(self: Evaluator, model: Any, encoded: Any, language: str, split: str, *answer: Any) -> Any:
         phase[0] = "test" if split == "test" else "train"
         return serve(self, model, encoded, language, split)
 
@@ -301,7 +301,7 @@ def test_parts_are_read_once_per_hop(make_run: Make, do: Do, monkeypatch: pytest
         def hop_started(self, run: Run, hop: Any) -> None:
             phase[0] = f"hop {hop.index}"
 
-    monkeypatch.setattr(StoredWeights, "tensors", reading)
+    monkeypatch.setattr(Stored, "tensors", reading)
     monkeypatch.setattr(Evaluator, "predict", predicting)
     do(make_run("strategy=er", "strategy.expansion=lang_spec_task", "trainer.epochs=1"), Starts())
     assert [entry for entry in asked if entry[1].startswith("hop")] == [(1, "hop 2"), (1, "hop 3"), (2, "hop 3")]

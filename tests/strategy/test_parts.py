@@ -29,7 +29,7 @@ from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag, Stopped
-from xclrun.train.workbench import StoredWeights, Workbench
+from xclrun.train.workbench import Stored, Workbench
 
 from .real import SPECIFIC, StopAfter, files
 from .real import weights as after
@@ -87,11 +87,11 @@ def made(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[tu
         served: dict[str, list[Weights]] = {}
         predict = Evaluator.predict
 
-        def noting(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+        def noting(self: Evaluator, model: Any, encoded: Any, language: str, split: str, *answer: Any) -> Any:
             if split == "test":
                 weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
                 served.setdefault(language, []).append(weights)
-            return predict(self, model, encoded, language, split)
+            return predict(self, model, encoded, language, split, *answer)
 
         given = (*overrides, "model.hidden_layers=2", "trainer.epochs=1")
         with pytest.MonkeyPatch.context() as patch, one_thread():
@@ -191,22 +191,22 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
     """On the device, the model: one body. Beside it on the CPU the first one, and the one being chosen for a while."""
     given: list[tuple[weakref.ref[Tensor], int]] = []
     peaks, models = [], []
-    tensors, predict = StoredWeights.tensors, Evaluator.predict
+    tensors, predict = Stored.tensors, Evaluator.predict
 
-    def lending(self: StoredWeights, hop: int, names: Any) -> Any:
+    def lending(self: Stored, hop: int, names: Any) -> Any:
         assert sum(n for ref, n in given if ref() is not None) == 0, "a body is lent while another still lives"
         found = tensors(self, hop, names)
         given.extend((weakref.ref(tensor), tensor.nbytes) for tensor in found.values())
         peaks.append(size(found.values()))
         return found
 
-    def looking(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+    def looking(self: Evaluator, model: Any, encoded: Any, language: str, split: str, *answer: Any) -> Any:
         assert sum(n for ref, n in given if ref() is not None) == 0, "a body outlives its choice"
         models.append(size(model.state_dict().values()))
         strategy = benches[0].strategy
         assert size(strategy.initial.values()) == body
         assert strategy.held == {}
-        return predict(self, model, encoded, language, split)
+        return predict(self, model, encoded, language, split, *answer)
 
     benches: list[Any] = []
     build = Workbench.untrained
@@ -223,7 +223,7 @@ def test_six_bodies_need_the_memory_of_two(make_run: Make, do: Do, monkeypatch: 
     start = untrained(run)
     body = size(tensor for name, tensor in start.items() if SPECIFIC["lang_spec_trans"](name))
     benches.clear()
-    monkeypatch.setattr(StoredWeights, "tensors", lending)
+    monkeypatch.setattr(Stored, "tensors", lending)
     monkeypatch.setattr(Evaluator, "predict", looking)
     do(run)
     # Six hops; after hop i the i languages seen are served by bodies of their own.

@@ -98,12 +98,12 @@ def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
     os.truncate(first, first.stat().st_size // 2)
     stop, predict, calls = StopFlag(), Evaluator.predict, 0
 
-    def stopping(self: Evaluator, model: Any, encoded: Any, language: str, split: str) -> Any:
+    def stopping(self: Evaluator, model: Any, encoded: Any, language: str, split: str, *answer: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 52:  # in hop 2, while a language is served by other parts than those being trained
             stop.number = 15
-        return predict(self, model, encoded, language, split)
+        return predict(self, model, encoded, language, split, *answer)
 
     with monkeypatch.context() as patched:
         patched.setattr(Evaluator, "predict", stopping)

@@ -206,6 +206,9 @@ class _Nowhere:
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Any]:
         raise AssertionError("a model that is only counted has no weights")
 
+    def features(self, language: str, split: str) -> Any:
+        raise AssertionError("a model that is only counted has no features")
+
 
 def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
     """Return what the count depends on: as given, else from the data."""

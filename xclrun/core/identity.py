@@ -149,6 +149,8 @@ class Signed(Protocol):
 
     def serving_signature(self, hop: Hop) -> dict[str, Any]: ...
 
+    def points_signature(self, hop: Hop) -> dict[str, Any]: ...
+
     def keeps_encoder(self, hop: Hop) -> bool: ...
 
 
@@ -306,7 +308,7 @@ def _points(known: Mapping[str, Any], hop: Hop, stream: Stream, data: DataIdenti
         return {}
     splits = ("test",) if evaluate.get("point_splits") == "test" else ("dev", "test")
     tested = {k: [data.fingerprints[k, split] for split in splits] for k in stream.languages}
-    return {"points": {"data": tested, "strategy": strategy.serving_signature(hop)}}
+    return {"points": {"data": tested, "strategy": strategy.points_signature(hop)}}
 
 
 def strategy_name(config: Mapping[str, Any]) -> str:

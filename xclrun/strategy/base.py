@@ -6,8 +6,8 @@ hooks that need it, so that plans, which only need `signature`, start fast.
 
 Life of a strategy in a run::
 
-    prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_hop → for_language
-    (evaluation)
+    prepare → for each hop: begin_hop → (for each step: replay → loss → edit_gradients) … → end_hop →
+    (for each language that is evaluated: for_language → answer …)
 
 What runs share is decided by the signatures, so every hook has one that answers for it (`ANSWERED_BY`): the class that
 overrides the hook says it in the same breath. That is safe by ``signature = Strategy.signature``: everything described,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from xclrun.data.encode import Batch, Encoded
     from xclrun.model import Model
+    from xclrun.model.network import Prediction
 
 
 @dataclass
@@ -103,10 +104,16 @@ class Length:
 
 
 class Library(Protocol):
-    """The weights of the run's earlier hops, for strategies that serve a language by those of its own hop."""
+    """What the store has of a run: the weights of earlier hops, and what the encoder made of sentences before any."""
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         """Return some of the weights after the hop of that index (from 1), on the CPU."""
+
+    def features(self, language: str, split: str) -> np.ndarray:
+        """Return what the encoder of hop 0, in eval mode, makes of [CLS] in each sentence of a split: (n, H) float32.
+
+        Of splits that are tested, and of the training splits of languages that were seen, where `looks_up` asks.
+        """
 
 
 Settings = TypeVar("Settings", bound=StrategyConfig)
@@ -123,6 +130,7 @@ ANSWERED_BY: Mapping[str, str] = {
     "state_dict": "state_signature",
     "load_state_dict": "state_signature",
     "for_language": "serving_signature",
+    "answer": "serving_signature",
 }
 
 
@@ -184,9 +192,16 @@ class Strategy(Generic[Settings]):
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         """Return everything that can change the *evaluation* after ``hop``, beyond the trained weights.
 
-        Must not be empty where `for_language` changes the model.
+        Must not be empty where `for_language` changes the model, or `answer` is not the model's own.
         """
         return {}
+
+    def points_signature(self, hop: Hop) -> dict[str, Any]:
+        """Return the same of the evaluation points inside the training of ``hop``, where `answer` is asked too.
+
+        Empty with a `serving_signature` that is not: there the model is evaluated as it is.
+        """
+        return self.serving_signature(hop)
 
     def recalled(self, hop: Hop) -> Sequence[int]:
         """Return the hops whose weights `for_language` may ask the library for in the evaluation after ``hop``."""
@@ -195,6 +210,10 @@ class Strategy(Generic[Settings]):
     def relied_on(self, hop: Hop) -> Sequence[int]:
         """Return the hops whose weights the training of ``hop`` may ask the library for."""
         return ()
+
+    def looks_up(self, hop: Hop) -> bool:
+        """Whether `answer` asks the library for features in the evaluation after ``hop``."""
+        return False
 
     def unfit(self, task: Task) -> str | None:
         """Return why the strategy cannot learn a task; None where it can."""
@@ -253,7 +272,7 @@ class Strategy(Generic[Settings]):
 
         Args:
             library: gives the weights of earlier hops, those that `relied_on` names in training and those that
-                `recalled` names in `for_language`.
+                `recalled` names in `for_language`; and features, in `answer`, where `looks_up` says so.
         """
 
     def begin_hop(self, context: Context) -> None:
@@ -284,6 +303,18 @@ class Strategy(Generic[Settings]):
 
     def for_language(self, language: str, seen: Sequence[str]) -> None:
         """Choose the parts of the model that serve ``language`` in evaluation, given the languages seen so far."""
+
+    def answer(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
+        """Return the predictions for a batch of a split in evaluation; default: the model's own.
+
+        The model is in eval mode, with the parts that serve the language, and must be left as it is. The dev scores
+        that select an epoch are always the model's own.
+
+        Args:
+            batch: on the device; ``indices`` say where its sentences stand in the split.
+            context: of the hop after which, or in whose training, the model is evaluated.
+        """
+        return context.model.predict(batch)
 
     def footprint(self) -> dict[str, int]:
         """Return what is kept for later hops, beside weights: ``examples`` in memory, and their ``bytes``."""

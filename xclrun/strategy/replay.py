@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from xclrun.strategy.base import Context
-from xclrun.strategy.shared.written import WrittenSettings, WrittenStrategy
+from xclrun.strategy.shared.written import Settings, WrittenSettings, WrittenStrategy
 
 if TYPE_CHECKING:
     from xclrun.data.encode import Batch
 
 
-class Replay(WrittenStrategy[WrittenSettings]):
+class Replay(WrittenStrategy[Settings]):
     """Replay of the memory of lifelong learning, in steps of its own."""
 
     name = "replay"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,13 @@ from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
 from xclrun.core.task import Scored, Task
-from xclrun.data.encode import Encoded, length_sorted_batches
+from xclrun.data.encode import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset
-from xclrun.model.network import Model
+from xclrun.model.network import Model, Prediction
 from xclrun.train.precision import autocast
+
+# What predicts: the model, or a strategy that adapts it to each batch.
+Answer = Callable[[Batch], Prediction]
 
 
 @dataclass
@@ -53,8 +56,14 @@ class Evaluator:
     def task(self) -> Task:
         return self.dataset.task
 
-    def predict(self, model: Model, encoded: Encoded, language: str, split: str) -> dict[str, list[Any]]:
-        """Return the prediction columns of one split in file order; the model is in eval mode meanwhile."""
+    def predict(
+        self, model: Model, encoded: Encoded, language: str, split: str, answer: Answer | None = None
+    ) -> dict[str, list[Any]]:
+        """Return the prediction columns of one split in file order; the model is in eval mode meanwhile.
+
+        Args:
+            answer: gives the predictions for a batch on the device; None: the model's own.
+        """
         n = len(encoded)
         predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
         log2_tags = np.full(n, np.nan)
@@ -64,7 +73,7 @@ class Evaluator:
         for indices in length_sorted_batches(encoded.lengths, self.batch_size):
             batch = encoded.batch(indices)
             with autocast(self.device, self.precision):
-                result = model.predict(batch.to(self.device))
+                result = (answer or model.predict)(batch.to(self.device))
             if result.label is not None and result.log2_label is not None:
                 predicted[indices] = result.label.numpy()
                 log2_gold[indices] = result.log2_label.numpy()

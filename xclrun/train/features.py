@@ -5,6 +5,8 @@ that heads read (`xclrun.model.network.Features`), in eval mode, as float32. All
 source model share those of dev and test; a bucket has its own. A sentence of W words takes 4·H·(W + 1) bytes, without
 tags 4·H.
 
+Strategies that look up sentences by what the encoder of hop 0 makes of them (`Strategy.looks_up`) have [CLS] alone.
+
 Batches depend on the sentences alone, so that features are the same bits whoever computes them.
 """
 
@@ -26,24 +28,28 @@ from xclrun.train.precision import autocast
 FILE = "features.safetensors"
 
 
-def features_key(weights: str, examples: str, precision: str) -> str:
+def features_key(weights: str, examples: str, precision: str, words: bool = True) -> str:
     """Return the key of features in the store.
 
     Args:
         weights: stage key of the training that left the encoder as it is.
         examples: fingerprint of the sentences.
         precision: autocast type.
+        words: whether those of words are among them, where the task has tags.
     """
-    return digest({"kind": "features", "train": weights, "examples": examples, "precision": precision})
+    content = {"kind": "features", "train": weights, "examples": examples, "precision": precision}
+    return digest(content if words else {**content, "words": False})
 
 
 @torch.no_grad()
-def with_features(model: Model, sentences: Encoded, device: torch.device, precision: str) -> Encoded:
-    """Return the sentences with the features that the model's encoder gives them."""
+def with_features(
+    model: Model, sentences: Encoded, device: torch.device, precision: str, words: bool = True
+) -> Encoded:
+    """Return the sentences with the features that the model's encoder gives them; ``words``: also those of words."""
     hidden: int = model.encoder.config.hidden_size  # type: ignore[union-attr,assignment]
     cls = np.zeros((len(sentences), hidden), np.float32)
     offsets = sentences.word_pieces.offsets
-    words = np.zeros((int(offsets[-1]), hidden), np.float32)
+    states = np.zeros((int(offsets[-1]) if words else 0, hidden), np.float32)
     tagged = False
     with evaluating(model):
         for indices in length_sorted_batches(sentences.lengths, BATCH):
@@ -51,11 +57,11 @@ def with_features(model: Model, sentences: Encoded, device: torch.device, precis
             with autocast(device, precision):
                 found = model.encode(batch)
             cls[indices] = found.cls.float().cpu().numpy()
-            if found.words is not None:
+            if found.words is not None and words:
                 tagged = True
-                for i, states in zip(indices, found.words.float().cpu().numpy(), strict=True):
-                    words[offsets[i] : offsets[i + 1]] = states[: offsets[i + 1] - offsets[i]]
-    return replace(sentences, cls=cls, word_states=Ragged(words, offsets) if tagged else None)
+                for i, of_words in zip(indices, found.words.float().cpu().numpy(), strict=True):
+                    states[offsets[i] : offsets[i + 1]] = of_words[: offsets[i + 1] - offsets[i]]
+    return replace(sentences, cls=cls, word_states=Ragged(states, offsets) if tagged else None)
 
 
 def save_features(folder: Path, sentences: Encoded) -> None:
@@ -72,3 +78,8 @@ def load_features(folder: Path, sentences: Encoded) -> Encoded:
     found = {name: tensor.numpy() for name, tensor in load_tensors(folder / FILE).items()}
     words = Ragged(found["words"], sentences.word_pieces.offsets) if "words" in found else None
     return replace(sentences, cls=found["cls"], word_states=words)
+
+
+def load_cls(folder: Path) -> np.ndarray:
+    """Return what `save_features` wrote of [CLS], (n, H) float32."""
+    return load_tensors(folder / FILE, ["cls"])["cls"].numpy()

@@ -24,7 +24,7 @@ from xclrun.store import predictions
 from xclrun.store.kept import Kept
 from xclrun.store.tensors import content
 from xclrun.strategy import Context, Strategy
-from xclrun.train.evaluate import Evaluator
+from xclrun.train.evaluate import Answer, Evaluator
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,8 +99,9 @@ class Points:
                 for split in splits:
                     if stopped():
                         return None
-                    encoded = self.splits[language, split]
-                    split_rows[split, language] = self.evaluator.predict(self.context.model, encoded, language, split)
+                    encoded, answer = self.splits[language, split], self._answer(language, split)
+                    found = self.evaluator.predict(self.context.model, encoded, language, split, answer)
+                    split_rows[split, language] = found
         columns: dict[str, list[Any]] = {}
         for split in splits:
             for language in languages:
@@ -143,6 +144,15 @@ class Points:
     def _last(self, steps: Sequence[int]) -> Sequence[int]:
         """Return the steps of those points of which the weights are kept."""
         return steps[len(steps) - self.kept(len(steps)) :]
+
+    def _answer(self, language: str, split: str) -> Answer | None:
+        """Return what predicts at a point: as after the hop in the test split, where the strategy asks for it.
+
+        Dev rows are what checkpoints are selected by, and so the model's own.
+        """
+        if split != "test" or not self.strategy.points_signature(self.context.hop):
+            return None
+        return lambda batch: self.strategy.answer(batch, language, split, self.context)
 
     def _learnt_before(self) -> list[str]:
         hops = self.context.stream.hops[: self.context.hop.index]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import OptimizerState, Selection
 from xclrun.core.identity import Stage, digest, encoder_hop
-from xclrun.core.stream import Hop
+from xclrun.core.stream import BEFORE, Hop
 from xclrun.core.version import code_version
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -35,7 +35,7 @@ from xclrun.train.loop import take_over
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
-from xclrun.train.workbench import Split, Trained, Workbench
+from xclrun.train.workbench import Split, Trained, Workbench, lookup_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,6 +186,7 @@ class StageGraph:
         self.state(hop.index)
 
     def _prepare_evaluation(self, hop: Hop) -> None:
+        self._need_lookup(hop)
         self._bring(hop)
         self._need_features(hop, [(language, "test") for language in self.run.stream.languages])
 
@@ -199,6 +200,8 @@ class StageGraph:
             # Not only its weights, which the model may have already.
             needed.add(hop.parent)
         self._need_weights(sorted(needed))
+        if self.run.config.evaluate.has_points and self.strategy.points_signature(hop):
+            self._need_lookup(hop)
         self.state(hop.parent)
         self.weights(hop.parent)
         own = [(language, "train") for language in hop.train] + [(language, "dev") for language in hop.select]
@@ -225,6 +228,21 @@ class StageGraph:
             if key is not None and key not in self.bench.features:
                 folder = self._find_or_make(key, lambda split=split, key=key: self._make_features(hop, split, key))  # type: ignore[misc]
                 self.bench.features[key] = load_features(folder, self.bench.encodings.splits[split])
+
+    def _need_lookup(self, hop: Hop) -> None:
+        """See to it that the store has the features of hop 0 that the strategy looks up in evaluations after a hop.
+
+        The model is that of hop 0 afterwards, where one had to be made.
+        """
+        if not self.strategy.looks_up(hop):
+            return
+        stream = self.run.stream
+        seen = [language for h in stream.hops[: hop.index + 1] for language in h.train]
+        for split in [*((k, "train") for k in seen), *((k, "test") for k in stream.languages)]:
+            key = lookup_key(self.run, split)
+            if key not in self._checked:
+                self._find_or_make(key, lambda split=split, key=key: self._make_lookup(split, key))  # type: ignore[misc]
+                self._checked.add(key)
 
     def weights(self, index: int) -> None:
         """Give the model the weights after hop ``index``: built, read from the store, or trained."""
@@ -308,6 +326,12 @@ class StageGraph:
     def _make_features(self, hop: Hop, split: Split, key: str) -> None:
         found = self.bench.with_features(split)
         name = f"{encoder_hop(hop, self.run.stream, self.strategy).name}: {'/'.join(split)}"
+        self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, found))
+
+    def _make_lookup(self, split: Split, key: str) -> None:
+        self.weights(0)
+        found = self.bench.with_features(split, words=False)
+        name = f"{BEFORE.name}: {'/'.join(split)}"
         self._put(key, "features", {"hop": name}, lambda folder: save_features(folder, found))
 
     def _evaluate(self, stage: Stage) -> None:

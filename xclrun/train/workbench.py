@@ -7,20 +7,21 @@ they must be at before, and where the results are kept, `xclrun.train.stages` kn
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from xclrun.config.schema import OptimizerState
 from xclrun.core.identity import Stage, derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
-from xclrun.data.encode import Encoded, outputs, word_numbers
-from xclrun.model.network import Model, build
+from xclrun.data.encode import Batch, Encoded, outputs, word_numbers
+from xclrun.model.network import Model, Prediction, build
 from xclrun.run import Run
 from xclrun.store.stages import StageStore
 from xclrun.store.tensors import load_tensors
@@ -29,7 +30,7 @@ from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import Encodings, encodings, kept_cut
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.features import features_key, with_features
+from xclrun.train.features import features_key, load_cls, with_features
 from xclrun.train.loop import HopTraining, trained_tensors
 from xclrun.train.optimize import state_by_name
 from xclrun.train.points import SPLITS, Points
@@ -45,18 +46,26 @@ Split = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class StoredWeights:
-    """The strategy's `Library`: weights after earlier hops, from the store.
+class Stored:
+    """The strategy's `Library`: weights after earlier hops and features before them, from the store.
 
     It does not know the workbench, which holds the strategy: the strategy must not hold the workbench.
+
+    Attributes:
+        keys: split → key in the store of what the encoder of hop 0 makes of it.
     """
 
     store: StageStore
     stages: Sequence[Stage]
+    keys: Callable[[Split], str]
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
         """Return some of the weights after a hop."""
         return load_tensors(self.store.path(self.stages[hop].train) / "weights.safetensors", names)
+
+    def features(self, language: str, split: str) -> np.ndarray:
+        """Return what the encoder of hop 0 makes of [CLS] in each sentence of a split, (n, H) float32."""
+        return load_cls(self.store.path(self.keys((language, split))))
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,8 @@ class Workbench:
         model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.task)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
-            self.strategy.prepare(model, self.run.stream, StoredWeights(self.store, self.run.stages))
+            library = Stored(self.store, self.run.stages, partial(lookup_key, self.run))
+            self.strategy.prepare(model, self.run.stream, library)
         return model.to(self.device)
 
     # Sentences.
@@ -148,10 +158,10 @@ class Workbench:
         trained = self.run.stages[encoder_hop(hop, self.run.stream, self.strategy).index].train
         return features_key(trained, self.run.dataset.fingerprints[split], self.run.config.trainer.precision.value)
 
-    def with_features(self, split: Split) -> Encoded:
-        """Return a split with what the encoder makes of it, as it is now."""
+    def with_features(self, split: Split, words: bool = True) -> Encoded:
+        """Return a split with what the encoder makes of it, as it is now; ``words``: also of its words."""
         precision = self.run.config.trainer.precision.value
-        return with_features(self.model, self.encodings.splits[split], self.device, precision)
+        return with_features(self.model, self.encodings.splits[split], self.device, precision, words)
 
     def sentences(self, hop: Hop, language: str, split: str) -> Encoded:
         """Return an encoded split as a hop learns from it and is evaluated on it; its features must be here."""
@@ -165,11 +175,12 @@ class Workbench:
             return []
         return [(language, split) for language in self.run.stream.languages for split in SPLITS[evaluate.point_splits]]
 
-    def context(self, hop: Hop) -> Context:
-        """Return what the strategy's hooks may use in a hop."""
+    def context(self, hop: Hop, trains: bool = True) -> Context:
+        """Return what the strategy's hooks may use in a hop, or in the evaluation after it."""
         trainer = self.run.trainer(hop)
         train = {language: self.encodings.splits[language, "train"] for language in self.run.stream.languages}
-        train |= {language: self.sentences(hop, language, "train") for language in hop.train}
+        if trains:
+            train |= {language: self.sentences(hop, language, "train") for language in hop.train}
         return Context(
             model=self.model,
             hop=hop,
@@ -265,8 +276,16 @@ class Workbench:
 
     def predictions(self, hop: Hop) -> Iterator[tuple[str, dict[str, list[Any]]]]:
         """Yield the prediction rows of each language's test split after a hop, by column."""
+        context = self.context(hop, trains=False)
         for language in self._served(hop):
-            yield language, self.evaluator.predict(self.model, self.sentences(hop, language, "test"), language, "test")
+
+            def answer(batch: Batch, language: str = language) -> Prediction:
+                # A strategy can take its time over each.
+                self.stop.check()
+                return self.strategy.answer(batch, language, "test", context)
+
+            sentences = self.sentences(hop, language, "test")
+            yield language, self.evaluator.predict(self.model, sentences, language, "test", answer)
 
     def attention(self, hop: Hop) -> pa.Table:
         """Return what [CLS] attends to in the test splits after a hop (see `xclrun.train.attention`)."""
@@ -292,3 +311,9 @@ class Workbench:
             self.stop.check()
             self.strategy.for_language(language, seen)
             yield language
+
+
+def lookup_key(run: Run, split: Split) -> str:
+    """Return under which key of the store lies what the encoder of hop 0 makes of [CLS] in a split."""
+    precision = run.config.trainer.precision.value
+    return features_key(run.stages[0].train, run.dataset.fingerprints[split], precision, words=False)
