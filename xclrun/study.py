@@ -10,7 +10,6 @@ Every number is what ``xclrun report --from runs`` computes, by the same functio
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -23,6 +22,7 @@ from xclrun.analysis.filters import filtered
 from xclrun.analysis.grouping import strategy_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
+from xclrun.config.files import default_outputs
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.task import BY_SHORT
 from xclrun.store.records import UNREADABLE, read_predictions, read_records, sweeps
@@ -54,7 +54,7 @@ class Study:
     @classmethod
     def read(cls, outputs: str | Path | None = None) -> Study:
         """Read all runs under an outputs folder: see `xclrun.load`."""
-        folder = Path(outputs or os.environ.get("XCLRUN_OUTPUTS") or "outputs").expanduser()
+        folder = Path(outputs or default_outputs()).expanduser()
         if not folder.is_dir():
             raise UsageError(f"{folder}: there is no such folder; xclrun.load takes the one that paths.outputs named")
         records = read_records(folder, _warn)

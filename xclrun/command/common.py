@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Container, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from xclrun.config.files import default_outputs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.terminal import note
@@ -57,7 +57,7 @@ def parser(name: str, description: str, **options: Any) -> Parser:
     made.add_argument(
         "--outputs",
         type=Path,
-        default=Path(os.environ.get("XCLRUN_OUTPUTS") or "outputs"),
+        default=Path(default_outputs()),
         metavar="DIR",
         help="what xclrun wrote (default: XCLRUN_OUTPUTS, else outputs)",
     )

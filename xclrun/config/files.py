@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,11 @@ from xclrun.core.version import PACKAGE
 
 # Beside the sweeps, and not one of them.
 PUBLISHED = "published.yaml"
+
+
+def default_outputs() -> str:
+    """Return where commands look for outputs that are not told."""
+    return os.environ.get("XCLRUN_OUTPUTS") or "outputs"
 
 
 def packaged(folder: str) -> Path:

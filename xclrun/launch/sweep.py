@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.config.files import default_outputs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.identity import digest
@@ -85,8 +86,7 @@ class Sweep:
     @property
     def outputs_option(self) -> str:
         """The option with which a subcommand finds the outputs; empty where it looks there anyway."""
-        usual = os.environ.get("XCLRUN_OUTPUTS") or "outputs"
-        return "" if str(self.outputs) == usual else f" --outputs {shlex.quote(str(self.outputs))}"
+        return "" if str(self.outputs) == default_outputs() else f" --outputs {shlex.quote(str(self.outputs))}"
 
     @property
     def tracking_options(self) -> str:

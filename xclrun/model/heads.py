@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchcrf import CRF
 
+from xclrun.core.task import Task
+
 
 def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
     """Return the best tag sequence of each sentence; equal to ``crf.decode``, for all sentences at once.
@@ -121,3 +123,8 @@ class TagHead(WordHead):
         """Return the best tags (B, W)."""
         with torch.autocast(emissions.device.type, enabled=False):
             return viterbi(self.crf, emissions, mask)
+
+
+def tag_head(task: Task) -> type[WordHead]:
+    """Return the head of a task's tags."""
+    return TagHead if task.crf else WordHead

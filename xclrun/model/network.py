@@ -26,7 +26,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import derive
 from xclrun.core.task import INTENT_SLOTS, Task
 from xclrun.data.encode import Batch
-from xclrun.model.heads import ClassHead, TagHead, WordHead
+from xclrun.model.heads import ClassHead, WordHead, tag_head
 from xclrun.model.source import check_layers, from_scratch, locate
 
 
@@ -104,8 +104,7 @@ class Model(nn.Module):
         self.intent = nn.Linear(hidden, classes) if task.label is not None and not task.pooled else None
         self.pooler = _taken_pooler(encoder, task) if task.pooled else None
         self.classifier = ClassHead(hidden, classes) if task.pooled else None
-        kind = TagHead if task.crf else WordHead
-        self.tagger: WordHead | None = kind(hidden, tags) if tags else None
+        self.tagger: WordHead | None = tag_head(task)(hidden, tags) if tags else None
 
     def train(self, mode: bool = True) -> Model:
         """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""
