@@ -46,15 +46,17 @@ def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Pa
     assert (final["n"], final["status"]) == ("2", "ok")
     # A number that is not there says why.
     assert all(row["value"] or row["status"].startswith("n/a: ") for row in rows)
-
-
-def test_status_and_plan_as_json(xclrun: Callable[..., Told]) -> None:
-    assert xclrun(*SMALL, "seed=1").code == 0
-    [sweep] = json.loads(xclrun("status", "--json").out)
-    assert [run["state"] for run in sweep["runs"]] == ["finished"]
-    plan = json.loads(xclrun("plan", *SMALL, "seed=1,2", "-m", "--json").out)
-    assert [run["finished"] for run in plan["runs"]] == [True, False]
-    assert plan["total"]["needed"] == 2
+    told = xclrun("report", "demo", "--from-runs")
+    assert told.code == 2
+    assert told.line.startswith("no sweep is called 'demo' in outputs; Known: sweep-")
+    for name, why in {
+        "../elsewhere": "leads to another folder",
+        "--help": "looks like an option",
+        "": "is empty",
+    }.items():
+        told = xclrun("report", "--from-runs", f"--name={name}")
+        assert told.code == 2
+        assert told.line.startswith(f"--name={name}: {why}")
 
 
 def test_a_failed_run_gives_exit_code_1_everywhere(xclrun: Callable[..., Told]) -> None:
@@ -70,21 +72,6 @@ def test_a_report_without_finished_runs(xclrun: Callable[..., Told], here: Path)
     told = xclrun("report", "--from-runs")
     assert told.code == 2
     assert told.line.startswith("no finished runs; make some first, for example: xclrun ")
-
-
-def test_a_report_on_what_is_not_there(xclrun: Callable[..., Told]) -> None:
-    assert xclrun(*SMALL).code == 0
-    told = xclrun("report", "demo", "--from-runs")
-    assert told.code == 2
-    assert told.line.startswith("no sweep is called 'demo' in outputs; Known: sweep-")
-    for name, why in {
-        "../elsewhere": "leads to another folder",
-        "--help": "looks like an option",
-        "": "is empty",
-    }.items():
-        told = xclrun("report", "--from-runs", f"--name={name}")
-        assert told.code == 2
-        assert told.line.startswith(f"--name={name}: {why}")
 
 
 def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
@@ -166,9 +153,14 @@ def test_outputs_of_the_environment_serve_all_commands(
     xclrun: Callable[..., Told], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XCLRUN_OUTPUTS", str(here.parent / "kept"))
-    assert xclrun(*SMALL).code == 0
-    assert xclrun("status").code == 0
-    assert json.loads(xclrun("plan", *SMALL, "--json").out)["total"]["needed"] == 0
+    told = xclrun(*SMALL, "seed=1")
+    assert told.code == 0
+    assert "--outputs" not in told.err.splitlines()[-1]
+    [sweep] = json.loads(xclrun("status", "--json").out)
+    assert [run["state"] for run in sweep["runs"]] == ["finished"]
+    plan = json.loads(xclrun("plan", *SMALL, "seed=1,2", "-m", "--json").out)
+    assert [run["finished"] for run in plan["runs"]] == [True, False]
+    assert plan["total"]["needed"] == 2
     assert xclrun("store", "verify").code == 0
     assert list(here.iterdir()) == []
 
