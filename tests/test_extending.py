@@ -13,21 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TINY
+
 pytestmark = pytest.mark.full
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted((REPOSITORY / "docs" / "extending").glob("*.md"))
 BLOCK = re.compile(r"^```\w+\n# (file|append to): (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SMALL = (
-    "experiment=smoke",
-    "tracking=none",
-    "model.hidden_size=16",
-    "model.hidden_layers=1",
-    "model.attention_heads=2",
-    "model.intermediate_size=32",
-    "model.vocab_size=300",
-    "runtime.device=cpu",
-)
 # Runs the commands of all pages in one process, each in the folder of its page; prints what came of them.
 DRIVER = """
 import contextlib, io, json, os, sys
@@ -86,7 +78,7 @@ def commands(copy: Path) -> dict[str, list[tuple[list[str], int, str]]]:
         for line in re.findall(r"^    xclrun (.*)$", text(page), re.MULTILINE):
             words = line.replace("DATA", str(data)).split()
             many = words[-1] == "-m"
-            small = [one for one in SMALL if "=" in words[0] or one.startswith("model.")] if "=" in line else []
+            small = [one for one in TINY if "=" in words[0] or one.startswith("model.")] if "=" in line else []
             asked.append((page.stem, words[: len(words) - many] + small + ["-m"] * many))
     # What is made from runs that are there is asked of those of the page on strategies.
     places = {name: "strategy" if name in ("measure", "figure") else name for name, _ in asked}

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
+from tests.conftest import TINY
 from xclrun.analysis.measures import MEASURES
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
@@ -30,16 +31,6 @@ REPOSITORY = Path(__file__).parents[1]
 PAGE = (REPOSITORY / "docs" / "plugins.md").read_text(encoding="utf-8")
 # The files that the page shows, by name.
 FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
-TINY = (
-    "experiment=smoke",
-    "tracking=none",
-    "model.hidden_size=16",
-    "model.hidden_layers=1",
-    "model.attention_heads=2",
-    "model.intermediate_size=32",
-    "model.vocab_size=300",
-    "runtime.device=cpu",
-)
 # What plug-ins are added to.
 REGISTRIES: tuple[Any, ...] = (
     plugins._loaded, plugins._given, plugins._folders, STRATEGIES.registered, MEASURES, READERS,

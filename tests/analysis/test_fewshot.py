@@ -92,7 +92,6 @@ def test_strategies_have_in_common_what_all_have_measured() -> None:
 def test_buckets_against_seeds() -> None:
     runs = [scored(0, 1, 0.5, 0.6), scored(1, 1, 0.5, 0.9), scored(0, 2, 0.5, 0.8), scored(2, 1, 0.5, 0.7)]
     found = seeds_against_buckets(few_shot_scores(runs))
-    assert found is not None
     assert (found.seed, found.bucket) == (1, 0)
     np.testing.assert_allclose(found.buckets, [0.6, 0.9, 0.7])
     np.testing.assert_allclose(found.seeds, [0.6, 0.8])

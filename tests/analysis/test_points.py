@@ -87,7 +87,6 @@ def test_aultc_is_a_measure_that_says_what_it_needs() -> None:
 
 def test_selected_and_oracle_scores_by_hand() -> None:
     found = selection([run()], "intent_accuracy", ("de", "en"))
-    assert found is not None
     # Hop 1 is selected by dev of en: the second point. Hop 2 by dev of de: equal, so the first.
     np.testing.assert_allclose(found.selected, [(0.3 + 0.7) / 2, (0.7 + 0.5) / 2])
     # By its own dev de takes the first point of hop 1, and en the second of hop 2.
@@ -102,7 +101,6 @@ def test_selected_and_oracle_scores_by_hand() -> None:
 def test_spread_is_over_seeds_of_the_same_order() -> None:
     other = (*POINTS[:1], at(1, 150, (0.9, 0.1), (0.6, 0.5)), *POINTS[2:])
     found = selection([run(1), run(2, points=other), run(3, points=())], "intent_accuracy", ("en", "de"))
-    assert found is not None
     np.testing.assert_allclose(found.selected_spread, [0.1 / 2, 0.2 / 2])  # in hop 1; none in hop 2
     assert selection([run(points=())], "intent_accuracy", ("en", "de")) is None
 
@@ -112,7 +110,6 @@ def test_selection_counts_each_order_the_same_however_many_seeds_it_has() -> Non
     other = dataclasses.replace(run(1, points=better), languages=("de", "en"), run_id="other")
     once = selection([run(1), other], "intent_accuracy", ("en", "de"))
     often = selection([run(1), run(2), run(3), other], "intent_accuracy", ("en", "de"))
-    assert once is not None
     assert often is not None
     assert once.selected != pytest.approx(selection([run(1)], "intent_accuracy", ("en", "de")).selected)  # type: ignore[union-attr]
     for name in ("selected", "oracle", "source", "own"):

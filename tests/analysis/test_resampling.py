@@ -89,7 +89,6 @@ def test_every_measure_of_every_resample(metric: str, made: tuple) -> None:
     for run in comparison.strategies["er"]:
         for name in ("F", "T", "T0", "FP"):
             values = resampled.of_run(run, name)
-            assert values is not None
             expected = by_hand(run, name, metric, comparison.runs, predictions, 0, 5)
             assert values.shape == (4,)
             # The draws of b + 1 resamples begin with those of fewer only where the generator goes row by row.
@@ -117,8 +116,6 @@ def test_intervals_stand_beside_the_value_of_the_table_and_the_bias(kind: str, m
     )
     for name in ("F", "T"):
         found, values = resampled.estimate("er", name, kind), resampled.of_strategy("er", name)
-        assert found is not None
-        assert values is not None
         assert found.value == pytest.approx(frame.loc[frame["measure"] == name, "value"].item())
         assert found.bias == pytest.approx(values.mean() - found.value)
         assert found.interval.low < found.interval.high

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.aggregate import comparisons
+from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
 from xclrun.report.inference import Verdicts
 from xclrun.report.part import Part, make_block
 from xclrun.report.strategies import ReportData, StrategySection
+from xclrun.report.summary import Summary
 from xclrun.report.tables import Table
 
 if TYPE_CHECKING:
@@ -110,20 +111,22 @@ def section_of(records: Sequence[RunRecord], **given: Any) -> StrategySection:
     return StrategySection(comparison, ReportData(records, **given))
 
 
+def summary_of(records: Sequence[RunRecord]) -> Summary:
+    """Return the summary of records of one dataset and model."""
+    (comparison,) = comparisons(records)
+    return Summary(summarise(records), comparison)
+
+
 def drawn(section: StrategySection, part: Part, name: str) -> Figure:
     """Draw the figure of a part whose name begins so."""
     (plot,) = (plot for plot in make_block(part, section).plots if plot.name.startswith(name))
-    figure = plot.draw()
-    assert figure is not None
-    return figure
+    return plot.draw()
 
 
 @cache
 def all_pairs(verdicts: Verdicts) -> Table:
     """Return the table of all pairs, made once: its tests take most of the time."""
-    table = verdicts.all_pairs()
-    assert table is not None
-    return table
+    return verdicts.all_pairs()
 
 
 def pairs_of(verdicts: Verdicts, metric: str, measure: str) -> dict[tuple[str, str], dict[str, str]]:

@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 
 from tests.analysis.build import record
-from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.points import RULES, by_rule, exact, final_by_rule
 from xclrun.analysis.record import RunRecord
 from xclrun.report.part import make_block
 from xclrun.report.parts import checkpoints
 from xclrun.report.published import ed
-from xclrun.report.summary import Summary
 from xclrun.report.tables import Table
 
 from .study import section_of
+from .study import summary_of as summary
 
 KEYS = ("en", "de", "th")
 METRIC = "class_accuracy"
@@ -70,14 +69,8 @@ def test_only_a_checkpoint_that_no_hop_goes_on_from_is_exact() -> None:
     np.testing.assert_array_equal(final_by_rule(alone, METRIC, RULES["last"]), (0.81, 0.5, 0.81))
 
 
-def summary(records: list[RunRecord]) -> Summary:
-    (comparison,) = comparisons(records)
-    return Summary(summarise(records), comparison)
-
-
 def test_the_table_of_rules_says_what_is_exact() -> None:
     table = checkpoints.rules_table(summary([sequence()]), METRIC)
-    assert table is not None
     assert table.header == ("strategy", "rule", *KEYS, "mean", "earlier hops")
     assert [row[1] for row in table.rows] == list(RULES)
     rows = {row[1]: row for row in table.rows}
@@ -89,7 +82,6 @@ def test_the_table_of_rules_says_what_is_exact() -> None:
 def test_points_on_test_alone_leave_the_rule_that_needs_no_dev() -> None:
     bare = tuple({k: v for k, v in one.items() if k != "dev"} for one in POINTS)
     table = checkpoints.rules_table(summary([sequence(points=bare)]), METRIC)
-    assert table is not None
     assert [row[1] for row in table.rows] == ["last"]
     assert checkpoints.rules_table(summary([sequence(points=())]), METRIC) is None
 
@@ -192,7 +184,6 @@ def test_the_section_of_zero_shot_runs_has_ed_s_tables_and_figure() -> None:
         "oracle and other rules (ED Table 5)",
     ]  # fmt: skip
     figure = block.plots[0].draw()
-    assert figure is not None
     lines = figure.axes[0].get_lines()
     dev, test = arrays(RUNS[0])
     np.testing.assert_allclose(lines[0].get_ydata(), 100 * dev[:, 0])

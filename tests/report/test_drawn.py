@@ -48,7 +48,6 @@ def printed(value: float) -> str:
 def test_trade_offs_draw_every_row_of_the_table() -> None:
     summary = made().summary
     table, figure = summary.main(["slot_f1"]), trade_offs.trade_off_figure(summary, "slot_f1")
-    assert figure is not None
     for axes, name in zip(figure.axes, ("FP ↑", "T ↑", "T0 ↑"), strict=True):
         points = {line.get_gid().split(":")[1]: line.get_xydata()[0] for line in axes.lines if line.get_gid()}
         shown = {k: v for k, v in column(table, name).items() if k != "lang_spec_ft"}
@@ -65,7 +64,6 @@ def test_trade_offs_draw_every_row_of_the_table() -> None:
 def test_replay_by_memory_draws_the_table() -> None:
     summary = made().summary
     table, figure = summary.main(["intent_accuracy"]), trade_offs.memory_figure(summary, "intent_accuracy")
-    assert figure is not None
     for axes, name in zip(figure.axes, ("F ↓", "T ↑", "T0 ↑", "FP ↑"), strict=True):
         line, naive = axes.lines
         assert line.get_xdata().tolist() == [60, 750]
@@ -115,8 +113,6 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
         trade_offs.distance_figure(summary, "intent_accuracy"),
         trade_offs.one_hop_figure(summary, references, "intent_accuracy"),
     )
-    assert by_distance is not None
-    assert boxes is not None
     runs = summary.comparison.strategies["naive"]
     expected = 100 * np.mean([metrics.generalisation_by_distance(r.scores["intent_accuracy"]) for r in runs], axis=0)
     np.testing.assert_allclose(by_distance.axes[0].lines[0].get_ydata(), expected)
@@ -124,7 +120,6 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     again = [dataclasses.replace(r, seed=r.seed + 10, run_id=f"{r.run_id}-2") for r in runs if r.order == runs[0].order]
     (more,) = comparisons([*runs, *again])
     larger = trade_offs.distance_figure(Summary(summarise(more.runs), more), "intent_accuracy")
-    assert larger is not None
     assert len(again) > 0
     np.testing.assert_allclose(larger.axes[0].lines[0].get_ydata(), expected)
     dots = [line for line in boxes.axes[0].lines if line.get_marker() == "."]
@@ -189,7 +184,6 @@ def test_latex_tables_are_well_formed() -> None:
     tables = [summary.main(["intent_accuracy", "slot_f1"]), summary.orders("slot_f1"),
               summary.languages("intent_accuracy", "T"), inference.anovas(), inference.all_pairs()]  # fmt: skip
     for table in tables:
-        assert table is not None
         assert well_formed(latex(table)) == len(table.rows) + 1
     odd = Table(
         "odd", ("a_b", "100 % ≠ ∞"), (("[x] & {y}", Cell("−1 ~ ^ \\ ± 2 ≥ η²", best=True, mark="**")), ("#$", "→ Δ·ρ"))

@@ -29,7 +29,7 @@ from xclrun.report.strategies import tuning_trials
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell
 
-from .study import LANGUAGES, ORDERS, drawn, pairs_of, run, section_of, study
+from .study import LANGUAGES, ORDERS, drawn, pairs_of, run, section_of, study, summary_of
 from .test_figures import is_cut_off, texts
 
 
@@ -79,7 +79,6 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
     (comparison,) = comparisons(records)
     inference = Inference(comparison, References(records), {})
     for table in (inference.anovas(), inference.all_pairs()):
-        assert table is not None
         assert any("replicates: 3 seeds of one order: the tests speak of h2l alone" in note for note in table.notes)
         assert table.notes[0] == "[1] needs two replicates or more"  # the paper's, over orders
     assert "by Tukey's HSD with seeds as blocks (of h2l alone)" in inference.marks_told
@@ -179,7 +178,6 @@ def test_the_best_of_a_column_is_bold_and_in_latex_text_is_escaped() -> None:
 def test_few_replicates_are_told_and_one_is_no_test() -> None:
     _, inference, _ = made()
     table = inference.anovas()
-    assert table is not None
     averaged = "8 runs of each strategy; what is inside one of the orders is averaged first"
     assert table.notes[0] == f"replicates: 4 orders ({averaged}); 4 strategies"
     assert any("Wilcoxon with 4 pairs" in note or "paired t-test finds" in note for note in table.notes)
@@ -203,7 +201,6 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     comparison = made()[0].comparison
     resampled: Any = {"intent_accuracy": Resamples()}
     table = bootstrap_table(Inference(comparison, References(records()), resampled, "bca"))
-    assert table is not None
     assert table.rows == (
         ("naive", "12.00 (bias -0.42) [11.00, 14.50]", "–", *["12.00 (bias +0.42) [11.00, 14.50]"] * 2),
         ("er", "12.00 (bias -0.42) n/a [1]", "–", *["12.00 (bias +0.42) n/a [1]"] * 2),
@@ -247,7 +244,6 @@ def test_figures_are_whole_and_say_what_they_show() -> None:
 def test_trade_offs_show_the_means_of_the_table() -> None:
     summary, _, _ = made()
     figure = trade_off_figure(summary, "intent_accuracy")
-    assert figure is not None
     points = {line.get_gid(): line.get_xydata()[0] for line in figure.axes[0].lines if line.get_gid()}
     (er,) = (xy for gid, xy in points.items() if gid.startswith("tip:er:"))
     expected = [-100 * summary.value("er", "intent_accuracy", "F"), 100 * summary.value("er", "intent_accuracy", "FP")]
@@ -257,17 +253,13 @@ def test_trade_offs_show_the_means_of_the_table() -> None:
 def test_replay_by_memory_needs_two_sizes() -> None:
     few = [run("er", "h2l", seed, LANGUAGES, settings={"memory": m}) for m in (750, 6000) for seed in (1, 2)]
     few += [run("naive", "h2l", seed, LANGUAGES) for seed in (1, 2)]
-    (comparison,) = comparisons(few)
-    figure = memory_figure(Summary(summarise(few), comparison), "intent_accuracy")
-    assert figure is not None
+    figure = memory_figure(summary_of(few), "intent_accuracy")
     assert figure.axes[3].lines[0].get_xdata().tolist() == [750, 6000]
     assert memory_figure(made()[0], "intent_accuracy") is None
     # Two settings with memories of the same sizes are two lines.
     few += [run("er", "h2l", 1, LANGUAGES, settings={"memory": m, "every_k": 9}) for m in (750, 6000)]
-    (comparison,) = comparisons(few)
-    both = Summary(summarise(few), comparison)
+    both = summary_of(few)
     figure = memory_figure(both, "intent_accuracy")
-    assert figure is not None
     drawn = {line.get_label(): line.get_ydata()[0] for line in figure.axes[3].lines}
     assert set(drawn) == {"er(every_k=9)", "er(every_k=unset)", "naive"}
     assert drawn["er(every_k=9)"] == 100 * both.value("er(every_k=9, memory=750)", "intent_accuracy", "FP")
@@ -276,11 +268,9 @@ def test_replay_by_memory_needs_two_sizes() -> None:
 def test_confusions_are_shares_of_the_gold_class() -> None:
     summary, _, _ = made()
     figure = confusion_figure(summary, {"naive": np.array([[3, 1], [0, 0]])}, ["set_alarm", "call"])
-    assert figure is not None
     np.testing.assert_allclose(figure.axes[0].images[0].get_array(), [[75, 25], [0, 0]])
     many = np.eye(60, dtype=int) * np.arange(60)
     large = confusion_figure(summary, {"naive": many, "er": many}, [f"intent_{k}" for k in range(60)])
-    assert large is not None
     assert not is_cut_off(large)
     assert "the 24 most frequent of 60" in " ".join(texts(large))
 

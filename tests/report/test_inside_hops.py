@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.points import aultc
 from xclrun.analysis.record import RunRecord
 from xclrun.report.parts import inside_hops
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Table, percent
 
-from .study import LANGUAGES, run, study
+from .study import LANGUAGES, run, study, summary_of
 from .test_figures import is_cut_off, texts
 
 
@@ -47,8 +46,7 @@ def with_points(records: list[RunRecord]) -> list[RunRecord]:
 @cache
 def summary() -> Summary:
     records = with_points(study(("naive", "er", "lang_spec_trans"), ("h2l", "l2h"), (1, 2)))
-    (comparison,) = comparisons(records)
-    return Summary(summarise(records), comparison)
+    return summary_of(records)
 
 
 def column(table: Table, name: str) -> dict[tuple[str, ...], str]:
@@ -57,7 +55,6 @@ def column(table: Table, name: str) -> dict[tuple[str, ...], str]:
 
 def test_the_table_of_aultc_is_the_mean_over_runs() -> None:
     table = inside_hops.efficiency_table(summary())
-    assert table is not None
     shown = column(table, "intent AULTC ↑")
     for label, runs in summary().comparison.strategies.items():
         areas = [aultc(record, "intent_accuracy") for record in runs]
@@ -68,8 +65,7 @@ def test_the_table_of_aultc_is_the_mean_over_runs() -> None:
 
 def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> None:
     plain = study(("naive", "er"), ("h2l",), (1,))
-    (comparison,) = comparisons(plain)
-    none = Summary(summarise(plain), comparison)
+    none = summary_of(plain)
     assert inside_hops.efficiency_table(none) is None
     assert inside_hops.example_curve_figure(none, "intent_accuracy") is None
     assert (
@@ -77,16 +73,13 @@ def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> No
         is None
     )
     mixed = [*with_points([plain[0]]), plain[1]]
-    (comparison,) = comparisons(mixed)
-    table = inside_hops.efficiency_table(Summary(summarise(mixed), comparison))
-    assert table is not None
+    table = inside_hops.efficiency_table(summary_of(mixed))
     assert column(table, "intent AULTC ↑")["er",] == "n/a [1]"
     assert "needs evaluation inside hops" in table.notes[0]
 
 
 def test_curves_show_means_over_seeds_and_tell_the_area() -> None:
     figure = inside_hops.example_curve_figure(summary(), "slot_f1")
-    assert figure is not None
     assert not is_cut_off(figure)
     h2l = figure.axes[0]
     lines = {line.get_gid().split(":")[1].split(",")[0]: line for line in h2l.lines if line.get_gid()}
@@ -110,8 +103,6 @@ def test_the_figure_of_selection_shows_what_its_table_says() -> None:
         inside_hops.checkpoint_table(summary(), found, "intent_accuracy"),
         inside_hops.selection_figure(summary(), found, "intent_accuracy"),
     )
-    assert table is not None
-    assert figure is not None
     assert not is_cut_off(figure)
     assert len(table.rows) == 3 * (len(LANGUAGES) + 1)
     assert table.rows[0][2].runs == tuple(r.run_id for r in summary().comparison.strategies["naive"])
@@ -131,8 +122,7 @@ def test_the_figure_of_selection_shows_what_its_table_says() -> None:
 
 def test_one_seed_has_no_spread() -> None:
     records = with_points([run("naive", "h2l", 1, LANGUAGES)])
-    (comparison,) = comparisons(records)
-    one = Summary(summarise(records), comparison)
+    one = summary_of(records)
     table = inside_hops.checkpoint_table(
         one, inside_hops.selected_checkpoints(one, "intent_accuracy"), "intent_accuracy"
     )

@@ -58,17 +58,6 @@ const places = (mark) => {
   const { left, top, width, height } = shape.getBoundingClientRect();
   return [[left + width / 2, top + height / 2]];
 };
-document.querySelectorAll("details").forEach((d) => { d.open = true; });
-// Rest the pointer on every mark that has something to tell: it, or a mark over it, must be what the pointer finds.
-const middle = (mark) => {
-  const shape = mark.querySelector(":is(path, use, rect, image):not(defs *)") ?? mark;
-  if (shape.getTotalLength && getComputedStyle(shape).fill === "none") {
-    const point = shape.getPointAtLength(shape.getTotalLength() / 2).matrixTransform(shape.getScreenCTM());
-    return [point.x, point.y];
-  }
-  const { left, top, width, height } = shape.getBoundingClientRect();
-  return [left + width / 2, top + height / 2];
-};
 answer.figures = [...document.querySelectorAll("figure.plot svg")].map((svg) => {
   const told = [...svg.querySelectorAll("title")].map((title) => title.parentNode).filter((mark) => mark !== svg);
   const missed = told.filter((mark) => {

@@ -9,16 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.anova import anova, tukey
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.replicates import Replicates
 from xclrun.report.published import beside_ours, ccl_tables, published_names
-from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, percent
 
-from .study import ORDERS, run
+from .study import ORDERS, run, summary_of
 
 SIX = {
     "order1": ("en", "de", "fr", "hi", "es", "th"),
@@ -72,8 +70,7 @@ def test_our_mean_of_those_orders_prints_table_8s_final_performance() -> None:
                 made = run(model, order, 42, languages, metrics=("intent_accuracy",))
                 data = made.to_json() | {"scores": {"intent_accuracy": matrix(value, 0.01).tolist()}}
                 records.append(RunRecord.from_json(data))
-    (comparison,) = comparisons(records)
-    summary = Summary(summarise(records), comparison)
+    summary = summary_of(records)
     (table,) = [t for t in beside_ours(summary, "8") if "intent" in t.title]
     at = table.header.index("FP")
     shown = {row[0]: (row[at], row[at + 1]) for row in table.rows}
@@ -104,8 +101,7 @@ def test_every_table_is_set_beside_ours(table: str) -> None:
     records = [
         run(name, order, 1, SIX[order]) for name in ("naive", "er", "inc_joint") for order in ("order1", "order2")
     ]
-    (comparison,) = comparisons(records)
-    tables = beside_ours(Summary(summarise(records), comparison), table)
+    tables = beside_ours(summary_of(records), table)
     rows = ccl_tables()[table]
     published = [cell for made in tables for row in made.rows for k, cell in enumerate(row) if made.header[k] != "ours"]
     for row in rows:

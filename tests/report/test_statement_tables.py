@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tests.analysis.build import record
-from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.aggregate import summarise
 from xclrun.analysis.record import RunRecord
 from xclrun.report.summary import Summary
+
+from .study import summary_of
 
 KEYS = ("pos", "topics")
 # π of the two keys: 0.25 and 0.5.
@@ -25,8 +27,7 @@ def statements(strategy: str = "naive", seed: int = 1, gain: float = 0.0, **fiel
 
 def summary() -> Summary:
     records = [statements(name, seed, gain) for name, gain in (("naive", 0.0), ("er", 0.05)) for seed in (1, 2)]
-    (comparison,) = comparisons(records)
-    return Summary(summarise(records), comparison)
+    return summary_of(records)
 
 
 def test_every_table_of_statements_ends_with_what_a_constant_answer_scores() -> None:

@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 
 from xclrun.analysis.aggregate import comparisons, summarise
-from xclrun.analysis.record import RunRecord
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Table, percent
 
 from .study import LANGUAGES, run, study
-
-
-def summary(records: list[RunRecord]) -> Summary:
-    (comparison,) = comparisons(records)
-    return Summary(summarise(records), comparison)
+from .study import summary_of as summary
 
 
 def cells(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
