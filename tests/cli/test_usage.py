@@ -158,7 +158,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
     [
         (
             ["reprot"],
-            "no command is called 'reprot'; did you mean 'report'? Known: buckets, cancel, compare, data, export, ",
+            "no command is called 'reprot'; did you mean 'report'? Known: average, buckets, cancel, compare, data, ",
         ),
         (["reprot", "seed=1"], "values are set as key=value"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),

@@ -115,7 +115,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     # Without buckets, the settings for drawing them have no effect.
     unused = {"dataset.buckets"} if config.get("shots") is None else set()
     # Nor have those for making statements, where none are made.
-    unused |= set() if makes_statements(config["dataset"]) else {"dataset.statements"}
+    unused |= set() if makes_statements(config.get("dataset", {})) else {"dataset.statements"}
 
     def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept: dict[str, Any] = {}

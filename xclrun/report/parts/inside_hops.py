@@ -7,7 +7,7 @@ Only for runs with ``evaluate.every_examples``; AULTC is LL's, checkpoint select
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from xclrun.report.summary import Summary
 from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best, percent
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -128,10 +129,11 @@ def checkpoint_table(summary: Summary, found: Mapping[str, Selected], metric: st
 def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
     """Draw the mean score over all languages by sentences seen, a panel per order and a line per strategy.
 
-    Mean over seeds and buckets; dotted: the ends of hops. None where there are no points.
+    Mean over seeds and buckets; dotted: the ends of hops, above them what is learnt; shaded: what AULTC is the area of.
+    None where there are no points.
     """
     curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
-    ends: dict[str, np.ndarray] = {}
+    ends: dict[str, tuple[Sequence[str], Sequence[float]]] = {}
     for order in summary.comparison.orders:
         for label, (runs, _) in compared(summary.comparison, order).items():
             lines = [
@@ -143,7 +145,7 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
             if same:
                 curves.setdefault(order, {})[label] = same[0][0], 100 * np.mean([y for _, y in same], axis=0)
                 if lines[0][0].stream == "sequence":
-                    ends.setdefault(order, switches(lines[0][0]))
+                    ends.setdefault(order, (lines[0][0].languages, switches(lines[0][0]).tolist()))
     if not curves:
         return None
     labels = list(dict.fromkeys(label for of in curves.values() for label in of))
@@ -155,17 +157,38 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
             (drawn,) = axes.plot(x, y, color=colour(k), marker=marker(k), markevery=every, markersize=4, linewidth=1.2)
             area = np.trapezoid(y, x) / x[-1]
             tip(drawn, f"{label}, {order}: AULTC {area:.2f}, last {y[-1]:.2f}")
-        for end in ends.get(order, ()):
-            axes.axvline(end, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
-        axes.set_title(order, fontsize=9)
+            # What AULTC is the area of.
+            axes.fill_between(x, 0, y, color=colour(k), alpha=0.06, linewidth=0, zorder=0)
+        learnt, starts = ends.get(order, ((), ()))
+        mark_switches(axes, learnt, starts, [x[-1] for x, _ in curves[order].values()])
+        axes.set_ylim(bottom=0)
+        axes.set_title(order, fontsize=9, pad=14 if learnt else None)
         axes.set_xlabel("sentences of the stream seen", fontsize=8)
         plain(axes)
     grid[0].set_ylabel(f"mean {summary.title(metric)}", fontsize=8)
     legend(figure, labels, summary.comparison.strategies)
     titled(
-        figure, f"{summary.names}: {summary.title(metric)} over all languages by sentences seen (dotted: ends of hops)"
+        figure,
+        f"{summary.names}: {summary.title(metric)} over all languages by sentences seen (dotted: ends of hops; "
+        "shaded: AULTC)",
     )
     return figure
+
+
+def mark_switches(axes: Axes, learnt: Sequence[str], ends: Sequence[float], lasts: Sequence[float]) -> None:
+    """Mark the ends of hops by dotted lines, and write what each hop learns above its part.
+
+    Args:
+        learnt: of each hop.
+        ends: where a hop ends and the next one begins, one fewer.
+        lasts: where curves end.
+    """
+    for end in ends:
+        axes.axvline(end, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+    edges = [0.0, *ends, max(lasts)]
+    for name, start, end in zip(learnt, edges[:-1], edges[1:], strict=True) if learnt else ():
+        axes.text((start + end) / 2, 1.0, name, transform=axes.get_xaxis_transform(), ha="center", va="bottom",
+                  fontsize=6, color=GREY)  # fmt: skip
 
 
 def selection_figure(summary: Summary, found: Mapping[str, Selected], metric: str) -> Figure | None:

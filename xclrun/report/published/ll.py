@@ -1,0 +1,54 @@
+"""The figures of "Towards a robust experimental framework … for lifelong language learning", as data.
+
+``ll_tables.csv`` holds facts from LL (Hussain et al. 2021): Table 1, on its Standard stream, and numbers in its text.
+Reports set Table 1 beside runs on the same stream of keys.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from xclrun.analysis.record import RunRecord
+
+# Keys of the published stream, in the order of training.
+STREAMS = {"standard": ("boolq", "udpos", "wic", "fewrel", "yelp")}
+# Our strategy → what the table calls it.
+METHODS = {
+    "naive": "naive",
+    "replay": "replay_10",
+    "agem_replay": "agem",
+    "mbpa": "mbpa_pp",
+    "lang_spec_ft": "single_task",
+    "multilingual": "multi_task",
+}
+# Its measures → ours. Forgetting is that of its code, which its numbers come from (docs/metrics.md).
+MEASURES = {"AULTC": "AULTC", "F_m": "F_m_curve", "I_m": "I", "A_m": "FP"}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """One published number and its standard deviation over five seeds, as fractions; NaN: none is printed."""
+
+    value: float
+    std: float
+
+
+@cache
+def ll_tables() -> dict[tuple[str, str], dict[tuple[str, str], Reported]]:
+    """Return (table, stream) → (method, measure) → number."""
+    text = resources.files("xclrun.report.published").joinpath("ll_tables.csv").read_text(encoding="utf-8")
+    found: dict[tuple[str, str], dict[tuple[str, str], Reported]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        scale = 100 if row["unit"] == "percent" else 1
+        value, std = (float(row[key]) / scale if row[key] else math.nan for key in ("value", "std"))
+        found.setdefault((row["table"], row["stream"]), {})[row["method"], row["measure"]] = Reported(value, std)
+    return found
+
+
+def stream_of(run: RunRecord) -> str | None:
+    """Return the published stream that a run's keys and order are; None where they are none."""
+    return next((name for name, keys in STREAMS.items() if run.languages == keys), None)
