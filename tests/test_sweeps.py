@@ -31,6 +31,7 @@ from xclrun.run import plan_jobs
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden_sweeps.json").read_text())
 SWEEPS = sorted(GOLDEN)
 FEW_SHOT = [name for name in SWEEPS if name.startswith("fs_")]
+LIFELONG = [name for name in SWEEPS if name.startswith("ll")]
 # The others have up to a hundred combinations of choices each, and differ in these.
 FAST = ("demo", "ccl_table5", "ccl_table17", "fs_pud", "fs_table5")
 SMALL = ("dataset=mini", "model=tiny", "model.hidden_layers=12", "tracking=none")
@@ -65,8 +66,8 @@ def called(job: dict[str, str]) -> set[str]:
 def test_every_name_is_in_the_golden_file() -> None:
     """`sweep=NAME`: a sweep of a file, or what a table or figure needs."""
     tables = {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14)}
-    assert set(published()) - set(FEW_SHOT) == tables
-    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud"}
+    assert set(published()) - set(FEW_SHOT) - set(LIFELONG) == tables
+    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud", "ll", "ll_mixed", "ll_mtop16", "ll_pud"}
     assert set(choices()["sweep"]) == set(published()) | set(sweep_files()) == set(sweep_nodes())
     assert set(ccl_tables()) == {str(k) for k in range(2, 21)} - {"6"}
     assert table_of("ccl_table8") == "8"
@@ -126,6 +127,41 @@ def test_seeds_are_those_of_the_paper(jobs: Jobs) -> None:
 
 def test_the_sweep_of_attention_keeps_it(jobs: Jobs) -> None:
     assert [name for name in SWEEPS if any("evaluate.attention" in job for job in jobs(name))] == ["fs_table5"]
+
+
+# Streams of LL, section 4.1 (LIFELONG, section 1.3).
+STREAMS = {
+    "standard": "boolq udpos wic fewrel yelp",
+    "large": "boolq udpos wic fewrel yelp",
+    "larger": "boolq udpos wic fewrel yelp",
+    "long": "udpos panner wic fewrel agnews yahoo dbpedia amazon yelp boolq",
+    "forgetting": "fewrel udpos wic yelp boolq",
+    "intransigence": "yelp udpos wic boolq fewrel",
+    "final": "wic udpos boolq fewrel yelp",
+    "aultc": "udpos wic fewrel yelp boolq",
+    "multidomain_a": "yelp agnews dbpedia amazon yahoo",
+    "multidomain_b": "fiction government slate telephone travel",
+    "multilingual_a": "ar hi tr fi zh",
+    "multilingual_b": "ar bn tr fi zh",
+    "linguistic": "udpos panner wic wsc fewrel",
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_streams_of_lifelong_learning_are_those_of_the_paper(stream: str, jobs: Jobs, compose: Any) -> None:
+    found = jobs(f"ll_{stream}")
+    assert {job["seed"] for job in found} == {"1", "2", "3", "4", "42"}
+    job = next(job for job in found if job["strategy"] == "replay")
+    config = compose(*(f"{key}={value}" for key, value in job.items())).config
+    assert config.order.languages == STREAMS[stream].split()
+    dataset, trainer = config.dataset, config.trainer
+    kinds = [dataset.statements.kind, *(part.statements for part in dataset.parts.values())]
+    assert any(kinds)
+    assert set(STREAMS[stream].split()) <= {*dataset.parts, *(dataset.languages or ())}
+    size = {"large": 50_000, "larger": 100_000}.get(stream, 10_000)
+    assert (dataset.max_train, dataset.max_eval, dataset.stratified) == (size, 1000, True)
+    assert (trainer.epochs, trainer.batch_size, trainer.lr) == (1, 25, 3e-5)
+    assert config.model.name == ("mbert" if "multilingual" in stream else "bert")
 
 
 @pytest.mark.parametrize("table", sorted(fsxlt_tables(), key=int))
