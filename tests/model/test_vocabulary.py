@@ -11,7 +11,8 @@ from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.example import Dataset, Example
-from xclrun.model.vocabulary import SPECIAL, learn_wordpieces, load_tokenizer
+from xclrun.model.source import SPECIAL, encoder_identity
+from xclrun.model.vocabulary import learn_wordpieces, load_tokenizer
 
 SENTENCES = [
     "remind me to water the plants on Monday",
@@ -79,9 +80,10 @@ def test_a_larger_bound_gives_longer_pieces() -> None:
     assert "plants" not in small
 
 
-def test_a_bound_that_cannot_hold_the_characters_is_refused() -> None:
+def test_a_bound_that_cannot_hold_the_characters_is_refused_while_planning() -> None:
+    encoder_identity(tiny(LEAST), corpus(train=SENTENCES))
     with pytest.raises(UsageError, match=f"vocab_size={LEAST - 1}: .* need at least {LEAST}"):
-        learn_wordpieces(SENTENCES, LEAST - 1)
+        encoder_identity(tiny(LEAST - 1), corpus(train=SENTENCES))
 
 
 @pytest.mark.parametrize("size", [LEAST, 400])

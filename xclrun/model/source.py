@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -105,13 +105,61 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     """
     if from_scratch(model):
         origin = dataset.origin
-        return digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
+        identity = digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
+        _check_learnt(model, dataset, identity)
+        return identity
     if model.path is None and model.package is not None:
         e5.packaged_file()
         return digest([e5.SHA256, e5.VERSION])
     folder = locate(model).resolve()
     check_folder(folder, given_as(model), model)
     return _folder_identity(folder)
+
+
+# Pieces of a vocabulary that is learnt, before those of the data.
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# Identity of training splits, and whether second texts count → their characters.
+_alphabets: dict[tuple[str, bool], frozenset[str]] = {}
+
+
+def _check_learnt(model: ModelConfig, dataset: Dataset, identity: str) -> None:
+    """Check, while planning, that the characters of the training splits fit into the vocabulary."""
+    if model.vocab_size is not None:
+        key = identity, dataset.task.pairs
+        if key not in _alphabets:
+            _alphabets[key] = alphabet(learnt_from(dataset))
+        check_vocabulary(model.vocab_size, _alphabets[key])
+
+
+def learnt_from(dataset: Dataset) -> Iterator[str]:
+    """Yield the texts that a vocabulary is learnt from: those of all training splits, words between spaces."""
+    origin = dataset.origin
+    for language in sorted(origin.languages):
+        for example in origin.split(language, "train"):
+            yield " ".join(example.tokens)
+            if dataset.task.pairs and example.text_b is not None:
+                yield example.text_b
+
+
+def alphabet(texts: Iterable[str]) -> frozenset[str]:
+    """Return the characters of texts, but for white space."""
+    found: set[str] = set()
+    for text in texts:
+        found.update(text)
+    return frozenset(character for character in found if not character.isspace())
+
+
+def check_vocabulary(size: int, characters: Collection[str]) -> None:
+    """Check that a learnt vocabulary has room for each character as a word's first piece and inside a word.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if size < (least := len(SPECIAL) + 2 * len(characters) + 1):
+        raise UsageError(
+            f"model.vocab_size={size}: {len(characters)} characters need at least {least}; "
+            "set that, or take fewer languages (dataset.languages=[…])"
+        )
 
 
 def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:

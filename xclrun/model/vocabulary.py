@@ -18,15 +18,22 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.encode import Encoded
-from xclrun.data.example import Dataset, Example
+from xclrun.data.example import Dataset
 from xclrun.model.folder import TOKENIZER_FILES
-from xclrun.model.source import from_scratch, locate, source_identity
+from xclrun.model.source import (
+    SPECIAL,
+    alphabet,
+    check_vocabulary,
+    from_scratch,
+    learnt_from,
+    locate,
+    source_identity,
+)
 from xclrun.store.kept import Kept
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MARKER = "▁"
 
 
@@ -46,27 +53,16 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
         [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(MARKER, prepend_scheme="always")]
     )
     sentences = list(sentences)
-    alphabet = {character for sentence in sentences for character in sentence if not character.isspace()}
+    known = alphabet(sentences)
+    check_vocabulary(size, known)
     # What is left for the pieces inside words and for longer ones; the marker is one of them while they are learnt.
-    budget = size - len(SPECIAL) - len(alphabet)
-    if budget < len(alphabet) + 1:
-        least = len(SPECIAL) + 2 * len(alphabet) + 1
-        raise UsageError(
-            f"model.vocab_size={size}: {len(alphabet)} characters need at least {least}; "
-            "set that, or take fewer languages (dataset.languages=[…])"
-        )
+    budget = size - len(SPECIAL) - len(known)
     trainer = trainers.BpeTrainer(vocab_size=budget, show_progress=False)
     tokenizer.train_from_iterator(sentences, trainer)
     learnt = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     characters = [piece for piece, _ in learnt if len(piece) == 1 and piece != MARKER]
     pieces = [piece[1:] if piece.startswith(MARKER) else "##" + piece for piece, _ in learnt if piece != MARKER]
     return list(dict.fromkeys([*SPECIAL, *characters, *pieces]))
-
-
-def _texts(example: Example, pairs: bool) -> list[str]:
-    """Return the texts of an example that a vocabulary is learnt from, words between spaces."""
-    second = [example.text_b] if pairs and example.text_b is not None else []
-    return [" ".join(example.tokens), *second]
 
 
 def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
@@ -101,14 +97,7 @@ def load_tokenizer(
         path = kept.find()
         if path is None:
             assert model.vocab_size is not None
-            origin = dataset.origin
-            sentences = (
-                text
-                for language in sorted(origin.languages)
-                for e in origin.split(language, "train")
-                for text in _texts(e, dataset.task.pairs)
-            )
-            pieces = learn_wordpieces(sentences, model.vocab_size)
+            pieces = learn_wordpieces(learnt_from(dataset), model.vocab_size)
             path = kept.write("".join(f"{piece}\n" for piece in pieces).encode())
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
     folder = locate(model, tell)
