@@ -144,6 +144,18 @@ def test_files_of_a_command_and_of_a_config_folder(shown: Path, xclrun: Command,
     assert "Fine-tuning with a loss that is multiplied by a factor." in said
 
 
+def test_the_labels_of_a_task_from_outside_are_counted_with(shown: Path, xclrun: Command) -> None:
+    given = ("--plugin", "mood.py", "params", "model=tiny", "dataset.task=mood", "order=[en,de]", "--json")
+    sizes = {}
+    for moods in (2, 5):
+        code, said = xclrun(*given, f"task.moods={moods}")
+        assert code == 0, said
+        [facts] = json.loads(said)
+        sizes[moods] = facts["total"]
+    hidden = 128
+    assert sizes[5] - sizes[2] == 3 * (hidden + 1)
+
+
 def test_the_hash_is_in_ids_and_keys_of_the_runs_that_use_it(shown: Path, forget: Callable[[], None]) -> None:
     golden = json.loads((REPOSITORY / "tests" / "golden_keys.json").read_text())["strategy=naive order=h2l seed=1"]
     before = plan("strategy=naive")

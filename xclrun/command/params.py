@@ -14,12 +14,9 @@ from xclrun.command.common import Parser
 from xclrun.compose.jobs import Composed
 from xclrun.config.schema import Config, plain
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import Task, task_of_dataset
+from xclrun.core.task import TASKS, Metric, Task, task_of_dataset
 from xclrun.core.terminal import many, size, table
 from xclrun.strategy.shared.parameters import Count
-
-# What is counted with and may be given instead of data: key → the least that it can be.
-TASK = {"task.intents": 1, "task.classes": 1, "task.tags": 0, "task.languages": 1}
 
 
 @dataclass(frozen=True)
@@ -83,22 +80,30 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _labels_key(metric: Metric) -> str:
+    """Return the key that gives the number of labels: ``task.intents``."""
+    return f"task.{metric.nouns}"
+
+
 def split(overrides: Sequence[str]) -> tuple[dict[str, int], list[str]]:
     """Return the values of the ``task.*`` keys, and the other overrides.
 
     Raises:
         UsageError: there is no such key, or its value is no possible number.
     """
+    # Key → the least that it can be.
+    least = {_labels_key(task.label): 1 for task in TASKS.values() if task.label is not None}
+    least |= {"task.tags": 0, "task.languages": 1}
     task, rest = {}, []
     for text in overrides:
         key, _, value = text.partition("=")
         if not key.startswith("task."):
             rest.append(text)
             continue
-        if key not in TASK:
-            raise UsageError(f"params: no key is called '{key}'; {did_you_mean(key, TASK)}")
-        if not re.fullmatch(r"[0-9]+", value) or int(value) < TASK[key]:
-            raise UsageError(f"{text}: must be a whole number of at least {TASK[key]}")
+        if key not in least:
+            raise UsageError(f"params: no key is called '{key}'; {did_you_mean(key, least)}")
+        if not re.fullmatch(r"[0-9]+", value) or int(value) < least[key]:
+            raise UsageError(f"{text}: must be a whole number of at least {least[key]}")
         task[key] = int(value)
     return task, rest
 
@@ -222,18 +227,14 @@ def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
         listed = listed or [f"language {i}" for i in range(1, number + 1)]
     task = task_of_dataset(plain(config.dataset))
     # What the task has → the key that gives its number.
-    keys = {}
-    if task.label is not None:
-        keys["labels"] = f"task.{task.label.nouns}"
-    if task.tag is not None:
-        keys["tags"] = "task.tags"
+    keys = {} if task.label is None else {"labels": _labels_key(task.label)}
+    keys |= {} if task.tag is None else {"tags": "task.tags"}
     if other := next((key for key in given if key not in (*keys.values(), "task.languages")), None):
         raise UsageError(f"{other}: dataset.task={task.name} takes {' and '.join(keys.values())}")
-    if listed is not None and set(keys.values()) <= given.keys():
-        return Sizes(
-            task, **{"labels": 0, "tags": 0, **{n: given[key] for n, key in keys.items()}}, languages=tuple(listed)
-        )
-    return _from_data(config, {n: given[key] for n, key in keys.items() if key in given}, listed, keys.values())
+    numbers = {part: given[key] for part, key in keys.items() if key in given}
+    if listed is not None and numbers.keys() == keys.keys():
+        return Sizes(task, numbers.get("labels", 0), numbers.get("tags", 0), tuple(listed))
+    return _from_data(config, numbers, listed, keys.values())
 
 
 def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None, keys: Iterable[str]) -> Sizes:
