@@ -250,14 +250,17 @@ class Study:
         import xclrun.report.parts  # noqa: F401  What a section is made of.
         from xclrun.analysis.aggregate import comparisons
         from xclrun.report.fewshot import few_shot_sections
+        from xclrun.report.fewshot.read import read_few_shot
         from xclrun.report.section import Options, Section
         from xclrun.report.strategies import ReportData, StrategySection
+        from xclrun.run import thaw
 
         others = [record for record in self.records if not is_few_shot(record)]
         finished = [record for record in others if record.status == "finished"]
         data = ReportData(others, predictions=lambda: read_predictions(self.outputs, finished, _warn))
         sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(others)]
-        sections += few_shot_sections(self.records, None, Options())
+        behind = read_few_shot(self.outputs, self.records, lambda directory: thaw(directory).dataset)
+        sections += few_shot_sections(self.records, behind, Options())
         return {plot.name: plot for section in sections for block in section.blocks for plot in block.plots}
 
     def _record(self, run: str) -> RunRecord:

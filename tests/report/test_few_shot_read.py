@@ -14,6 +14,7 @@ from xclrun.analysis.fewshot.scores import few_shot_scores
 from xclrun.report.fewshot.read import read_few_shot
 from xclrun.run import Run, thaw
 from xclrun.store.records import outcomes, record
+from xclrun.study import Study
 
 
 @pytest.fixture
@@ -41,6 +42,11 @@ def test_outcomes_and_words_are_those_of_the_run(few: Run) -> None:
     assert words.source == {word for e in few.dataset.split("en", "train") for word in e.tokens}
     (row, _) = few_shot_scores([scored]).itertuples(index=False)
     assert (row.shots, row.bucket, row.score) == (1, 1, matrix[2, 1])
+
+
+def test_the_python_api_has_the_figures_of_predictions_and_words(few: Run) -> None:
+    figures = Study.read(few.outputs).figures()
+    assert {"confusions", "improved"} <= {name.split("_")[2] for name in figures}, figures
 
 
 def test_what_is_gone_is_a_reason(few: Run, tmp_path: Path) -> None:
