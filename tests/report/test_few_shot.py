@@ -14,13 +14,13 @@ from statsmodels.stats.multitest import multipletests
 
 from tests.conftest import blank_figures
 from xclrun.analysis.fewshot.attention import COLUMNS
-from xclrun.analysis.fewshot.scores import few_shot_scores, over_buckets
+from xclrun.analysis.fewshot.scores import few_shot_scores
 from xclrun.analysis.fewshot.words import improvement, jaccards, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError
 from xclrun.report import Options, write_report
 from xclrun.report.fewshot import FewShotData, few_shot_sections
-from xclrun.report.fewshot.data import PANELS
+from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.inference import p_text
 from xclrun.report.parts.fewshot_gains import table_3
 from xclrun.report.parts.fewshot_means import by_language, by_strategy
@@ -103,27 +103,39 @@ def test_what_is_missing_is_told() -> None:
     assert "means over fewer buckets than the 3 of others: hi K = 1 full: 1" in section.notes
 
 
+def first_of(records: list[RunRecord]) -> FewShotRuns:
+    """What the first metric and source of a report are made from."""
+    (section,) = few_shot_sections(records)
+    runs = section.data[0]
+    assert isinstance(runs, FewShotRuns)
+    return runs
+
+
 def test_published_numbers_stand_beside_ours() -> None:
-    means = over_buckets(few_shot_scores(study(shots=(1, 2), buckets=2, strategies=("naive", "fc"))))
-    table = by_language(means, "full")
+    runs = first_of(study(shots=(1, 2), buckets=2, strategies=("naive", "fc")))
+    table = by_language(runs, "full")
     assert table.header == ("language", "K = 0", "published", "K = 1", "published", "K = 2", "published")
     german = next(row for row in table.rows if row[0] == "de")
     assert (german[2], german[4], german[6]) == ("86.38", "89.38 ± 0.90", "90.21 ± 0.50")
     assert table.notes[-1].startswith("Spearman's ρ with the published numbers: 1.00 at K = 0 (5 languages)")
     assert "not the paper's data and encoder: ranks may be compared, values may not" in table.notes
     # The paper's POS has no such head.
-    assert "published" not in by_language(means, "fc").header
-    scores = few_shot_scores(study(shots=(1, 2), buckets=2, strategies=("naive", "fc")))
-    across = by_strategy(scores, ["full", "fc"])
-    assert across.notes[-1].startswith("strategies are not tested against each other here")
+    assert "published" not in by_language(runs, "fc").header
+    across = by_strategy(runs)
     assert across.header == ("language", "K", "full", "full (FS)", "fc")
-    assert across.raised == ("bold: best of the row",)
+    assert across.rows[0][:4:3] == ("de", "89.38 ± 0.90")
+    assert across.raised[-1] == "bold: best of the row"
+
+
+def test_what_could_not_be_tested_is_said_under_the_means() -> None:
+    across = by_strategy(first_of([run("de", 1, 0, strategy="naive"), run("de", 1, 1, strategy="fc")]))
+    assert across.notes[-1].startswith("strategies are not tested against each other here")
 
 
 def test_another_source_has_no_published_numbers() -> None:
-    means = over_buckets(few_shot_scores(study(shots=(1,), buckets=2, source=None)))
-    assert "published" not in by_language(means, "full").header
-    assert by_language(means, "full").title.endswith("source none")
+    table = by_language(first_of(study(shots=(1,), buckets=2, source=None)), "full")
+    assert "published" not in table.header
+    assert table.title.endswith("source none")
 
 
 def test_table_3_says_what_comes_closest() -> None:

@@ -16,7 +16,7 @@ from xclrun.analysis.fewshot.words import Outcome, Words, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
 from xclrun.report.fewshot.inference import FewShotTests
-from xclrun.report.fewshot.names import method_name, source_name
+from xclrun.report.fewshot.names import method_name, source_name, task_name
 from xclrun.report.part import Plot
 from xclrun.report.published import fsxlt
 from xclrun.report.section import Options
@@ -90,6 +90,11 @@ class FewShotRuns:
     def means(self) -> pd.DataFrame:
         """Averages over buckets."""
         return over_buckets(self.scores)
+
+    @cached_property
+    def published(self) -> Mapping[tuple[str, int, str], fsxlt.Reported]:
+        """(language, K, method) → the paper's number; none of another source."""
+        return fsxlt.scores(task_name(self.dataset)) if self.source == fsxlt.SOURCE else {}
 
     @cached_property
     def strategies(self) -> list[str]:
