@@ -87,7 +87,7 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     for (a, mean_a), (b, mean_b) in combinations(zip(data.strategies, fitted.means.tolist(), strict=True), 2):
         d = mean_a - mean_b
         pairs.append(Pair(a, b, d, d - half, d + half, 2 * float(t_distribution.sf(abs(d) / fitted.error, fitted.df))))
-    return _with_holm(pairs)
+    return with_holm(pairs)
 
 
 def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
@@ -113,7 +113,7 @@ def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
         # The noncentralities under which the t that was found lies in a tail of α/2, over √n.
         low, high = nctdtrinc(n - 1, [1 - alpha / 2, alpha / 2], mean / error) / math.sqrt(n)
         pairs.append(Pair(a, b, mean, mean - half, mean + half, p, mean / std, float(low), float(high)))
-    return _with_holm(pairs)
+    return with_holm(pairs)
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
@@ -139,7 +139,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
         ranks = rankdata(np.abs(moved))
         effect = float((ranks * np.sign(moved)).sum() / ranks.sum())
         pairs.append(Pair(a, b, float(d.mean()), math.nan, math.nan, p, effect))
-    return _with_holm(pairs)
+    return with_holm(pairs)
 
 
 def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
@@ -175,6 +175,7 @@ def p_matrix(strategies: Sequence[str], pairs: Sequence[Pair]) -> np.ndarray:
     return matrix
 
 
-def _with_holm(pairs: Sequence[Pair]) -> list[Pair]:
+def with_holm(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs with their p-values adjusted (`holm`)."""
     adjusted = holm([pair.p for pair in pairs])
     return [replace(pair, p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]

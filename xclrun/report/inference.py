@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
@@ -17,25 +16,23 @@ from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_reference
 from xclrun.analysis.replicates import Replicates
 from xclrun.analysis.resampling import Resampled, replicates
-from xclrun.analysis.significance import Pair, holm, mixed_model, paired_t, wilcoxon
+from xclrun.analysis.significance import Pair, mixed_model, paired_t, untested, wilcoxon, with_holm
 from xclrun.core.task import short_name
-from xclrun.report.tables import Cell, Notes, Table, percent
-
-if TYPE_CHECKING:
-    pass
+from xclrun.report.tables import Cell, Reasons, Table, percent
 
 LEVELS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 
-PAIRS_TOLD = (
+DIFFERENCES = (
     "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
-    "between replicates, with 95 % interval",
-    "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs",
+    "between replicates, with 95 % interval"
 )
-MORE_TOLD = (
-    "; mixed model: t with Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of these runs "
-    "alone"
+P_VALUES = "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs"
+P_VALUES_OF_ORDERS = (
+    f"{P_VALUES}; mixed model: t with Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of "
+    "these runs alone"
 )
-BLOCKED = "Tukey, blocks"
+# Names of the tests of all pairs that are asked for elsewhere.
+PAPER, BLOCKED, PAIRED_T = "Tukey, orders (CCL)", "Tukey, blocks", "paired t"
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
 
 
@@ -46,11 +43,14 @@ class Tests:
     Attributes:
         data: all runs; tests are over its replicates, the mixed model over all of it.
         few_shot: the languages of its blocks are targets, each a replicate; else sets of languages.
+        resampled: gives the measure, ``name``, of each strategy in every resample; None: there is no bootstrap.
     """
 
     data: Replicates
     higher_is_better: bool
     few_shot: bool = False
+    resampled: Resampled | None = None
+    name: str = ""
 
     @cached_property
     def averaged(self) -> Replicates:
@@ -106,6 +106,30 @@ class Tests:
     def ranks(self) -> CriticalDifference:
         return critical_difference(self.averaged, self.higher_is_better)
 
+    @property
+    def analyses(self) -> dict[str, Anova]:
+        """The analyses of variance by name."""
+        paper = {} if self.few_shot else {"one-way, orders (CCL)": self.paper[0]}
+        return paper | {f"two-way, blocks: {self.replicates}": self.blocked[0]}
+
+    @cached_property
+    def pairs(self) -> dict[str, list[Pair]]:
+        """The tests of all pairs by name."""
+        blocked, data = {BLOCKED: self.blocked[1]}, self.averaged
+        if not self.few_shot:
+            blocked = {PAPER: self.paper[1], **blocked, "mixed model (Satterthwaite)": mixed_model(self.data)}
+        bootstrap = {} if self.resampled is None else {"paired bootstrap": self._bootstrap(self.resampled)}
+        return {**blocked, PAIRED_T: paired_t(data), "Wilcoxon": wilcoxon(data), **bootstrap}
+
+    def _bootstrap(self, resampled: Resampled) -> list[Pair]:
+        of = {label: resampled.of_strategy(label, self.name) for label in self.averaged.strategies}
+        pairs = []
+        for pair in untested(self.averaged, ""):
+            one, other = of[pair.a], of[pair.b]
+            p = math.nan if one is None or other is None else paired_p_value(one - other)
+            pairs.append(replace(pair, p=p))
+        return with_holm(pairs)
+
 
 class Verdicts:
     """Tests of several measures of the same strategies: tables of them, and the marks that follow.
@@ -116,7 +140,6 @@ class Verdicts:
     """
 
     SUBJECTS = ("metric", "measure")
-    PAIRS_TOLD = PAIRS_TOLD
 
     def __init__(self, tests: Mapping[tuple[str, str], Tests], baseline: str) -> None:
         self.tests, self.baseline = tests, baseline
@@ -163,9 +186,9 @@ class Verdicts:
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
         """Return the table of analyses of variance: does any strategy differ at all?"""
-        rows, reasons = [], Notes()
+        rows, reasons = [], Reasons()
         for key, tests in self.tests.items():
-            for what, fitted in self._analyses(tests).items():
+            for what, fitted in tests.analyses.items():
                 df = f"{fitted.df[0]}, {fitted.df[1]}"
                 p = _p_cell(fitted.p, fitted.reason, reasons)
                 rows.append((*subject(key), what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
@@ -178,43 +201,25 @@ class Verdicts:
 
     def all_pairs(self, title: str = "All pairs of strategies") -> Table | None:
         """Return the pairs of all measures of all metrics in one table."""
-        reasons = Notes()
-        found = {key: self._rows(key, reasons) for key in self.tests}
-        if not found:
+        if not self.tests:
             return None
-        names = list(dict.fromkeys(name for columns, _ in found.values() for name in columns))
-        rows = []
-        for key, (columns, own) in found.items():
-            for row in own:
-                p_values = dict(zip(columns, row[5:], strict=True))
-                rows.append((*subject(key), *row[:5], *(p_values.get(column, Cell("–")) for column in names)))
+        reasons, rows = Reasons(), []
+        names = list(dict.fromkeys(name for tests in self.tests.values() for name in tests.pairs))
+        for key, tests in self.tests.items():
+            for k, pair in enumerate(tests.pairs[PAIRED_T]):
+                blocked = tests.pairs[BLOCKED][k]
+                interval = f"[{percent(blocked.low)}, {percent(blocked.high)}]" if blocked.low == blocked.low else "–"
+                effect = _number(pair.effect)
+                if pair.effect_low == pair.effect_low:
+                    effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
+                difference = Cell(percent(pair.difference), pair.difference)
+                own = {name: _p_cell(pairs[k].p, pairs[k].reason, reasons) for name, pairs in tests.pairs.items()}
+                rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
+                             *(own.get(name, Cell("–")) for name in names)))  # fmt: skip
         told = self._told(lambda tests: [f"{tests.told}; the replicates are the blocks"])
+        p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
-        return Table(title, header, tuple(rows), (*reasons.lines(), *told, *self.PAIRS_TOLD), left=4)
-
-    def _analyses(self, tests: Tests) -> dict[str, Anova]:
-        """Return the analyses of variance of one measure by name."""
-        return {f"two-way, blocks: {tests.replicates}": tests.blocked[0]}
-
-    def _columns(self, tests: Tests) -> dict[str, list[Pair]]:
-        """Return the tests of all pairs of one measure by name."""
-        data = tests.averaged
-        return {BLOCKED: tests.blocked[1], "paired t": paired_t(data), "Wilcoxon": wilcoxon(data)}
-
-    def _rows(self, key: tuple[str, str], reasons: Notes) -> tuple[list[str], list[tuple[str, ...]]]:
-        """Return the names of the tests of one measure, and a row for each pair."""
-        columns = self._columns(self.tests[key])
-        rows: list[tuple[str, ...]] = []
-        for k, pair in enumerate(columns["paired t"]):
-            blocked = columns[BLOCKED][k]
-            interval = f"[{percent(blocked.low)}, {percent(blocked.high)}]" if blocked.low == blocked.low else "–"
-            effect = _number(pair.effect)
-            if pair.effect_low == pair.effect_low:
-                effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
-            told = [_p_cell(pairs[k].p, pairs[k].reason, reasons) for pairs in columns.values()]
-            rows.append((pair.a, pair.b, Cell(percent(pair.difference), pair.difference), interval,
-                         Cell(effect, pair.effect), *told))  # fmt: skip
-        return list(columns), rows
+        return Table(title, header, tuple(rows), (*reasons.lines(), *told, DIFFERENCES, p_values), left=4)
 
     def _told(self, say: Callable[[Tests], list[str]]) -> list[str]:
         """Return what there is to say of the tests, once where it is the same of all, else for each."""
@@ -235,8 +240,6 @@ class Inference(Verdicts):
         baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
     """
 
-    PAIRS_TOLD = (PAIRS_TOLD[0], PAIRS_TOLD[1] + MORE_TOLD)
-
     def __init__(
         self,
         comparison: Comparison,
@@ -250,7 +253,8 @@ class Inference(Verdicts):
         for metric in comparison.metrics:
             for name, data in replicates(comparison, references, metric).items():
                 if len(data.blocks) > 1:
-                    tests[metric, name] = Tests(data, MEASURES[name].higher_is_better)
+                    better = MEASURES[name].higher_is_better
+                    tests[metric, name] = Tests(data, better, resampled=resampled.get(metric), name=name)
         super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline)
 
     def baseline_notes(self) -> list[str]:
@@ -263,38 +267,6 @@ class Inference(Verdicts):
         of = {label: self.comparison.strategies[label][0] for label in tested}
         ranked = sorted(of, key=lambda label: (of[label].strategy != BASELINE, is_reference(of[label])))
         return ranked[0] if ranked else ""
-
-    def _analyses(self, tests: Tests) -> dict[str, Anova]:
-        return {"one-way, orders (CCL)": tests.paper[0], **super()._analyses(tests)}
-
-    def _columns(self, tests: Tests) -> dict[str, list[Pair]]:
-        own = super()._columns(tests)
-        return {
-            "Tukey, orders (CCL)": tests.paper[1],
-            BLOCKED: own.pop(BLOCKED),
-            "mixed model (Satterthwaite)": mixed_model(tests.data),
-            **own,
-        }
-
-    def _rows(self, key: tuple[str, str], reasons: Notes) -> tuple[list[str], list[tuple[str, ...]]]:
-        names, rows = super()._rows(key, reasons)
-        bootstrap = self._bootstrap_p(*key, self.tests[key].averaged)
-        if bootstrap is None:
-            return names, rows
-        cells = [Cell(p_text(p), p) for p in bootstrap]
-        return [*names, "paired bootstrap"], [(*row, cell) for row, cell in zip(rows, cells, strict=True)]
-
-    def _bootstrap_p(self, metric: str, name: str, data: Replicates) -> list[float] | None:
-        resampled = self.resampled.get(metric)
-        if resampled is None:
-            return None
-        values = {label: resampled.of_strategy(label, name) for label in data.strategies}
-        raw = []
-        for i, a in enumerate(data.strategies):
-            for b in data.strategies[i + 1 :]:
-                one, other = values[a], values[b]
-                raw.append(math.nan if one is None or other is None else paired_p_value(one - other))
-        return holm(raw).tolist()
 
 
 def subject(key: tuple[str, str]) -> tuple[str, str]:
@@ -309,7 +281,7 @@ def p_text(p: float, sign: bool = False) -> str:
     return "< 0.001" if p < 0.001 else f"{'= ' if sign else ''}{p:.3f}"
 
 
-def _p_cell(p: float, reason: str, reasons: Notes) -> Cell:
+def _p_cell(p: float, reason: str, reasons: Reasons) -> Cell:
     return Cell(f"n/a {reasons.mark(reason)}" if reason else p_text(p), p)
 
 

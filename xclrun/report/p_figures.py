@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xclrun.analysis.ranks import CriticalDifference
 from xclrun.analysis.significance import Pair, p_matrix
-from xclrun.report.inference import Tests, p_text
+from xclrun.report.inference import BLOCKED, Tests, p_text
 from xclrun.report.style import GREY, WIDEST, figure_of, panel_grid, tickless, titled
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ _STEPS = (0.0, 0.001, 0.01, 0.05, 0.1, 1.0)
 _COLOURS = ("#2b83ba", "#74b3d8", "#b8d9ec", "#fde6c4", "#f4f4f4")
 
 
-def p_value_figure(tests: Mapping[str, Tests], title: str, below: Callable[[Tests], list[Pair]]) -> Figure:
+def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure:
     """Draw the p-values of all pairs, a panel for each of ``tests``: above the diagonal blocked Tukey's.
 
     Args:
         tests: name of a panel → its tests.
         title: of the figure.
-        below: gives the pairs of another test, which stand below the diagonal.
+        below: name of the test (`Tests.pairs`) whose p-values stand below the diagonal.
     """
     most = max(len(one.data.strategies) for one in tests.values())
     side = max(1.3, 0.43 * most + 0.3)
@@ -36,7 +36,7 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: Callable[[Test
     figure, panels = panel_grid(len(tests), columns, (side, side + 1.3), (2.6, 0.6))
     for k, (axes, (name, one)) in enumerate(zip(panels, tests.items(), strict=False)):
         labelled = k % columns == 0 or len(one.data.strategies) != most
-        _p_panel(axes, one.data.strategies, below(one), one.blocked[1], name, labelled)
+        _p_panel(axes, one.data.strategies, one.pairs[below], one.pairs[BLOCKED], name, labelled)
     _p_key(figure)
     titled(figure, title)
     return figure

@@ -15,7 +15,7 @@ from xclrun.analysis.measures import MEASURES, headlines, leaves_out
 from xclrun.analysis.reference import is_reference
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.style import metric_title
-from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best
+from xclrun.report.tables import BOLD, Cell, Reasons, Table, mark_best
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ class Summary:
 
     def main(self, metrics: Sequence[str], order: str = MEAN, title: str = "Mean over orders and seeds") -> Table:
         """Return the table of one order, or of the mean over orders: a row per strategy, F T T0 FP of each metric."""
-        notes = Notes()
+        notes = Reasons()
         shown = [strategy for strategy in self.comparison.strategies if self._has(strategy, order)]
         columns = [
             self._column(shown, order, metric, measure, "", notes, marked=order == MEAN)
@@ -92,7 +92,7 @@ class Summary:
 
     def orders(self, metric: str) -> Table:
         """Return all orders in one table: a row per order and strategy, F T T0 FP of one metric."""
-        notes = Notes()
+        notes = Reasons()
         rows = []
         for order in self.comparison.orders:
             for strategy in self.comparison.strategies:
@@ -111,7 +111,7 @@ class Summary:
 
     def languages(self, metric: str, measure: str) -> Table:
         """Return one measure of one metric by language, over orders and seeds."""
-        notes = Notes()
+        notes = Reasons()
         languages = self.comparison.languages
         shown = [
             strategy
@@ -205,7 +205,7 @@ class Summary:
         return any((strategy, order, metric, "FP", "") in self._rows for metric in self.comparison.metrics)
 
     def _column(
-        self, strategies: Sequence[str], order: str, metric: str, measure: str, language: str, notes: Notes,
+        self, strategies: Sequence[str], order: str, metric: str, measure: str, language: str, notes: Reasons,
         marked: bool = False,
     ) -> list[Cell]:  # fmt: skip
         """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
@@ -216,7 +216,7 @@ class Summary:
             cell.mark = self.marks.get((strategy, metric, measure), "") if marked else ""
         return cells
 
-    def _cell(self, strategy: str, order: str, metric: str, measure: str, language: str, notes: Notes) -> Cell:
+    def _cell(self, strategy: str, order: str, metric: str, measure: str, language: str, notes: Reasons) -> Cell:
         row = self._rows.get((strategy, order, metric, measure, language))
         if row is None:
             return Cell("–")

@@ -147,7 +147,7 @@ class Table:
 
 
 @dataclass
-class Notes:
+class Reasons:
     """Numbers the reasons of a table in the order in which they come."""
 
     reasons: list[str] = field(default_factory=list)

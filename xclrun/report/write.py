@@ -258,7 +258,7 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
             lines += ["### What is missing, what differs", "", *(f"- {markdown(note)}" for note in section.notes), ""]
     lines += ["## Figures", "", *_figure_lines(report), ""]
     if report.notes:
-        lines += ["## Notes", "", *(f"- {markdown(note)}" for note in report.notes), ""]
+        lines += ["## Reasons", "", *(f"- {markdown(note)}" for note in report.notes), ""]
     lines += [runs_table(report.records).markdown(level=2)]
     return "\n".join(lines)
 

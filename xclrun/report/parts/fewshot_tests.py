@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from xclrun.analysis.significance import paired_t
 from xclrun.report.fewshot.data import FewShotRuns
 from xclrun.report.fewshot.names import source_name
+from xclrun.report.inference import PAIRED_T
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, part
 
@@ -26,7 +26,7 @@ def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
         title = (
             f"{what}; p-values. Below the diagonal: paired t-test (Holm); above: Tukey's HSD, {replicates} as blocks"
         )
-        draw = partial(p_value_figure, tests, title, lambda one: paired_t(one.averaged))
+        draw = partial(p_value_figure, tests, title, PAIRED_T)
         yield runs.plot("p_values", "p-values of all pairs", draw)
         title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
         yield runs.plot("critical", "Critical differences of mean ranks", partial(rank_figure, tests, title))

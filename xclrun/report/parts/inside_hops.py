@@ -32,7 +32,7 @@ from xclrun.report.style import (
     titled,
 )
 from xclrun.report.summary import Summary
-from xclrun.report.tables import BOLD, Cell, Notes, Table, mark_best, percent
+from xclrun.report.tables import BOLD, Cell, Reasons, Table, mark_best, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ def inside_hops(section: StrategySection) -> Iterator[Item]:
 
 def efficiency_table(summary: Summary) -> Table | None:
     """Return AULTC of each strategy; None where no run was evaluated inside hops."""
-    metrics, notes = summary.comparison.metrics, Notes()
+    metrics, notes = summary.comparison.metrics, Reasons()
     if not any(run.points for run in summary.comparison.runs):
         return None
     labels = list(summary.comparison.strategies)
@@ -78,7 +78,7 @@ def efficiency_table(summary: Summary) -> Table | None:
                  ruled=summary.ruled(labels))  # fmt: skip
 
 
-def _area(summary: Summary, label: str, metric: str, notes: Notes) -> Cell:
+def _area(summary: Summary, label: str, metric: str, notes: Reasons) -> Cell:
     value, spread = summary.value(label, metric, "AULTC"), summary.std(label, metric, "AULTC")
     if math.isnan(value):
         return Cell(f"n/a {notes.mark(summary.status(label, metric, 'AULTC'))}")

@@ -8,12 +8,12 @@ from functools import partial
 
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES
 from xclrun.analysis.measures import headlines
-from xclrun.report.inference import Inference, subject
+from xclrun.report.inference import PAPER, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import ruled
-from xclrun.report.tables import Cell, Notes, Table, percent
+from xclrun.report.tables import Cell, Reasons, Table, percent
 
 
 @part(StrategySection, place=40, title="Intervals and tests")
@@ -41,7 +41,7 @@ def significance(section: StrategySection) -> Iterator[Item]:
                 f"{what}; Tukey's HSD, p-values. Below the diagonal: one-way, over orders (CCL); above: {replicates} "
                 "as blocks"
             )
-            draw = partial(p_value_figure, tests, title, lambda one: one.paper[1])
+            draw = partial(p_value_figure, tests, title, PAPER)
             yield Plot(section.file("p_values", metric), "p-values of all pairs", draw)
             title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
             draw = partial(rank_figure, tests, title)
@@ -52,7 +52,7 @@ def bootstrap_table(inference: Inference) -> Table | None:
     """Return the bootstrap intervals of every strategy's means over the test sentences."""
     if not inference.resampled:
         return None
-    metrics, reasons = list(inference.resampled), Notes()
+    metrics, reasons = list(inference.resampled), Reasons()
     rows = []
     for label in inference.comparison.strategies:
         cells = []
