@@ -148,6 +148,8 @@ EXPECTED = {
     "evaluate.keep_points": "evaluated",
     # A key of its own in the store: neither training nor evaluation changes.
     "evaluate.attention": "id",
+    # Counted in training.
+    "evaluate.gradient_overlap": "trained",
     "tracking.enabled": "nothing",
     "tracking.uri": "nothing",
     "tracking.experiment": "nothing",

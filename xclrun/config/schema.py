@@ -292,6 +292,7 @@ class EvaluateConfig:
     point_splits: PointSplits = PointSplits.dev_test
     keep_points: str | None = None
     attention: bool = False
+    gradient_overlap: bool = False
 
     @property
     def has_points(self) -> bool:

@@ -68,6 +68,7 @@ LATER: Mapping[str, Any] = {
     "evaluate.point_splits": "dev_test",
     "evaluate.keep_points": None,
     "evaluate.attention": False,
+    "evaluate.gradient_overlap": False,
     "dataset.tags_are": "spans",
     "dataset.stratified": False,
     "dataset.repeat_to": None,
@@ -222,8 +223,10 @@ def stages(
         "seed": known["seed"],
         **{key: value for key, value in flat(known) if key in PLUGINS and value},
     }
-    # Further measurements change neither predictions nor training.
-    evaluate = {key: value for key, value in known["evaluate"].items() if key != "attention"} | {"slot_f1": SPAN_MICRO}
+    # Further measurements change neither predictions nor training; those in a training are a part of what it gives.
+    measured = ("attention", "gradient_overlap")
+    evaluate = {k: v for k, v in known["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
+    inside = {"gradient_overlap": True} if known["evaluate"].get("gradient_overlap") else {}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
     result = []
@@ -242,6 +245,7 @@ def stages(
                     "evaluate": evaluate | {"slot_f1": _selecting_f1(known, hop, data)},
                     "strategy": strategy.signature(hop),
                     **_points(known, hop, stream, data, strategy),
+                    **inside,
                 }
             )
             state = strategy.state_signature(hop)

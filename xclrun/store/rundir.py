@@ -3,6 +3,7 @@
 config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
                                               predictions/points-<i>.parquet  the same at points inside the hop
                                               attention.parquet             of [CLS], by word, where asked for
+                                              overlap.parquet               of gradients, by step, where asked for
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
                                               averages/*.parquet            predictions of averaged checkpoints
 events.jsonl  what happened, one JSON a line  DONE                          name → size and SHA-256 of the files above,
@@ -60,6 +61,8 @@ class RunDirectory:
     done = _File("DONE")
     # What [CLS] attends to after each hop (`xclrun.analysis.fewshot.attention`), where that was asked for.
     attention = _File("attention.parquet")
+    # Which parameters got gradients in consecutive steps (`xclrun.train.overlap`), where that was asked for.
+    overlap = _File("overlap.parquet")
     # Predictions of averaged checkpoints (`xclrun.train.average`), each named by its checksum: made after the run.
     averages = _File("averages")
     # How far the run is, for display.
@@ -85,7 +88,8 @@ class RunDirectory:
 
     def results(self) -> list[Path]:
         """Return the files of what the run predicted and measured."""
-        return [self.scores, *self.prediction_files(), *self.path.glob(self.attention.name)]
+        asked_for = [path for path in (self.attention, self.overlap) if path.is_file()]
+        return [self.scores, *self.prediction_files(), *asked_for]
 
     @property
     def finished(self) -> bool:

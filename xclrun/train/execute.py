@@ -28,6 +28,7 @@ from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
+from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.progress import Listener
 from xclrun.train.stages import Busy, StageGraph, made_here
@@ -114,6 +115,7 @@ class _Execution:
             scores = [self._hop(stage) for stage in self.run.stages]
             self._write_scores(scores)
             self._write_attention()
+            self._write_overlap()
             seconds = round(time.monotonic() - started, 3)
             self.manifest |= {"status": "finished", "finished": _now(), "seconds": seconds}
             directory.write_manifest(self.manifest)
@@ -213,6 +215,16 @@ class _Execution:
         tables = [attention.of_hop(predictions.read(folder / attention.FILE), hop) for hop, folder in folders if folder]
         if tables:
             predictions.write(self.directory.attention, pa.concat_tables(tables))
+
+    def _write_overlap(self) -> None:
+        """Write what was counted of the gradients of all hops into one file, if asked for."""
+        import pyarrow as pa
+
+        folders = [(stage.hop.index, self.graph.evaluation(stage)[0]) for stage in self.run.stages]
+        files = [(hop, folder / OVERLAP) for hop, folder in folders if (folder / OVERLAP).is_file()]
+        tables = [attention.of_hop(predictions.read(file), hop) for hop, file in files]
+        if tables:
+            predictions.write(self.directory.overlap, pa.concat_tables(tables))
 
 
 def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
+from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast
 from xclrun.train.progress import Listener, Progress
@@ -102,6 +103,7 @@ class HopTraining:
         stop: is set when the run should stop.
         points: takes the evaluation points inside the hop; None: there are none.
         inherited: what the optimiser begins with (see `state_by_name`).
+        overlap: looks at the gradients of the main steps; None: they are not counted.
     """
 
     def __init__(
@@ -116,7 +118,9 @@ class HopTraining:
         stop: StopFlag,
         points: Points | None = None,
         inherited: Mapping[str, Tensor] | None = None,
+        overlap: GradientOverlap | None = None,
     ) -> None:
+        self.overlap = overlap
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
         # Runs that differ in evaluate.slot_f1 share what does not depend on it, and so its log too.
         self.evaluator = evaluator if trainer.uses_dev else replace(evaluator, slot_f1=SlotF1.span_micro)
@@ -168,7 +172,7 @@ class HopTraining:
                 position.step += 1
                 main = self.data.batch(indices).to(self.context.device)
                 for batch in self.strategy.replay(position.step, main, self.context):
-                    self._update(batch)
+                    self._update(batch, batch is main)
                 self._point()
                 self.listener.stepped(self._progress())
                 if self.stop.number is not None or time.monotonic() - saved > 60 * self.trainer.checkpoint_minutes:
@@ -181,8 +185,8 @@ class HopTraining:
             take_over(model, self.best)
         return asdict(position)
 
-    def _update(self, batch: Batch) -> None:
-        """Take one optimiser step on a batch, in parts where gradients are accumulated."""
+    def _update(self, batch: Batch, main: bool = True) -> None:
+        """Take one optimiser step on a batch, in parts where gradients are accumulated; ``main``: of a main step."""
         model, position = self.context.model, self.position
         factor = lr_factor(
             position.step - 1, self.trainer.epochs * self.steps_per_epoch, self.trainer.schedule, self.trainer.warmup
@@ -198,6 +202,8 @@ class HopTraining:
             self.scaler.scale(loss).backward()
             self._count(part, loss.detach())
         self.scaler.unscale_(self.optimizer)
+        if main and self.overlap is not None:
+            self.overlap.look(position.step)
         self.strategy.edit_gradients(self.context)
         if self.trainer.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), self.trainer.clip_norm)
@@ -312,6 +318,7 @@ class HopTraining:
             "best": self.best.items(),
             "optimizer": optimizer_tensors(self.optimizer).items(),
             "strategy": state.tensors.items(),
+            "overlap": [] if self.overlap is None else self.overlap.tensors(),
         }
         self.checkpoints.save(facts, {f"{group}/{name}": t for group, items in groups.items() for name, t in items})
         if self.points is not None:
@@ -326,7 +333,8 @@ class HopTraining:
         if self.points is not None and not self.points.has(facts.get("points", [])):
             self.checkpoints.tell("files of evaluation points are missing: the hop begins anew")
             return
-        groups: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "optimizer": {}, "strategy": {}}
+        kinds = ("model", "best", "optimizer", "strategy", "overlap")
+        groups: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         for key, tensor in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = tensor
@@ -334,6 +342,8 @@ class HopTraining:
         self.best = groups["best"]
         load_optimizer_tensors(self.optimizer, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))
+        if self.overlap is not None:
+            self.overlap.load(groups["overlap"])
         state = State(facts.pop("strategy"), groups["strategy"])
         if self.own:
             self.strategy.load_state_dict(state)

@@ -32,6 +32,8 @@ from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.features import load_features, save_features
 from xclrun.train.loop import take_over
+from xclrun.train.overlap import FILE as OVERLAP
+from xclrun.train.overlap import LAST
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
@@ -196,7 +198,7 @@ class StageGraph:
         if self.run.config.evaluate.has_points:
             # Evaluation inside the hop serves languages that were learnt before.
             needed |= {index for index in self.strategy.recalled(hop) if index < hop.index}
-        if self._takes_up_optimizer(hop):
+        if self._takes_up_optimizer(hop) or self._compares_gradients(hop):
             # Not only its weights, which the model may have already.
             needed.add(hop.parent)
         self._need_weights(sorted(needed))
@@ -283,6 +285,10 @@ class StageGraph:
         """Whether a hop continues with its parent's optimiser state."""
         return hop.parent > 0 and self.run.trainer(hop).optimizer_state is OptimizerState.kept
 
+    def _compares_gradients(self, hop: Hop) -> bool:
+        """Whether a hop's gradients are compared with the last ones of its parent."""
+        return hop.parent > 0 and self.run.config.evaluate.gradient_overlap
+
     # Making, under a lease.
 
     def _train(self, stage: Stage) -> None:
@@ -294,7 +300,9 @@ class StageGraph:
         if self._begun_before and not self.trained_here and not checkpoints.folder.is_dir():
             self.listener.noted(f"goes on at hop {hop.index} {hop.name}, from its beginning")
         parent = self.store.path(self.run.stages[hop.parent].train)
-        trained = self.bench.train(hop, checkpoints, parent / OPTIMIZER if self._takes_up_optimizer(hop) else None)
+        optimizer = parent / OPTIMIZER if self._takes_up_optimizer(hop) else None
+        last = parent / LAST if self._compares_gradients(hop) else None
+        trained = self.bench.train(hop, checkpoints, optimizer, last)
         cost = self.run.cost(hop) | {"device": self.bench.device.type}
         facts = {"hop": hop.name, "depth": hop.depth, "cost": cost, "training": trained.counters}
         self._put(stage.train, "train", facts, lambda folder: _save(trained, folder))
@@ -346,13 +354,14 @@ class StageGraph:
             encoder: Any = model.encoder
             facts["parameters"] = sizes(model)
             facts["vocabulary"] = {"encoder": model.vocabulary, "kept": encoder.config.vocab_size}
-        points = self.store.path(stage.train) / POINTS
+        inside = [self.store.path(stage.train) / name for name in (POINTS, OVERLAP)]
 
         def fill(folder: Path) -> None:
             predictions.write(folder / "predictions.parquet", table)
             # They outlive the weights, as the counters do.
-            if points.is_file():
-                shutil.copyfile(points, folder / POINTS)
+            for path in inside:
+                if path.is_file():
+                    shutil.copyfile(path, folder / path.name)
 
         self._put(stage.evaluation, "evaluation", facts, fill)
 
@@ -392,5 +401,8 @@ def _save(trained: Trained, folder: Path) -> None:
         save_tensors(folder / OPTIMIZER, trained.optimizer)
     if trained.points is not None:
         predictions.write(folder / POINTS, trained.points)
+    if trained.overlap is not None:
+        predictions.write(folder / OVERLAP, trained.overlap.table())
+        save_tensors(folder / LAST, trained.overlap.last())
     for name, path in trained.point_weights.items():
         shutil.copyfile(path, folder / name)

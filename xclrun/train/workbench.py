@@ -33,6 +33,7 @@ from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_cls, with_features
 from xclrun.train.loop import HopTraining, trained_tensors
 from xclrun.train.optimize import state_by_name
+from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import SPLITS, Points
 from xclrun.train.precision import choose_device
 from xclrun.train.progress import Listener
@@ -78,6 +79,7 @@ class Trained:
         optimizer: its state by name, where a later hop can take it up.
         points: predictions at the evaluation points inside the hop, if any were asked for.
         point_weights: name in the store → file with the weights of a point, of those that are kept.
+        overlap: what was counted of its gradients, if that was asked for.
     """
 
     counters: dict[str, Any]
@@ -85,6 +87,7 @@ class Trained:
     optimizer: Mapping[str, Tensor] | None
     points: pa.Table | None
     point_weights: Mapping[str, Path]
+    overlap: GradientOverlap | None
 
 
 class Workbench:
@@ -194,12 +197,13 @@ class Workbench:
 
     # What is done in a hop.
 
-    def train(self, hop: Hop, checkpoints: Checkpoints, optimizer: Path | None) -> Trained:
+    def train(self, hop: Hop, checkpoints: Checkpoints, optimizer: Path | None, last: Path | None = None) -> Trained:
         """Train a hop, from the model and the strategy's state after its parent.
 
         Args:
             checkpoints: of this training, which goes on from the newest.
             optimizer: file of the state of the parent's optimiser, where this hop's goes on from there.
+            last: file of the parent's last gradients, where this hop's are compared with them (`GradientOverlap`).
         """
         context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
         # From here on the model is between two hops: after an interruption it must not count as either.
@@ -224,6 +228,7 @@ class Workbench:
                 checkpoints.folder,
                 checkpoints.tell,
             )
+        overlap = GradientOverlap(self.model, load_tensors(last) if last else {}) if evaluate.gradient_overlap else None
         training = HopTraining(
             context,
             self.strategy,
@@ -235,6 +240,7 @@ class Workbench:
             self.stop,
             points,
             inherited,
+            overlap,
         )
         counters = training.run()
         hands_over = trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream)
@@ -245,6 +251,7 @@ class Workbench:
             state_by_name(training.optimizer, self.model) if hands_over else None,
             None if points is None else points.table(counters["points"]),
             {} if points is None else points.kept_weights(counters["points"]),
+            overlap,
         )
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
