@@ -419,6 +419,7 @@ def test_check_names_what_breaks_tags() -> None:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.shared
 def test_the_published_buckets(shared_data: Path) -> None:
     """What `check` finds in them: the POS buckets were not made minimal, all else is as the paper says."""
@@ -471,6 +472,7 @@ def of_pud(shared_data: Path, compose: Callable[..., Any], counts: str = "words"
     return config
 
 
+@pytest.mark.full
 @pytest.mark.shared
 def test_buckets_of_pud(shared_data: Path, compose: Callable[..., Any]) -> None:
     """Part-of-speech tags, 8 languages; the full tier takes all 40 buckets and K."""

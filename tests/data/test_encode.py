@@ -348,6 +348,7 @@ def test_length_sorted_batches_start_with_the_longest() -> None:
     assert [b.tolist() for b in batches] == [[1, 4], [3, 0], [2]]
 
 
+@pytest.mark.full
 @pytest.mark.shared
 @pytest.mark.parametrize("language", ["de", "hi", "th"])
 def test_real_sentences(shared_data: Path, bert: PreTrainedTokenizerFast, language: str) -> None:

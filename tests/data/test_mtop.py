@@ -191,6 +191,7 @@ def test_other_names_of_the_files(config: Config, mtop_root: Root, names: tuple[
     }
 
 
+@pytest.mark.full
 @pytest.mark.shared
 def test_the_real_files(shared_data: Path, config: Config) -> None:
     """Every line is read, and every slot of the file comes back as a span over the words that it names."""

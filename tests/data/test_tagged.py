@@ -151,6 +151,7 @@ def test_tagged_files_have_no_labels(tmp_path: Path, pos: Config, ner: Config) -
             read(cfg)
 
 
+@pytest.mark.full
 @pytest.mark.shared
 def test_pud(shared_data: Path, pos: Config) -> None:
     dataset = load_dataset(pos(root=str(shared_data / "pud")))

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from xclrun.core.errors import RunError, UsageError
+from xclrun.core.errors import RunError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_events, sha256
@@ -271,44 +271,23 @@ def test_a_failed_run_says_so_and_goes_on_when_it_can(
     assert "error" not in run.directory.read_manifest()
 
 
-def test_a_stop_between_hops_is_heard(make_run: Make, do: Do) -> None:
-    """A signal that comes while predictions are made."""
+@pytest.mark.parametrize(("last", "status"), [(1, "interrupted"), (2, "finished")])
+def test_a_stop_while_predictions_are_made_is_heard(last: int, status: str, make_run: Make, do: Do) -> None:
+    """Also during the last ones, where what was done is done: the next run of the sweep must not begin."""
 
     class Stopping(Listener):
         stop = StopFlag()
 
         def hop_ended(self, run: Run, hop: Any, scores: Any, shared: bool) -> None:
-            if hop.index == 1:
+            if hop.index == last:
                 self.stop.number = 15
 
-    run, listener = make_run(), Stopping()
+    run, listener = make_run(*SHORT), Stopping()
     with pytest.raises(Stopped):
         do(run, listener, listener.stop)
-    assert [stage["hop"] for stage in run.directory.read_manifest()["stages"]] == [0, 1]
-    assert run.directory.read_manifest()["status"] == "interrupted"
-
-
-def test_a_stop_during_the_last_predictions_is_not_lost(make_run: Make, do: Do) -> None:
-    """The next run of the sweep must not begin."""
-
-    class Stopping(Listener):
-        stop = StopFlag()
-
-        def hop_ended(self, run: Run, hop: Any, scores: Any, shared: bool) -> None:
-            if hop.index == 3:
-                self.stop.number = 15
-
-    run, listener = make_run(), Stopping()
-    with pytest.raises(Stopped):
-        do(run, listener, listener.stop)
-    # What was done is done.
-    assert run.directory.finished
-    assert run.directory.read_manifest()["status"] == "finished"
-
-
-def test_fp16_needs_a_gpu(make_run: Make, do: Do) -> None:
-    with pytest.raises(UsageError, match=r"trainer\.precision=fp16 needs a GPU"):
-        do(make_run("trainer.precision=fp16"))
+    manifest = run.directory.read_manifest()
+    assert [stage["hop"] for stage in manifest["stages"]] == [*range(last + 1)]
+    assert (manifest["status"], run.directory.finished) == (status, status == "finished")
 
 
 def test_predictions_of_bf16_are_not_those_of_fp32(alone: Callable[..., Any], make_run: Make, do: Do) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import Tensor
 from xclrun.config.schema import Selection, StrategyConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
+from xclrun.model import heads
 from xclrun.run import Run
 from xclrun.strategy import Strategy
 from xclrun.strategy.naive import Naive
@@ -91,39 +91,14 @@ def test_two_epochs_equal_a_loop_written_by_hand(dropout: float, make_run: Make,
     expected = by_hand(training(run), epochs=2)
     found = training(run)
     before = copied(found.context.model)
+    # As a pretrained encoder comes, and as an evaluation leaves it.
+    found.context.model.eval()
     counted = found.run()
     assert same(copied(found.context.model), expected)
     assert not same(before, expected)
     # 22 sentences are six batches, the last one of two.
     assert (counted["epoch"], counted["step"], counted["updates"], counted["examples"]) == (2, 12, 12, 44)
     assert counted["tokens"] == 2 * int(found.data.lengths.sum())
-
-
-def test_a_model_in_eval_mode_is_trained_with_dropout(make_run: Make, training: Training) -> None:
-    """As a pretrained encoder comes, and as an evaluation leaves it."""
-    run = make_run()
-    plain, other = training(run), training(run)
-    other.context.model.eval()
-    plain.run()
-    other.run()
-    assert same(copied(plain.context.model), copied(other.context.model))
-
-
-def test_every_sentence_is_seen_once_an_epoch_in_another_order(make_run: Make, training: Training) -> None:
-    class Seeing(Naive):
-        signature = Strategy.signature
-        seen: list[list[int]] = []
-
-        def loss(self, batch: Any, context: Any) -> Tensor:
-            self.seen.append(batch.indices.tolist())
-            return super().loss(batch, context)
-
-    strategy = Seeing(StrategyConfig("naive"))
-    training(make_run(), strategy=strategy).run()
-    first, second = (list(chain.from_iterable(strategy.seen[part])) for part in (slice(6), slice(6, None)))
-    assert sorted(first) == sorted(second) == list(range(22))
-    assert first != second
-    assert first != sorted(first)
 
 
 def test_accumulated_batches_equal_one_large_batch(make_run: Make, training: Training) -> None:
@@ -148,30 +123,12 @@ def test_accumulated_batches_equal_one_large_batch(make_run: Make, training: Tra
 TOTAL = 12
 
 
-def cosine(share: float) -> float:
-    return (1 + math.cos(math.pi * share)) / 2
-
-
-@pytest.mark.parametrize(
-    ("schedule", "warmup", "formula"),
-    [
-        ("constant", 0.0, lambda t: 1.0),
-        ("linear", 0.0, lambda t: 1 - t / 12),
-        ("cosine", 0.0, lambda t: cosine(t / 12)),
-        # A quarter of 12 steps: 1/3, 2/3, 1, then 9 steps down.
-        ("constant", 0.25, lambda t: min(1, (t + 1) / 3)),
-        ("linear", 0.25, lambda t: (t + 1) / 3 if t < 3 else 1 - (t - 3) / 9),
-        ("cosine", 0.25, lambda t: (t + 1) / 3 if t < 3 else cosine((t - 3) / 9)),
-        ("linear", 1.0, lambda t: (t + 1) / 12),
-    ],
-)
-def test_learning_rate_of_every_step(
-    schedule: str, warmup: float, formula: Callable[[int], float], make_run: Make, training: Training
-) -> None:
-    run = make_run(f"trainer.schedule={schedule}", f"trainer.warmup={warmup}", "model.lr=2e-3")
+def test_learning_rate_of_every_step(make_run: Make, training: Training) -> None:
+    """A quarter of 12 steps rises: 1/3, 2/3, 1, then 9 steps down; other schedules are in the tests of `lr_factor`."""
     noting = Noting()
-    noting.hears(training(run)).run()
-    assert noting.rates == pytest.approx([2e-3 * formula(step) for step in range(TOTAL)])
+    noting.hears(training(make_run("trainer.schedule=linear", "trainer.warmup=0.25", "model.lr=2e-3"))).run()
+    wanted = [(t + 1) / 3 if t < 3 else 1 - (t - 3) / 9 for t in range(TOTAL)]
+    assert noting.rates == pytest.approx([2e-3 * factor for factor in wanted])
 
 
 def test_replayed_steps_have_the_rate_of_their_main_step(make_run: Make, training: Training) -> None:
@@ -185,25 +142,6 @@ def test_replayed_steps_have_the_rate_of_their_main_step(make_run: Make, trainin
     second.run()
     # 18 sentences are five batches; every second main step of the ten is followed by a batch of the memory.
     assert rates == pytest.approx([2e-3 * (1 - t / 10) for t in range(10) for _ in range(1 + t % 2)])
-
-
-def test_the_rate_is_the_optimiser_s(make_run: Make, training: Training) -> None:
-    """Adam's first step moves every weight with a gradient by the learning rate."""
-    stepping = training(make_run("trainer.schedule=linear", "trainer.warmup=0.5", "model.lr=6e-3", "trainer.epochs=1"))
-    before = copied(stepping.context.model)
-    moved: list[float] = []
-
-    class First(Listener):
-        def stepped(self, progress: Progress) -> None:
-            now = stepping.context.model.state_dict()
-            moved.append(
-                max((now[name] - before[name]).abs().max().item() for name in ("intent.bias", "intent.weight"))
-            )
-
-    stepping.listener = First()
-    stepping.run()
-    # Six steps, three of them rising: the first has a third of the rate.
-    assert moved[0] == pytest.approx(2e-3, rel=1e-3)
 
 
 # --- Gradients.
@@ -274,30 +212,6 @@ def test_frozen_parameters_stay(make_run: Make, training: Training) -> None:
 # --- Selection and stopping.
 
 
-@pytest.mark.parametrize(
-    ("scores", "best"),
-    [((0.2, 0.9, 0.5, 0.1), 2), ((0.9, 0.1, 0.1, 0.1), 1), ((0.1, 0.2, 0.3, 0.4), 4), ((0.3, 0.7, 0.7, 0.7), 2)],
-)
-def test_the_best_epoch_is_a_true_copy(
-    scores: tuple[float, ...], best: int, make_run: Make, training: Training
-) -> None:
-    noting = Noting()
-    trained = noting.hears(training(make_run("trainer.epochs=4"), evaluator=scripted(*scores)))
-    counted = trained.run()
-    found = copied(trained.context.model)
-    assert [same(found, weights) for weights in noting.weights] == [epoch == best for epoch in range(1, 5)]
-    assert (counted["best_epoch"], counted["best_step"], counted["best_score"]) == (best, 6 * best, scores[best - 1])
-
-
-def test_the_last_epoch_where_that_is_asked_for(make_run: Make, training: Training) -> None:
-    noting = Noting()
-    run = make_run("trainer.epochs=3", "trainer.selection=last")
-    trained = noting.hears(training(run, evaluator=scripted(0.9, 0.5, 0.1)))
-    trained.run()
-    found = copied(trained.context.model)
-    assert [same(found, weights) for weights in noting.weights] == [False, False, True]
-
-
 def test_a_model_that_gets_worse_is_taken_back(make_run: Make, training: Training) -> None:
     """With real scores: a good start, then a learning rate that ruins the model."""
 
@@ -324,16 +238,16 @@ def test_a_model_that_gets_worse_is_taken_back(make_run: Make, training: Trainin
 @pytest.mark.parametrize(
     ("scores", "patience", "epochs", "best"),
     [
+        ((0.2, 0.3, 0.9, 0.5, 0.1, 0.9), "null", 6, 3),
         ((0.5, 0.5, 0.4, 0.9), 2, 3, 1),
         ((0.5, 0.4, 0.6, 0.5, 0.5, 0.9), 2, 5, 3),
-        ((0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 1, 6, 6),
-        ((0.5, 0.4), 1, 2, 1),
+        ((0.5, 0.6, 0.4), 1, 3, 2),
     ],
 )
 @pytest.mark.parametrize("selection", list(Selection))
-def test_patience(
+def test_the_best_or_the_last_epoch_is_kept_and_patience_ends_the_hop(
     scores: tuple[float, ...],
-    patience: int,
+    patience: int | str,
     epochs: int,
     best: int,
     selection: Selection,
@@ -344,9 +258,10 @@ def test_patience(
     noting = Noting()
     trained = noting.hears(training(make_run(*overrides), evaluator=scripted(*scores)))
     counted = trained.run()
-    assert (counted["epoch"], counted["best_epoch"]) == (epochs, best)
-    kept = best if selection is Selection.best else epochs
-    assert same(copied(trained.context.model), noting.weights[kept - 1])
+    assert counted["epoch"] == epochs
+    assert (counted["best_epoch"], counted["best_step"], counted["best_score"]) == (best, 6 * best, scores[best - 1])
+    kept, found = best if selection is Selection.best else epochs, copied(trained.context.model)
+    assert [same(found, weights) for weights in noting.weights] == [epoch == kept for epoch in range(1, epochs + 1)]
 
 
 # --- What is told.
@@ -382,8 +297,9 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_updates(make_run: Make, train
     assert [epoch["loss"] for epoch in counted["epochs"]] == pytest.approx([np.mean(losses[:6]), np.mean(losses[6:])])
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize(("update", "where"), [(1, "epoch 1, step 1"), (8, "epoch 2, step 8")])
+@pytest.mark.parametrize(
+    ("value", "update", "where"), [(math.nan, 1, "epoch 1, step 1"), (math.inf, 8, "epoch 2, step 8")]
+)
 def test_a_loss_that_is_not_finite_ends_the_run(
     value: float, update: int, where: str, make_run: Make, training: Training
 ) -> None:
@@ -404,7 +320,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("every", [4, 5, 25])
+@pytest.mark.parametrize("every", [5, 25])
 def test_looking_now_and_then_counts_the_same(every: int, make_run: Make, training: Training) -> None:
     """As on a GPU, which a look at every loss would hold up."""
     plain, rare = training(make_run()), training(make_run())
@@ -433,21 +349,23 @@ def test_a_loss_that_is_not_finite_is_found_at_the_next_look(
         diverging.run()
 
 
-def test_bf16_trains_the_encoder_and_leaves_the_crf_in_fp32(make_run: Make, training: Training) -> None:
+def test_bf16_trains_the_encoder_and_leaves_the_crf_in_fp32(
+    make_run: Make, training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
     types: dict[str, set[torch.dtype]] = {"encoder": set(), "crf": set()}
     half = training(make_run("trainer.precision=bf16"))
     model = half.context.model
     model.encoder.encoder.layer[0].intermediate.dense.register_forward_hook(
         lambda module, given, output: types["encoder"].add(output.dtype)
     )
-    score = model.tagger.crf._compute_normalizer
+    score = heads.log_likelihood
 
-    def normalizer(emissions: Tensor, mask: Tensor) -> Tensor:
-        result = score(emissions, mask)
+    def likelihood(crf: Any, emissions: Tensor, *given: Tensor) -> Tensor:
+        result = score(crf, emissions, *given)
         types["crf"] |= {emissions.dtype, result.dtype}
         return result
 
-    model.tagger.crf._compute_normalizer = normalizer
+    monkeypatch.setattr(heads, "log_likelihood", likelihood)
     counted = half.run()
     assert types == {"encoder": {torch.bfloat16}, "crf": {torch.float32}}
     assert {p.dtype for p in model.parameters()} == {torch.float32}

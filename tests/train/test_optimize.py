@@ -1,6 +1,7 @@
 """The optimiser is the one asked for, and its state survives being taken apart."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -89,8 +90,22 @@ def test_the_rate_rises_to_its_highest_then_never_rises(total: int, schedule: Sc
         assert set(factors[top:]) == {1.0}
 
 
-@pytest.mark.parametrize("schedule", [Schedule.linear, Schedule.cosine])
-def test_the_rate_ends_near_zero(schedule: Schedule) -> None:
-    assert lr_factor(999, 1000, schedule, 0.1) < 0.002
-    assert lr_factor(1000, 1000, schedule, 0.1) == pytest.approx(0)
-    assert lr_factor(550, 1000, schedule, 0.1) == pytest.approx(0.5)
+def cosine(share: float) -> float:
+    return (1 + math.cos(math.pi * share)) / 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "formula"),
+    [
+        (Schedule.constant, 0.0, lambda t: 1.0),
+        (Schedule.linear, 0.0, lambda t: 1 - t / 12),
+        (Schedule.cosine, 0.0, lambda t: cosine(t / 12)),
+        # A quarter of 12 steps: 1/3, 2/3, 1, then 9 steps down.
+        (Schedule.constant, 0.25, lambda t: min(1, (t + 1) / 3)),
+        (Schedule.linear, 0.25, lambda t: (t + 1) / 3 if t < 3 else 1 - (t - 3) / 9),
+        (Schedule.cosine, 0.25, lambda t: (t + 1) / 3 if t < 3 else cosine((t - 3) / 9)),
+        (Schedule.linear, 1.0, lambda t: (t + 1) / 12),
+    ],
+)
+def test_the_rate_by_its_formula(schedule: Schedule, warmup: float, formula: Callable[[int], float]) -> None:
+    assert [lr_factor(t, 12, schedule, warmup) for t in range(12)] == pytest.approx([formula(t) for t in range(12)])
