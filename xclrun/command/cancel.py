@@ -20,9 +20,9 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch.cluster.files import submissions
     from xclrun.launch.cluster.slurm import cancel, states
 
-    tell = Unreadable()
-    names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep, tell)]
-    given_away = [job for name in names for s in submissions(given.outputs, name, tell) for job, _ in s.jobs()]
+    unreadable = Unreadable()
+    names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep, unreadable)]
+    given_away = [job for name in names for s in submissions(given.outputs, name, unreadable) for job, _ in s.jobs()]
     jobs = [job.id for job in given_away if job.on_cluster]
     state_of = states(jobs)
     if any(state.state == "" for state in state_of.values()):
@@ -30,4 +30,4 @@ def main(arguments: Sequence[str]) -> int:
     live = [job for job in jobs if state_of[job].live]
     cancel(live)
     print(f"{many(len(live), 'job')} of {', '.join(names)} cancelled")
-    return tell.code
+    return unreadable.code

@@ -177,7 +177,7 @@ def check_lost(outputs: Path, name: str | None, known: Container[str]) -> None:
         raise RunError(f"what was noted of the sweep {name} cannot be read; give the command that started it again")
 
 
-def chosen_sweeps(outputs: Path, name: str | None, tell: Unreadable) -> list[dict[str, Any]]:
+def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dict[str, Any]]:
     """Return the sweep of a name, all for ``all``, and the one that was started last for None.
 
     Raises:
@@ -186,8 +186,8 @@ def chosen_sweeps(outputs: Path, name: str | None, tell: Unreadable) -> list[dic
     """
     from xclrun.store.records import sweeps
 
-    known = {sweep["name"]: sweep for sweep in sweeps(outputs, tell)}
-    if not known and tell.named:
+    known = {sweep["name"]: sweep for sweep in sweeps(outputs, warn)}
+    if not known and warn.named:
         raise RunError("no sweep is left to tell of; give the command that started one again")
     check_lost(outputs, name, known)
     if not known:

@@ -157,21 +157,21 @@ def _name(given: argparse.Namespace, sweep: str) -> str:
     return str(given.name or slug("-".join([sweep or "all", *given.filter, *scored])))
 
 
-def _read(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
+def _read(outputs: Path, given: argparse.Namespace, warn: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
     """Return the mirror, where it is asked for and can be reached, and the records of all runs, those elsewhere too.
 
     Scores of runs that are here are computed from their prediction files, whether MLflow has them or not.
     """
     from xclrun.store.records import read_records
 
-    records = read_records(outputs, tell, given.slot_f1)
+    records = read_records(outputs, warn, given.slot_f1)
     if given.source == "runs":
         return None, records
     from xclrun.tracking.mirror import Mirror
 
     try:
         mirror = Mirror(outputs, TrackingConfig(uri=given.uri, experiment=given.experiment))
-        elsewhere = mirror.records_elsewhere(tell)
+        elsewhere = mirror.records_elsewhere(warn)
     except RunError as error:
         note(f"{error}; reading the run directories instead")
         return None, records
@@ -180,7 +180,7 @@ def _read(outputs: Path, given: argparse.Namespace, tell: Unreadable) -> tuple[M
         if given.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
             records.append(record)
         else:
-            tell(f"{record.run_id} is scored by slot_f1={way} in MLflow, and its predictions are not here; left out")
+            warn(f"{record.run_id} is scored by slot_f1={way} in MLflow, and its predictions are not here; left out")
     return mirror, records
 
 
@@ -214,25 +214,25 @@ def _chosen(
     return records
 
 
-def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRecord], tell: Unreadable) -> None:
+def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRecord], warn: Unreadable) -> None:
     """Send what MLflow lacks of the runs that are reported, and say so."""
     from xclrun.analysis.reference import References
 
     unique = {record.run_id: record for record in records}
     try:
-        if sent := mirror.catch_up(list(unique.values()), References(pool), tell):
+        if sent := mirror.catch_up(list(unique.values()), References(pool), warn):
             runs = "1 run was" if sent == 1 else f"{sent} runs were"
             note(f"MLflow was behind: {runs} sent to {mirror.uri}")
     except RunError as error:
         note(f"{error}; the numbers are those of the run directories")
 
 
-def _predictions(outputs: Path, records: Sequence[RunRecord], tell: Unreadable) -> dict[str, Predictions]:
+def _predictions(outputs: Path, records: Sequence[RunRecord], warn: Unreadable) -> dict[str, Predictions]:
     """Return run id → predictions of the finished runs; those of few-shot runs `read_few_shot` reads."""
     from xclrun.analysis.fewshot.scores import is_few_shot
     from xclrun.store.records import read_predictions
 
-    return read_predictions(outputs, [r for r in records if r.status == "finished" and not is_few_shot(r)], tell)
+    return read_predictions(outputs, [r for r in records if r.status == "finished" and not is_few_shot(r)], warn)
 
 
 def _dataset(directory: RunDirectory) -> Dataset:

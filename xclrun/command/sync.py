@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         going = given.watch is not None and _going(outputs, unreadable)
         try:
             mirror = Mirror(outputs, tracking)
-            sent = mirror.send_all(rebuild=given.rebuild, tell=unreadable)
+            sent = mirror.send_all(rebuild=given.rebuild, warn=unreadable)
             print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.uri}", flush=True)
         except RunError as error:
             if given.watch is None:
@@ -49,9 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     return unreadable.code
 
 
-def _going(outputs: Path, tell: Unreadable) -> bool:
+def _going(outputs: Path, warn: Unreadable) -> bool:
     from xclrun.launch.status import sweep_status
     from xclrun.store.records import sweeps
 
-    every = (status for sweep in sweeps(outputs, tell) for status in sweep_status(outputs, sweep["runs"], tell))
+    every = (status for sweep in sweeps(outputs, warn) for status in sweep_status(outputs, sweep["runs"], warn))
     return any(status.busy for status in every)

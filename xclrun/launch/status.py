@@ -111,15 +111,15 @@ def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
     return done, ""
 
 
-def sweep_status(outputs: Path, runs: Sequence[str], tell: Callable[[str], None] = note) -> list[RunStatus]:
+def sweep_status(outputs: Path, runs: Sequence[str], warn: Callable[[str], None] = note) -> list[RunStatus]:
     """Return where the runs of a sweep stand.
 
     Those not started are waiting while another one runs on this machine, and nothing waits while none does and no job
-    of a cluster is left. ``tell`` hears of files that cannot be read.
+    of a cluster is left. ``warn`` is called for files that cannot be read.
     """
     statuses = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
     wanted = set(runs)
-    given = {run: job for run, job in jobs_of_runs(outputs, tell).items() if run in wanted}
+    given = {run: job for run, job in jobs_of_runs(outputs, warn).items() if run in wanted}
     left = [given[s.run_id] for s in statuses if s.run_id in given and s.state != "finished"]
     asked = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
     here = any(s.state == "running" and s.run_id not in given for s in statuses)

@@ -129,14 +129,14 @@ def damaged(target: Path) -> Path | None:
 _checked: set[Path] = set()
 
 
-def folder(tell: Callable[[str], None] = note) -> Path:
+def folder(warn: Callable[[str], None] = note) -> Path:
     """Return the encoder as a folder in the transformers layout; converted where it is not there yet (seconds, 0.5 GB).
 
     Processes that do so at the same time do not disturb each other: the folder appears whole, and the first one stays.
     A folder that is not what was written is made again.
 
     Args:
-        tell: hears of that.
+        warn: called with a line on that.
 
     Raises:
         UsageError: the package is not installed, or the cache cannot be written.
@@ -145,7 +145,7 @@ def folder(tell: Callable[[str], None] = note) -> Path:
     source = packaged_file()
     target = converted()
     if target.is_dir() and target not in _checked and (wrong := damaged(target)) is not None:
-        tell(f"{wrong} is missing or damaged: the encoder is converted again")
+        warn(f"{wrong} is missing or damaged: the encoder is converted again")
         # Aside first, so that nobody reads half of it.
         aside = target.with_name(f"{TEMPORARY}damaged-{target.name}-{os.getpid()}")
         with contextlib.suppress(OSError):

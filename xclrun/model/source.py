@@ -28,17 +28,17 @@ def from_scratch(model: ModelConfig) -> bool:
     return model.path is None and model.package is None and model.hub is None
 
 
-def locate(model: ModelConfig, tell: Callable[[str], None] = note) -> Path:
+def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
     """Return the local folder of a pretrained encoder; one of a package is converted, one of the hub fetched.
 
     Args:
-        tell: hears of a converted one that is damaged, and is made again.
+        warn: called with a line on a converted one that is damaged, and is made again.
 
     Raises:
         UsageError: the folder does not hold an encoder, the package is not there, or the hub cannot be reached.
     """
     if model.path is None and model.package is not None:
-        return e5.folder(tell)
+        return e5.folder(warn)
     if model.path is None:
         assert model.hub is not None
         return _from_hub(model.hub, model.revision, model.name)

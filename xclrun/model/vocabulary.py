@@ -78,12 +78,12 @@ def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast) -
 
 
 def load_tokenizer(
-    model: ModelConfig, dataset: Dataset, cache: Path, tell: Callable[[str], None] = note
+    model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note
 ) -> PreTrainedTokenizerFast:
     """Return the encoder's tokenizer; one that is learnt is kept in ``cache``.
 
     Args:
-        tell: hears of a kept file that is damaged, and is made again.
+        warn: called with a line on a kept file that is damaged, and is made again.
 
     Raises:
         UsageError: the folder of a pretrained encoder has no fast tokenizer.
@@ -93,14 +93,14 @@ def load_tokenizer(
     if from_scratch(model):
         # Whatever the pieces depend on: with the second texts of pairs they are others.
         key = digest([source_identity(model, dataset), model.vocab_size, dataset.task.pairs])
-        kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", tell)
+        kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", warn)
         path = kept.find()
         if path is None:
             assert model.vocab_size is not None
             pieces = learn_wordpieces(learnt_from(dataset), model.vocab_size)
             path = kept.write("".join(f"{piece}\n" for piece in pieces).encode())
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
-    folder = locate(model, tell)
+    folder = locate(model, warn)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
     try:

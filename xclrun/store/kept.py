@@ -40,13 +40,13 @@ class Kept:
         folder: where it lies.
         stem: what it is called, without its checksum: it holds the key of all that its content depends on.
         ending: with its dot, as ``.txt``.
-        tell: hears of a file that is damaged.
+        warn: called with a line on a file that is damaged.
     """
 
     folder: Path
     stem: str
     ending: str
-    tell: Callable[[str], None] = note
+    warn: Callable[[str], None] = note
 
     def _there(self) -> list[Path]:
         found = sorted(self.folder.glob(f"{self.stem}-*{self.ending}"))
@@ -57,7 +57,7 @@ class Kept:
         for path in self._there():
             if whole(path):
                 return path
-            self.tell(f"{path} is damaged (its checksum does not match): it is made again")
+            self.warn(f"{path} is damaged (its checksum does not match): it is made again")
             with contextlib.suppress(OSError):
                 path.unlink()
         return None

@@ -181,8 +181,8 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in costs.items() if value is not None}
 
 
-def read_records(outputs: Path, tell: Callable[[str], None] = note, slot_f1: str | None = None) -> list[RunRecord]:
-    """Return the records of all runs under ``outputs`` whose files can be read; ``tell`` hears of the others.
+def read_records(outputs: Path, warn: Callable[[str], None] = note, slot_f1: str | None = None) -> list[RunRecord]:
+    """Return the records of all runs under ``outputs`` whose files can be read; ``warn`` is called for the others.
 
     ``slot_f1``: as in `record`.
     """
@@ -193,15 +193,15 @@ def read_records(outputs: Path, tell: Callable[[str], None] = note, slot_f1: str
         try:
             records.append(record(directory, counts, slot_f1))
         except ValueError as error:
-            tell(f"{error}; left out")
+            warn(f"{error}; left out")
     counts.keep()
     return records
 
 
 def read_predictions(
-    outputs: Path, records: Iterable[RunRecord], tell: Callable[[str], None]
+    outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
 ) -> dict[str, Predictions]:
-    """Return run id → predictions of the finished runs among the outputs; ``tell`` hears of those that are damaged."""
+    """Return run id → predictions of the finished runs here; ``warn`` is called for those that are damaged."""
     from xclrun.store.counts import CountsOfRuns
 
     by_run, counts = {}, CountsOfRuns(outputs)
@@ -211,7 +211,7 @@ def read_predictions(
             try:
                 by_run[mine.run_id] = _counted(directory, counts, mine.config, directory.read_manifest()).predictions
             except (OSError, ValueError, KeyError) as error:
-                tell(f"predictions of {mine.run_id} cannot be read ({error})")
+                warn(f"predictions of {mine.run_id} cannot be read ({error})")
     counts.keep()
     return by_run
 
@@ -254,10 +254,10 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     return found
 
 
-def sweeps(outputs: Path, tell: Callable[[str], None] = note) -> list[dict[str, Any]]:
+def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, Any]]:
     """Return the sweeps that were started, the one whose command was given last at the end: name, command, run ids.
 
-    Those whose files cannot be read are left out; ``tell`` hears of them.
+    Those whose files cannot be read are left out; ``warn`` is called for them.
     """
     found = []
     for path in (outputs / "sweeps").glob("*.json"):
@@ -266,7 +266,7 @@ def sweeps(outputs: Path, tell: Callable[[str], None] = note) -> list[dict[str, 
             # Files of earlier versions do not say when the command was given last.
             found.append((float(sweep.get("given") or path.stat().st_mtime), path.name, sweep))
         except (OSError, ValueError, TypeError) as error:
-            tell(f"{path} cannot be read ({error}): left out; the command that started it writes it again")
+            warn(f"{path} cannot be read ({error}): left out; the command that started it writes it again")
     return [sweep for _, _, sweep in sorted(found, key=lambda one: one[:2])]
 
 

@@ -30,11 +30,11 @@ class StageStore:
 
     Attributes:
         root: the folder of all stages.
-        tell: hears of a stage that is damaged.
+        warn: called with a line on a stage that is damaged.
     """
 
     root: Path
-    tell: Callable[[str], None] = field(default=lambda text: None, compare=False)
+    warn: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     def path(self, key: str) -> Path:
         """Return the directory of a key; keys are spread over 256 folders."""
@@ -65,7 +65,7 @@ class StageStore:
             return None
         if (name := self.damaged(key)) is None:
             return folder
-        self.tell(f"{folder / name} is damaged (its checksum does not match): the stage is made again")
+        self.warn(f"{folder / name} is damaged (its checksum does not match): the stage is made again")
         with contextlib.suppress(OSError):
             aside = folder.with_name(f"{TEMPORARY}damaged-{key}")
             shutil.rmtree(aside, ignore_errors=True)

@@ -258,14 +258,14 @@ class Mirror:
             self.client.log_figure(run, figure, f"{short_name(metric)}_scores.png")
 
     def send_all(
-        self, only: Collection[str] | None = None, rebuild: bool = False, tell: Callable[[str], None] = note
+        self, only: Collection[str] | None = None, rebuild: bool = False, warn: Callable[[str], None] = note
     ) -> int:
         """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent.
 
-        ``rebuild`` also sends again what seems to be there; ``tell`` hears of what cannot be read, and is not sent.
+        ``rebuild`` also sends again what seems to be there; ``warn`` is called for what cannot be read.
         """
         self._runs = None
-        records = read_records(self.outputs, tell)
+        records = read_records(self.outputs, warn)
         chosen = [mine for mine in records if only is None or mine.run_id in only]
         references = References(records)
         if records:
@@ -274,19 +274,19 @@ class Mirror:
         # Asking for all at once takes as long as asking for a few hundred one by one.
         asked = only is None and not rebuild
         behind = self._behind(chosen, references) if asked else [mine.run_id for mine in chosen]
-        return self._send(behind, references, None if only is None else set(only), rebuild, tell)
+        return self._send(behind, references, None if only is None else set(only), rebuild, warn)
 
     def send_one(self, run_id: str) -> int:
         """Send one run, without what needs other runs: its transfer."""
         return self._send([run_id], References([]), {run_id})
 
-    def catch_up(self, records: Sequence[RunRecord], references: References, tell: Callable[[str], None] = note) -> int:
+    def catch_up(self, records: Sequence[RunRecord], references: References, warn: Callable[[str], None] = note) -> int:
         """Send those of these runs that MLflow lacks, or has in an older state, with their sweeps; return how many."""
         behind = self._behind(records, references)
         if behind:
             with self._talking():
                 self._save_view({metric for mine in records for metric in mine.metrics})
-            self._send(behind, references, set(behind), tell=tell)
+            self._send(behind, references, set(behind), warn=warn)
         return len(behind)
 
     def _behind(self, records: Iterable[RunRecord], references: References) -> list[str]:
@@ -307,11 +307,11 @@ class Mirror:
         references: References,
         in_sweeps: set[str] | None,
         rebuild: bool = False,
-        tell: Callable[[str], None] = note,
+        warn: Callable[[str], None] = note,
     ) -> int:
         """Send runs, and first the sweeps that have one of ``in_sweeps`` (None: all); return how many were sent."""
         parents: dict[str, str] = {}
-        for sweep in sweeps(self.outputs, tell):
+        for sweep in sweeps(self.outputs, warn):
             if len(sweep["runs"]) > 1 and (in_sweeps is None or not in_sweeps.isdisjoint(sweep["runs"])):
                 parent = self.send_sweep(sweep)
                 parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
@@ -323,7 +323,7 @@ class Mirror:
             try:
                 sent += self.send_run(directory, references, parents.get(run_id), rebuild)
             except (OSError, ValueError, KeyError) as error:
-                tell(f"{directory.path} cannot be read ({error!r}): not sent")
+                warn(f"{directory.path} cannot be read ({error!r}): not sent")
         if sent:
             self._runs = None
         return sent
@@ -368,10 +368,10 @@ class Mirror:
 
     # Reading.
 
-    def records_elsewhere(self, tell: Callable[[str], None] = note) -> list[RunRecord]:
+    def records_elsewhere(self, warn: Callable[[str], None] = note) -> list[RunRecord]:
         """Return the records of the runs in MLflow whose files of record are not here.
 
-        Where they are here it is these that count, which are checked. ``tell`` hears of records that cannot be read.
+        Where they are here it is these that count, which are checked. ``warn`` is called for unreadable ones.
         """
         from urllib.parse import unquote, urlparse
 
@@ -389,7 +389,7 @@ class Mirror:
                     try:
                         records.append(RunRecord.from_json(path.read_bytes()))
                     except ValueError as error:
-                        tell(f"{path} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
+                        warn(f"{path} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
         return records
 
 

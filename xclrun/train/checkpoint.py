@@ -29,11 +29,11 @@ class Checkpoints:
 
     Attributes:
         folder: where.
-        tell: hears of a checkpoint that is damaged.
+        warn: called with a line on a checkpoint that is damaged.
     """
 
     folder: Path
-    tell: Callable[[str], None] = field(default=lambda text: None, compare=False)
+    warn: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     def save(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint and remove the ones before.
@@ -61,7 +61,7 @@ class Checkpoints:
         for path in sorted(self.folder.glob("*-*.safetensors"), reverse=True):
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() != path.stem.split("-")[1]:
-                self.tell(f"{path} is damaged (its checksum does not match): it is not used")
+                self.warn(f"{path} is damaged (its checksum does not match): it is not used")
                 continue
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()

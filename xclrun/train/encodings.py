@@ -65,14 +65,14 @@ class _Common:
 _common: _Common | None = None
 
 
-def encodings(run: Run, tell: Callable[[str], None] = note) -> Encodings:
+def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
     """Return tokenizer and encoded splits of a run's dataset.
 
     What is encoded is kept: runs with other buckets encode these alone. A trimmed vocabulary is the same for all
     buckets: it keeps the pieces of what they were drawn from.
 
     Args:
-        tell: hears of a kept file that is damaged, and is made again.
+        warn: called with a line on a kept file that is damaged, and is made again.
 
     Raises:
         UsageError: a bucket has other pieces, since it was not drawn from this data.
@@ -82,7 +82,7 @@ def encodings(run: Run, tell: Callable[[str], None] = note) -> Encodings:
     sets = digest([dataset.task.identified, dataset.labels, dataset.tags])
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
     if _common is None or _common.key != key:
-        tokenizer, whole = load_tokenizer(config, dataset, run.cache, tell), dataset.origin
+        tokenizer, whole = load_tokenizer(config, dataset, run.cache, warn), dataset.origin
         kept = None
         if config.trim_vocabulary:
             pieces = (_encode(run, whole.splits[name], tokenizer) for name in whole.splits)
@@ -96,7 +96,7 @@ def encodings(run: Run, tell: Callable[[str], None] = note) -> Encodings:
             _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
         splits[name] = _common.splits[content]
     found = Encodings(_common.tokenizer, splits, _common.kept)
-    _kept_cut(run, tell).write(json.dumps(found.cut(dataset.task), sort_keys=True).encode())
+    _kept_cut(run, warn).write(json.dumps(found.cut(dataset.task), sort_keys=True).encode())
     return found
 
 
@@ -114,12 +114,12 @@ def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:
     return encoded.renumbered(kept)
 
 
-def kept_cut(run: Run, tell: Callable[[str], None] = note) -> dict[str, dict[str, int]] | None:
+def kept_cut(run: Run, warn: Callable[[str], None] = note) -> dict[str, dict[str, int]] | None:
     """Return the stored counts of what is cut (see `Encodings.cut`), for runs that encode nothing."""
-    path = _kept_cut(run, tell).find()
+    path = _kept_cut(run, warn).find()
     found: dict[str, dict[str, int]] | None = None if path is None else json.loads(path.read_bytes())
     return found
 
 
-def _kept_cut(run: Run, tell: Callable[[str], None]) -> Kept:
-    return Kept(run.cache, f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}", ".json", tell)
+def _kept_cut(run: Run, warn: Callable[[str], None]) -> Kept:
+    return Kept(run.cache, f"cut-{digest([run.data_fingerprint, run.resolved['model']])[:16]}", ".json", warn)

@@ -331,7 +331,7 @@ class HopTraining:
             return
         facts, tensors = found
         if self.points is not None and not self.points.has(facts.get("points", [])):
-            self.checkpoints.tell("files of evaluation points are missing: the hop begins anew")
+            self.checkpoints.warn("files of evaluation points are missing: the hop begins anew")
             return
         kinds = ("model", "best", "optimizer", "strategy", "overlap")
         groups: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}

@@ -54,7 +54,7 @@ class Points:
         weights: gives the weights that are stored of the model.
         kept: of how many of some points, the last ones, the weights are kept.
         folder: where the rows and weights of each point lie.
-        tell: hears of files that are damaged.
+        warn: called with a line on files that are damaged.
     """
 
     every: int
@@ -65,7 +65,7 @@ class Points:
     weights: Callable[[], Mapping[str, Tensor]]
     kept: Callable[[int], int]
     folder: Path
-    tell: Callable[[str], None] = note
+    warn: Callable[[str], None] = note
 
     def due(self, before: int, now: int) -> bool:
         """Return whether a point lies between two numbers of sentences seen, the second one included."""
@@ -173,7 +173,7 @@ class Points:
                 own[name].copy_(tensor)
 
     def _rows(self, step: int) -> Kept:
-        return Kept(self.folder, f"point-{step:09d}", ".parquet", self.tell)
+        return Kept(self.folder, f"point-{step:09d}", ".parquet", self.warn)
 
     def _weights(self, step: int) -> Kept:
-        return Kept(self.folder, f"point-{step:09d}", ".weights", self.tell)
+        return Kept(self.folder, f"point-{step:09d}", ".weights", self.warn)

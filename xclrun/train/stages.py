@@ -78,7 +78,7 @@ class StageGraph:
 
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
         self.run, self.listener, self.stop, self.patient = run, listener, stop, patient
-        self.store = replace(run.store, tell=listener.noted)
+        self.store = replace(run.store, warn=listener.noted)
         self.bench = Workbench(run, self.store, listener, stop)
         self.strategy = self.bench.strategy
         self.trained_here: set[int] = set()

@@ -226,7 +226,7 @@ class Workbench:
                 weights,
                 evaluate.kept,
                 checkpoints.folder,
-                checkpoints.tell,
+                checkpoints.warn,
             )
         overlap = GradientOverlap(self.model, load_tensors(last) if last else {}) if evaluate.gradient_overlap else None
         training = HopTraining(

@@ -156,8 +156,8 @@ class Submission:
                 yield Job(f"{array['job']}_{i}", files, log, self.submitted), runs
 
 
-def submissions(outputs: Path, sweep: str = "*", tell: Callable[[str], None] = note) -> list[Submission]:
-    """Return the submissions of a sweep (default: of all), the latest last; ``tell`` hears of unreadable ones."""
+def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = note) -> list[Submission]:
+    """Return the submissions of a sweep (default: of all), the latest last; ``warn`` is called for unreadable ones."""
     found = []
     for path in sorted((outputs / "slurm").glob(f"{sweep}/*/submission.json")):
         try:
@@ -167,12 +167,12 @@ def submissions(outputs: Path, sweep: str = "*", tell: Callable[[str], None] = n
             assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
             found.append(submission)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
-            tell(f"{path} cannot be read: left out; the status of its jobs comes from the runs alone")
+            warn(f"{path} cannot be read: left out; the status of its jobs comes from the runs alone")
     return sorted(found, key=lambda submission: submission.submitted)
 
 
-def jobs_of_runs(outputs: Path, tell: Callable[[str], None] = note) -> dict[str, Job]:
+def jobs_of_runs(outputs: Path, warn: Callable[[str], None] = note) -> dict[str, Job]:
     """Return run id → its latest job, whichever sweep submitted it."""
     return {
-        run: job for submission in submissions(outputs, tell=tell) for job, runs in submission.jobs() for run in runs
+        run: job for submission in submissions(outputs, warn=warn) for job, runs in submission.jobs() for run in runs
     }
