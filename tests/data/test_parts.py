@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_one_dataset_is_cut_by_what_its_files_say(config: Config, tmp_path: Path
     # A shared head knows the classes of all keys apart, and sees of an example what it did before.
     assert dataset.labels == ("paper:GET", "tech:PLAY", "tech:SET")
     [first, *_] = dataset.split("paper", "test")
-    assert first == Example("news0", "paper", ("news", "0", "en"), "paper:GET", ("B-WHAT", "O", "O"))
+    assert first == Example("news0", "paper", ("news", "0", "en"), "paper:GET")
     assert dataset.part_of == {"tech": "tech", "paper": "paper"}
     every = load_dataset(config(task="sequence_class", languages=["en"]))
     assert {e.id for key in ("tech", "paper") for e in dataset.split(key, "test")} == {
@@ -243,32 +244,74 @@ def test_orders_strategies_and_reports_work_on_keys(
     assert all(f">{key}<" in page for key in ("sky", "deutsch", "wake"))
 
 
-def test_a_run_is_named_by_what_its_parts_hold(make_run: Callable[..., Run], cut_by_topic: Path) -> None:
-    """How they are written makes no difference; the sentences do."""
-    given = ("order=[sky,wake]", "dataset.name=topics")
-    run = make_run(f"dataset.parts={PARTS}", *given, data=cut_by_topic)
-    absolute = PARTS.replace("languages: [en]", f"root: {cut_by_topic}, languages: [en]")
-    again = make_run(f"dataset.parts={absolute}", *given, data=cut_by_topic)
-    assert again.id == run.id
-    fewer = make_run(
-        f"dataset.parts={PARTS.replace('where: {topic: [alarm]}', 'max_train: 2')}", *given, data=cut_by_topic
-    )
-    assert fewer.id != run.id
+def test_a_dataset_is_what_its_parts_hold_however_they_are_written(cut_by_topic: Path) -> None:
+    def held(part: PartConfig, **more: Any) -> list[str]:
+        cfg = DatasetConfig(name="topics", reader="jsonl", task="sequence_class", parts={"wake": part}, **more)
+        return sorted(load_dataset(cfg).fingerprints.values())
+
+    wake = {"languages": ["en"], "where": {"topic": ["alarm"]}}
+    below = held(PartConfig(**wake), root=str(cut_by_topic))
+    assert held(PartConfig(root=cut_by_topic.name, **wake), root=str(cut_by_topic.parent)) == below
+    assert held(PartConfig(reader="jsonl", root=str(cut_by_topic), **wake)) == below
+    assert held(PartConfig(max_train=2, **wake), root=str(cut_by_topic)) != below
 
 
-def test_dev_data_is_needed_only_where_it_decides(
-    make_run: Callable[..., Run], do: Any, cut_by_topic: Path, xclrun: Callable[..., tuple[int, str]]
-) -> None:
+def without_dev(root: Path) -> tuple[str, ...]:
+    """Leave English without a dev sentence of a known topic; return overrides that make keys of topics."""
     row = {"id": "1", "tokens": ["x"], "tags": ["O"], "label": "y", "facts": {"topic": "x"}}
-    (cut_by_topic / "en" / "dev.jsonl").write_text(json.dumps(row))
-    given = (f"dataset.parts={PARTS}", "order=[sky,wake]", "trainer.epochs=1")
+    (root / "en" / "dev.jsonl").write_text(json.dumps(row))
+    return (f"dataset.parts={PARTS}", "order=[sky,wake]", "trainer.epochs=1")
+
+
+def test_dev_data_are_needed_only_where_they_decide(make_run: Callable[..., Run], cut_by_topic: Path) -> None:
+    given = without_dev(cut_by_topic)
     with pytest.raises(UsageError, match=r"'sky' has no dev data to select by; give trainer\.selection=last"):
         make_run(*given, data=cut_by_topic)
-    run = do(make_run(*given, "trainer.selection=last", data=cut_by_topic))
+    assert make_run(*given, "trainer.selection=last", data=cut_by_topic).dataset.sizes("dev")["sky"] == 0
+
+
+@pytest.mark.full
+def test_a_run_without_dev_data(
+    make_run: Callable[..., Run], do: Any, cut_by_topic: Path, xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    given = (*without_dev(cut_by_topic), "trainer.selection=last", "evaluate.every_examples=4")
+    run = do(make_run(*given, data=cut_by_topic))
     assert json.loads(run.directory.manifest.read_text())["data"]["sizes"]["dev"] == {"wake": 0, "sky": 0, "deutsch": 6}
     code, said = xclrun("show", run.id, "--outputs", str(run.outputs))
     assert code == 0, said
     assert re.search(r"learnt +sky +wake\n", said), said
+
+
+def test_the_page_s_own_dataset_is_one(tmp_path: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
+    """docs/lifelong.md shows a YAML with three parts: its keys are those that the page says."""
+    page = (Path(__file__).parents[2] / "docs" / "lifelong.md").read_text(encoding="utf-8")
+    shown = page.split("`DIR/dataset/mine.yaml`", 1)[1].split("\nThe keys are", 1)[0].split("\n\n", 1)[1]
+    (tmp_path / "own" / "dataset").mkdir(parents=True)
+    (tmp_path / "own" / "dataset" / "mine.yaml").write_text(textwrap.dedent(shown), encoding="utf-8")
+    write_mtop(tmp_path / "mtop16", "en")
+    path = tmp_path / "mtop16" / "en" / "train.txt"
+    path.write_text(path.read_text().replace("music", "timer"))
+    for folder, languages in (("moods", ["en"]), ("topics", ["en", "de"])):
+        write_rows(tmp_path / folder, *languages)
+    keys = ["plans", "moods", "topics-en", "topics-de"]
+    given = ("--config-dir", str(tmp_path / "own"), "dataset=mine", f"dataset.root={tmp_path}", "tracking=none")
+    code, said = xclrun("plan", *given, f"order=[{','.join(keys)}]")
+    assert (code, "naive" in said) == (0, True), said
+    code, said = xclrun("plan", *given, "order=[plans,topics]")
+    assert (code, said.strip()) == (
+        2,
+        "xclrun: order: the dataset has no language 'topics'; did you mean 'topics-en'? "
+        "Known: moods, plans, topics-de, topics-en",
+    )
+
+
+def write_rows(folder: Path, *languages: str) -> None:
+    """Write JSON Lines of two classes."""
+    folder.mkdir()
+    rows = "".join(json.dumps({"id": str(i), "text": f"so {i}", "label": "ab"[i % 2]}) + "\n" for i in range(4))
+    for language in languages:
+        for split in ("train", "dev", "test"):
+            (folder / f"{language}.{split}.jsonl").write_text(rows)
 
 
 def test_data_of_true_and_false_have_both_labels_and_no_other(config: Config, tmp_path: Path) -> None:

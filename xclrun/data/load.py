@@ -127,6 +127,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         parts = read_parts(cfg)
         if stating(cfg):
             parts = [stated(cfg, part) for part in parts]
+        task = common_task(parts)
         splits = {at: examples for part in parts for at, examples in part.splits.items()}
         notes: Notes = {}
         for part in parts:
@@ -135,7 +136,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         _check_tags(cfg.name, splits)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
-        _last = key, Dataset(cfg.name, common_task(parts), languages, splits, notes, part_of=part_of)
+        _last = key, Dataset(cfg.name, task, languages, splits, notes, part_of=part_of)
     return _last[1]
 
 

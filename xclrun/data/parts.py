@@ -191,18 +191,18 @@ def _keys(name: str, splits: Splits, before: list[Part]) -> dict[str, str]:
 
 
 def _renamed(example: Example, key: str, prefix: str, task: Task) -> Example:
-    """Return an example under its key, with the prefix before what is predicted: label, tags; of spans after ``B-``."""
-    if not prefix:
-        return replace(example, language=key)
-    label = None if example.label is None else prefix + example.label
-    tags = example.tags
-    if tags is not None and task.tag is not None:
-        tags = tuple(_tag(tag, prefix, task.tag_spans) for tag in tags)
+    """Return an example under its key, with what the task predicts of it alone, the prefix before it.
+
+    Of tags of spans it stands behind ``B-``. What is not predicted goes: other parts may not have it.
+    """
+    label, tags = example.label, example.tags
+    label = None if label is None or task.label is None else prefix + label
+    tags = None if tags is None or task.tag is None else tuple(_tag(tag, prefix, task.tag_spans) for tag in tags)
     return replace(example, language=key, label=label, tags=tags)
 
 
 def _tag(tag: str, prefix: str, spans: bool) -> str:
-    if not spans:
+    if not spans or not prefix:
         return prefix + tag
     return tag if tag == OUTSIDE else f"{tag[:2]}{prefix}{tag[2:]}"
 
