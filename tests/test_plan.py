@@ -645,9 +645,18 @@ def test_hop_1_is_shared(everything: list[tuple[str, tuple[Stage, ...]]]) -> Non
     assert len({s.evaluation for name, s in alone if OWN[name] is not PARTS}) == len(ORDER)
 
 
-def test_er_without_a_memory_is_naive(planned: Callable[..., tuple[Stage, ...]]) -> None:
-    for er, naive in zip(planned("er", "strategy.memory=0"), planned("naive"), strict=True):
-        assert (er.train, er.evaluation) == (naive.train, naive.evaluation)
+@pytest.mark.parametrize(
+    ("strategy", "nothing"),
+    [
+        *((name, "memory=0") for name in ("er", "agem", "kd_logit", "kd_rep")),
+        *((name, "weight=0") for name in ("kd_logit", "kd_rep")),
+        *((name, "penalty=0") for name in ("ewc", "ewc_online")),
+    ],
+)
+def test_a_strategy_that_is_set_to_do_nothing_is_naive(
+    strategy: str, nothing: str, planned: Callable[..., tuple[Stage, ...]]
+) -> None:
+    assert planned(strategy, f"strategy.{nothing}") == planned("naive")
 
 
 @pytest.mark.parametrize("override", ["strategy.memory=11", "strategy.every_k=3"])

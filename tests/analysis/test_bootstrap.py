@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from xclrun.analysis import metrics
 from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
     CHUNK,
@@ -144,17 +143,6 @@ def test_the_papers_form_shrinks_with_resamples_and_says_what_it_is() -> None:
     wide = percentile(many)
     narrow = standard_error_of_mean(many)
     assert narrow.high - narrow.low < 0.03 * (wide.high - wide.low)
-
-
-def test_meta_metrics_of_resampled_matrices() -> None:
-    rng = np.random.default_rng(6)
-    n, sentences = 3, 20
-    counts = {j: Counts.of_accuracy(rng.integers(0, 2, (sentences, n + 1))) for j in "abc"}
-    resampled = dict(resample_languages(counts, seed=1, resamples=9, size=None))
-    stack = np.stack([resampled[j] for j in "abc"], axis=-1)
-    assert stack.shape == (9, n + 1, n)
-    one_by_one = [metrics.forgetting(matrix) for matrix in stack]
-    np.testing.assert_allclose(metrics.forgetting(stack), one_by_one)
 
 
 def test_paired_p_values() -> None:

@@ -24,6 +24,7 @@ def test_the_percentile_interval_of_forgetting_misses_the_value(monkeypatch: pyt
     assert [found[name]["excluded"] for name in ("T", "T0", "FP")] == [0, 0, 0]
 
 
+@pytest.mark.full
 def test_basic_intervals_hold_the_truth_more_often_than_centred_ones() -> None:
     found = coverage(0.95, True, sentences=300, size=None, studies=60, resamples=150)
     assert found["F"]["basic"] > 0.85 > found["F"]["centred"] > found["F"]["percentile"]
@@ -32,6 +33,7 @@ def test_basic_intervals_hold_the_truth_more_often_than_centred_ones() -> None:
         assert found[name]["paper"] < 0.25
 
 
+@pytest.mark.full
 def test_order_means_keep_to_the_level_where_seeds_as_blocks_do_not() -> None:
     found = rejection((3,) * 6, interaction=2.0, studies=60)
     assert found["(seeds as blocks)"] > 0.2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +13,12 @@ from xclrun.model.network import Model, build
 from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context, State
+from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
+from xclrun.train.evaluate import Evaluator
+from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
+from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 # Strategy → which parameters are a language's own, written out by hand.
@@ -60,6 +65,26 @@ def state(run: Run, hop: int) -> State:
     folder = run.store.path(str(run.stages[hop].state))
     path = folder / "state.safetensors"
     return State(read_json(folder / "facts.json"), load_tensors(path) if path.is_file() else {})
+
+
+def graph(run: Run) -> StageGraph:
+    """Return the stages of a run, with an untrained model."""
+    return StageGraph(run, Listener(), StopFlag())
+
+
+def train_hop(context: Context, strategy: Any, run: Run, folder: Path) -> None:
+    """Train a hop of a run by the loop alone, with checkpoints under ``folder``."""
+    config, splits = run.config, encodings(run).splits
+    HopTraining(
+        context,
+        strategy,
+        config.trainer,
+        Evaluator(run.dataset, context.device, config.evaluate.batch_size, "fp32", config.evaluate.slot_f1),
+        {language: splits[language, "dev"] for language in context.hop.select},
+        Checkpoints(folder / str(context.hop.index)),
+        Listener(),
+        StopFlag(),
+    ).run()
 
 
 def files(run: Run) -> list[bytes]:

@@ -18,11 +18,8 @@ from xclrun.run import Run
 from xclrun.store.tensors import load_tensors
 from xclrun.strategy import make
 from xclrun.strategy.shared.parameters import Count, count, sizes
-from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
-from xclrun.train.stop import StopFlag
 
-from .real import weights
+from .real import graph, weights
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -30,7 +27,7 @@ KINDS = ["lang_spec_ada_t", "lang_spec_ada_f"]
 
 
 def untrained(run: Run) -> Model:
-    return StageGraph(run, Listener(), StopFlag()).bench.model
+    return graph(run).bench.model
 
 
 def states(model: Model) -> Tensor:
@@ -82,14 +79,6 @@ def test_what_is_trained(name: str, finished: Make) -> None:
         assert adapters <= changed
         assert heads & changed
         assert bool(changed - adapters - heads) == (name == "lang_spec_ada_t")
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_nothing_is_shared_with_strategies_without_adapters(name: str, make_run: Make) -> None:
-    own, naive = make_run(f"strategy={name}").stages, make_run().stages
-    assert own[0].train == naive[0].train
-    assert not {s.train for s in own[1:]} & {s.train for s in naive}
-    assert not {s.evaluation for s in own} & {s.evaluation for s in naive}
 
 
 def test_first_values_follow_from_the_seed(make_run: Make) -> None:
@@ -185,17 +174,17 @@ def test_pretrained_adapters_are_where_a_hop_starts(kind: str, make_run: Make, d
     en, es = (save(make_run(), tmp_path / language, seed) for seed, language in enumerate(("en", "es")))
     given = f"strategy.pretrained={{en:'{en}',es:'{es}'}}"
     run = make_run(f"strategy={kind}", given, "trainer.epochs=1")
-    graph = StageGraph(run, Listener(), StopFlag())
-    fresh = {key: t.clone() for key, t in graph.bench.model.state_dict().items() if "adapters." in key}
+    stages = graph(run)
+    fresh = {key: t.clone() for key, t in stages.bench.model.state_dict().items() if "adapters." in key}
     assert fresh.keys() == values(en).keys()
-    assert "wiki" not in str(graph.bench.model.state_dict().keys())
+    assert "wiki" not in str(stages.bench.model.state_dict().keys())
     starts: dict[str, dict[str, Tensor]] = {"de": fresh, "en": values(en), "es": values(es)}
     for hop in run.stream.hops[1:]:
-        graph.strategy.begin_hop(graph.bench.context(hop))
-        own = graph.bench.model.state_dict()
+        stages.strategy.begin_hop(stages.bench.context(hop))
+        own = stages.bench.model.state_dict()
         assert all(torch.equal(own[key], value) for key, value in starts[hop.name].items())
-    graph.strategy.for_language("es", ["de"])
-    assert all(torch.equal(graph.bench.model.state_dict()[key], value) for key, value in fresh.items())
+    stages.strategy.for_language("es", ["de"])
+    assert all(torch.equal(stages.bench.model.state_dict()[key], value) for key, value in fresh.items())
     do(run)
     # A rate of nothing but 3e-3 and few steps: what was learnt is still near where it started.
     for hop, folder in ((1, en), (3, es)):

@@ -201,8 +201,3 @@ def test_bf16(make_run: Make, do: Do) -> None:
     assert do(
         make_run("strategy=agem", "order=[en,es]", "trainer.precision=bf16", "trainer.epochs=1")
     ).directory.finished
-
-
-def test_without_memory_the_run_is_naives(make_run: Make) -> None:
-    free, naive = make_run("strategy=agem", "strategy.memory=0"), make_run("strategy=naive")
-    assert [stage.train for stage in free.stages] == [stage.train for stage in naive.stages]

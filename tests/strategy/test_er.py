@@ -43,8 +43,10 @@ def test_one_extra_step_per_seen_language_after_every_kth_batch(context: Any, le
     }
 
 
-def test_nothing_is_replayed_in_the_first_hop(context: Any) -> None:
+def test_nothing_is_replayed_in_the_first_hop_or_without_a_memory(context: Any, learn: Any) -> None:
     assert not any(replayed(er(), context(1, SIZES), 12).values())
+    empty = learn(er(memory=0, every_k=1), SIZES, hops=[1, 2])
+    assert not any(replayed(empty, context(3, SIZES), 5).values())
 
 
 def test_batches_come_from_the_memory(context: Any, learn: Any) -> None:
@@ -98,11 +100,6 @@ def test_memory_depends_on_the_seed(learn: Any) -> None:
     first, again, other = (learn(er(), SIZES, seed=seed).memory.to_facts() for seed in (1, 1, 2))
     assert first == again
     assert first != other
-
-
-def test_no_memory_no_extra_steps(context: Any, learn: Any) -> None:
-    strategy = learn(er(memory=0, every_k=1), SIZES, hops=[1, 2])
-    assert not any(replayed(strategy, context(3, SIZES), 5).values())
 
 
 def test_what_it_signs() -> None:

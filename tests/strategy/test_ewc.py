@@ -240,10 +240,8 @@ def test_fisher_examples_bound_a_random_sample(make_run: Make) -> None:
 
 @pytest.mark.parametrize("name", ["ewc", "ewc_online"])
 def test_a_whole_run(name: str, finished: Make) -> None:
-    """Hop 1 is naive's; weights that mattered move less than naive's; what is stored is the Fisher information."""
+    """Weights that mattered move less than naive's; what is stored is the Fisher information."""
     held, naive = finished(f"strategy={name}", "strategy.penalty=10"), finished()
-    assert held.stages[1].train == naive.stages[1].train
-    assert held.stages[2].train != naive.stages[2].train
     model = untrained(held)
     model.load_state_dict(weights(held, 1))
     context = context_of(held, 1, model)
@@ -256,13 +254,6 @@ def test_a_whole_run(name: str, finished: Make) -> None:
         return float((weights(run, 2)[key] - weights(run, 1)[key])[important].abs().mean())
 
     assert moved(held) < moved(naive)
-
-
-@pytest.mark.parametrize("name", ["ewc", "ewc_online"])
-def test_without_penalty_the_run_is_naives(name: str, make_run: Make) -> None:
-    free, naive = make_run(f"strategy={name}", "strategy.penalty=0"), make_run("strategy=naive")
-    assert [stage.train for stage in free.stages] == [stage.train for stage in naive.stages]
-    assert {stage.state for stage in free.stages} == {None}
 
 
 def test_settings_that_cannot_be() -> None:

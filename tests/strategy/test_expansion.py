@@ -27,16 +27,13 @@ from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.kd_logit import KDLogit
 from xclrun.strategy.shared.fisher import diagonal_fisher
 from xclrun.strategy.shared.parameters import count, sizes
-from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
-from xclrun.train.stop import StopFlag, Stopped
+from xclrun.train.stop import Stopped
 from xclrun.train.workbench import Stored
 
-from .real import SPECIFIC, StopAfter, context_of, files, perturbed, state, weights
+from .real import SPECIFIC, StopAfter, context_of, files, graph, perturbed, state, train_hop, weights
 
 ONCE = "trainer.epochs=1"
 Make = Callable[..., Run]
@@ -58,12 +55,12 @@ def with_parts(model: Model, parts: dict[str, Tensor], specific: Callable[[str],
 
 def in_third_hop(run: Run) -> tuple[Any, Context]:
     """Return a run's strategy at the beginning of hop 3, and the context, with changed weights and no dropout."""
-    graph = StageGraph(run, Listener(), StopFlag())
-    graph.prepare_training(run.stages[3].hop)
-    context = context_of(run, 3, graph.bench.model)
-    graph.strategy.begin_hop(context)
+    stages = graph(run)
+    stages.prepare_training(run.stages[3].hop)
+    context = context_of(run, 3, stages.bench.model)
+    stages.strategy.begin_hop(context)
     perturbed(context.model, 0.1, 3).eval()
-    return graph.strategy, context
+    return stages.strategy, context
 
 
 # --- What each computes.
@@ -96,25 +93,15 @@ class ReplayInPlace(ExperienceReplay):
 @pytest.mark.parametrize("expansion", ["lang_spec_task", "lang_spec_trans", "lang_spec_enc", "lang_spec_ada_t"])
 def test_replay_is_that_of_parts_copied_in_and_out(expansion: str, finished: Make, tmp_path: Path) -> None:
     run = finished("strategy=er", f"strategy.expansion={expansion}", "trainer.gradient_accumulation=2")
-    config, found = run.config, encodings(run)
     for hop in run.stream.hops[2:]:
-        graph = StageGraph(run, Listener(), StopFlag())
-        graph.prepare_training(hop)
-        context = context_of(run, hop.index, graph.bench.model)
-        strategy = ReplayInPlace(config.strategy)  # type: ignore[arg-type]
-        strategy.load_state_dict(graph.strategy.state_dict())
+        stages = graph(run)
+        stages.prepare_training(hop)
+        context = context_of(run, hop.index, stages.bench.model)
+        strategy = ReplayInPlace(run.config.strategy)  # type: ignore[arg-type]
+        strategy.load_state_dict(stages.strategy.state_dict())
         strategy.library_of = lambda language: weights(run, 1 + ("en", "de", "es").index(language))
-        graph.strategy.begin_hop(context)
-        HopTraining(
-            context,
-            strategy,
-            config.trainer,
-            Evaluator(run.dataset, context.device, config.evaluate.batch_size, "fp32", config.evaluate.slot_f1),
-            {language: found.splits[language, "dev"] for language in hop.select},
-            Checkpoints(tmp_path / str(hop.index)),
-            Listener(),
-            StopFlag(),
-        ).run()
+        stages.strategy.begin_hop(context)
+        train_hop(context, strategy, run, tmp_path)
         expected, stored = context.model.state_dict(), weights(run, hop.index)
         assert expected.keys() == stored.keys()
         assert [name for name in stored if not torch.equal(stored[name], expected[name])] == []
@@ -191,14 +178,14 @@ def test_distillation_is_between_the_language_s_models(name: str, expansion: str
 )
 def test_the_penalty_holds_shared_parameters(name: str, expansion: str, finished: Make) -> None:
     run, specific = finished(f"strategy={name}", f"strategy.expansion={expansion}", ONCE), SPECIFIC[expansion]
-    graph = StageGraph(run, Listener(), StopFlag())
-    graph.weights(1)
-    whole = diagonal_fisher(graph.bench.model, encodings(run).splits["en", "train"], torch.device("cpu"))
+    stages = graph(run)
+    stages.weights(1)
+    whole = diagonal_fisher(stages.bench.model, encodings(run).splits["en", "train"], torch.device("cpu"))
     kept = {k.removeprefix("precision/"): t for k, t in state(run, 1).tensors.items() if k.startswith("precision/")}
     assert kept.keys() == {key for key in whole if not specific(key)}
     for key, tensor in kept.items():
         torch.testing.assert_close(tensor, whole[key], rtol=1e-4, atol=1e-8)
-    assert all(p.requires_grad for p in graph.bench.model.parameters())
+    assert all(p.requires_grad for p in stages.bench.model.parameters())
     # In hop 3 the gradient that is added is λ Σ (θ − θ*) over these alone.
     strategy, context = in_third_hop(run)
     context.model.zero_grad()

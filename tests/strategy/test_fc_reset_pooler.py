@@ -10,11 +10,9 @@ import torch
 
 from xclrun.run import Run
 from xclrun.strategy import Context
-from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
-from xclrun.train.stop import StopFlag
 
 from .few import CLASSES, planned
+from .real import graph
 
 POOLER, CLASSIFIER = {"pooler.dense.weight", "pooler.dense.bias"}, {"classifier.weight", "classifier.bias"}
 
@@ -34,14 +32,14 @@ def test_what_starts_anew(
 ) -> None:
     name, setting = given
     run = planned(make_run, f"strategy={name}", *([f"strategy.{setting}"] if setting else []), *CLASSES)
-    graph = StageGraph(run, Listener(), StopFlag())
-    graph._need_features(run.stream.hops[2], [(run.stream.hops[2].train[0], "train")])
-    context: Context = graph.bench.context(run.stream.hops[2])
+    stages = graph(run)
+    stages._need_features(run.stream.hops[2], [(run.stream.hops[2].train[0], "train")])
+    context: Context = stages.bench.context(run.stream.hops[2])
     before = {name: tensor.clone() for name, tensor in context.model.state_dict().items()}
-    graph.strategy.begin_hop(graph.bench.context(run.stream.hops[1]))
+    stages.strategy.begin_hop(stages.bench.context(run.stream.hops[1]))
     assert all(torch.equal(before[name], tensor) for name, tensor in context.model.state_dict().items())
     state = torch.random.get_rng_state()
-    graph.strategy.begin_hop(context)
+    stages.strategy.begin_hop(context)
     after = {name: tensor.clone() for name, tensor in context.model.state_dict().items()}
     assert {name for name in after if not torch.equal(after[name], before[name])} == fresh - {"pooler.dense.bias"}
     assert torch.equal(state, torch.random.get_rng_state())
@@ -50,7 +48,7 @@ def test_what_starts_anew(
     if "pooler.dense.bias" in fresh:
         assert after["pooler.dense.weight"].std().item() == pytest.approx(0.02, rel=0.2)
         assert not after["pooler.dense.bias"].any()
-    graph.strategy.begin_hop(context)
+    stages.strategy.begin_hop(context)
     assert all(torch.equal(after[name], tensor) for name, tensor in context.model.state_dict().items())
     if name == "cos_pooler":
         # Its logits are cosines, α times: those of the vectors of the classes themselves are α.

@@ -153,10 +153,8 @@ def test_state_round_trip(kind: type[KDLogit], make_run: Make) -> None:
 
 @pytest.mark.parametrize("name", ["kd_logit", "kd_rep"])
 def test_a_whole_run(name: str, finished: Make) -> None:
-    """Hop 1 is naive's; the term draws the model to its teachers; the stored outputs are those of the hop's weights."""
+    """The term draws the model to its teachers; the stored outputs are those of the hop's weights."""
     strong, naive = finished(f"strategy={name}", "strategy.weight=30", "strategy.every_k=1"), finished()
-    assert strong.stages[1].train == naive.stages[1].train
-    assert strong.stages[2].train != naive.stages[2].train
     assert [s["training"]["updates"] for s in strong.directory.read_manifest()["stages"][1:]] == [12, 10, 8]
     strategy: Any = strong.strategy()
     strategy.load_state_dict(state(strong, 1))
@@ -166,14 +164,6 @@ def test_a_whole_run(name: str, finished: Make) -> None:
         model.load_state_dict(weights(run, hop))
         distances.append(float(strategy.distance("en", np.arange(10), context_of(run, 2, model.eval())).detach()))
     assert distances[0] < 1e-10 < distances[1] < distances[2]
-
-
-@pytest.mark.parametrize("name", ["kd_logit", "kd_rep"])
-@pytest.mark.parametrize("nothing", ["strategy.weight=0", "strategy.memory=0"])
-def test_without_weight_or_memory_the_run_is_naives(name: str, nothing: str, make_run: Make) -> None:
-    free, naive = make_run(f"strategy={name}", nothing), make_run("strategy=naive")
-    assert [stage.train for stage in free.stages] == [stage.train for stage in naive.stages]
-    assert {stage.state for stage in free.stages} == {None}
 
 
 def test_settings_that_cannot_be() -> None:

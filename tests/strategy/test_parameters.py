@@ -20,11 +20,9 @@ from xclrun.run import Run
 from xclrun.store.records import record
 from xclrun.strategy import make
 from xclrun.strategy.shared.parameters import Count, count, sizes
-from xclrun.train.progress import Listener
-from xclrun.train.stages import StageGraph
-from xclrun.train.stop import StopFlag
 
 from .few import CLASSES, changed, planned
+from .real import graph
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -162,7 +160,7 @@ def test_what_is_counted_as_trained_is_what_changes(name: str, finished: Make) -
     run = planned(finished, f"strategy={name}", *CLASSES)
     counted, moved = run.directory.read_manifest()["parameters"], changed(run)
     # Few sentences do not touch every word, nor a class its own bias alone: what changes is named, not each number.
-    model = StageGraph(run, Listener(), StopFlag()).bench.model
+    model = graph(run).bench.model
     named = {n: p.numel() for n, p in model.named_parameters()}
     assert sum(named[n] for n in moved) <= counted["trained_by_hop"][1]
     strategy, hop = run.strategy(), run.stream.hops[2]
@@ -180,15 +178,15 @@ def test_xlmr(compose: Callable[..., Composed]) -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_skeleton_is_the_model_without_numbers(layers: int, make_run: Make) -> None:
     run = make_run(f"model.hidden_layers={layers}")
-    graph = StageGraph(run, Listener(), StopFlag())
-    vocabulary = len(graph.bench.encodings.tokenizer)
+    bench = graph(run).bench
+    vocabulary = len(bench.encodings.tokenizer)
     bare = skeleton(run.config.model, len(run.dataset.labels), len(run.dataset.tags), vocabulary)
-    assert sizes(bare) == sizes(graph.bench.model)
+    assert sizes(bare) == sizes(bench.model)
     assert {parameter.device for parameter in bare.parameters()} == {torch.device("meta")}
 
 
 def test_a_local_encoder_has_its_own_shape(make_run: Make, tmp_path: Any, compose: Callable[..., Composed]) -> None:
-    encoder = StageGraph(make_run("model.hidden_layers=2"), Listener(), StopFlag()).bench.model.encoder
+    encoder = graph(make_run("model.hidden_layers=2")).bench.model.encoder
     encoder.save_pretrained(tmp_path)  # type: ignore[operator]
     config = compose("model=mbert", f"model.path={tmp_path}").config.model
     assert sizes(skeleton(config, 1, 0).encoder) == sizes(encoder)
