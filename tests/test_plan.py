@@ -240,8 +240,8 @@ def leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield prefix + key
 
 
-# Other values of keys that are null by default.
-POSSIBLE = {"strategy.layers": [1], "strategy.fisher_examples": 7}
+# Other values of keys that are null or empty by default.
+POSSIBLE = {"dataset.parts": {"en": {}}, "strategy.layers": [1], "strategy.fisher_examples": 7}
 
 
 def changed(resolved: dict[str, Any], key: str) -> dict[str, Any]:
