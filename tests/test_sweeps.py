@@ -25,11 +25,13 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest, identity
 from xclrun.report.fewshot.names import method_name
 from xclrun.report.published import ccl_tables, table_of
+from xclrun.report.published.ed import ed_tables
 from xclrun.report.published.fsxlt import fsxlt_tables, sweep_table
 from xclrun.run import plan_jobs
 
 GOLDEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("golden_sweeps.json").read_text())
 SWEEPS = sorted(GOLDEN)
+ZERO_SHOT = [name for name in SWEEPS if name.startswith("ed_")]
 FEW_SHOT = [name for name in SWEEPS if name.startswith("fs_")]
 LIFELONG = [name for name in SWEEPS if name.startswith("ll")]
 # The others have up to a hundred combinations of choices each, and differ in these.
@@ -66,8 +68,9 @@ def called(job: dict[str, str]) -> set[str]:
 def test_every_name_is_in_the_golden_file() -> None:
     """`sweep=NAME`: a sweep of a file, or what a table or figure needs."""
     tables = {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14)}
-    assert set(published()) - set(FEW_SHOT) - set(LIFELONG) == tables
-    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud", "ll", "ll_mixed", "ll_mtop16", "ll_pud"}
+    assert set(published()) - {*FEW_SHOT, *LIFELONG, *ZERO_SHOT} == tables
+    lifelong, zero_shot = {"ll", "ll_mixed", "ll_mtop16", "ll_pud"}, {"ed_mldoc", "ed_xnli", "ed_mtop", "ed_mini"}
+    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud"} | lifelong | zero_shot
     assert set(choices()["sweep"]) == set(published()) | set(sweep_files()) == set(sweep_nodes())
     assert set(ccl_tables()) == {str(k) for k in range(2, 21)} - {"6"}
     assert table_of("ccl_table8") == "8"
@@ -189,6 +192,20 @@ def test_few_shot_sweeps_are_those_of_the_paper(name: str, jobs: Jobs) -> None:
     }
     if sweep_table(name) in ("2", "6", "12", "13"):
         assert {job["bucket"] for job in jobs(name)} == {str(k) for k in range(40)}
+
+
+@pytest.mark.parametrize("dataset", ["mldoc", "xnli"])
+def test_zero_shot_sweeps_test_the_languages_of_their_tables(dataset: str, jobs: Jobs) -> None:
+    found = jobs(f"ed_{dataset}")
+    assert {job["seed"] for job in found} == {str(k) for k in range(1, 11)}
+    assert {job["model"] for job in found} == {"mbert"}
+    (order,) = {job["order.languages"] for job in found}
+    languages = order.strip("[]").split(",")
+    assert languages[0] == "en"
+    for table in ("2", "3", "5"):
+        held = {language for _, language, _ in ed_tables()[table, dataset]}
+        assert held | {"en"} == set(languages)
+        assert jobs(f"ed_table{table}_{dataset}") == found
 
 
 # Lists of grids.
