@@ -6,7 +6,7 @@ import pytest
 
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.grouping import differing_settings, numbered_labels, strategy_labels
-from xclrun.report.notes import comparison_notes
+from xclrun.report.caveats import comparison_caveats
 
 from .build import record
 
@@ -122,7 +122,7 @@ def test_labels_that_would_be_long_are_numbers_and_a_note_says_what_they_stand_f
     told = "dataset.max_train={}0, model.size={}, trainer.epochs={}"
     assert numbered_labels(runs[:4]) == {"naive#1": told.format(2, 10, 2), "naive#2": told.format(10, 18, 10)}
     (comparison,) = comparisons(runs[:4])
-    assert comparison_notes(comparison)[:2] == [f"{label}: {of}" for label, of in numbered_labels(runs[:4]).items()]
+    assert comparison_caveats(comparison)[:2] == [f"{label}: {of}" for label, of in numbered_labels(runs[:4]).items()]
 
 
 def test_settings_on_which_strategies_disagree_are_found_but_not_their_own() -> None:

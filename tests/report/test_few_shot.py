@@ -94,13 +94,13 @@ def test_without_few_shot_runs_there_is_nothing_of_them(tmp_path: Path, undrawn:
 
 def test_what_is_missing_is_told() -> None:
     (section,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
-    told = "\n".join(section.notes)
+    told = "\n".join(section.caveats)
     assert "Lexical overlap: n/a: needs the words of the buckets" in told
     assert "token accuracy: confusions: n/a: needs predictions" in told
     records = [*study(languages=("de",), shots=(1,), buckets=3, seeds=(1,)), run("hi", 1, 0)]
     (section,) = few_shot_sections(records, FewShotData(reasons=("words: n/a: needs the data",)))
-    assert section.notes[0] == "words: n/a: needs the data"
-    assert "means over fewer buckets than the 3 of others: hi K = 1 full: 1" in section.notes
+    assert section.caveats[0] == "words: n/a: needs the data"
+    assert "means over fewer buckets than the 3 of others: hi K = 1 full: 1" in section.caveats
 
 
 def first_of(records: list[RunRecord]) -> FewShotRuns:
@@ -332,5 +332,5 @@ def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothi
     means, *_ = tables(records, Options(baseline="er"))
     # Nor has a baseline of few-shot runs a mark to give elsewhere, and the section says why.
     report = write_report(records, tmp_path, "x", options=Options(baseline="full"))
-    assert "no significance marks: the baseline, full, has no runs in this section" in report.sections[0].notes
+    assert "no significance marks: the baseline, full, has no runs in this section" in report.sections[0].caveats
     assert "no significance marks: the baseline, er, is not among the strategies tested" in means.notes

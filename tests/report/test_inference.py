@@ -43,7 +43,7 @@ def records() -> tuple[RunRecord, ...]:
 @cache
 def made() -> tuple[Summary, Inference, References]:
     section = section_of(records())
-    return section.summary, section.inference, section.references
+    return section.summary, section.inference, section.shared.references
 
 
 def test_the_table_of_pairs_holds_what_scipy_finds() -> None:
@@ -221,7 +221,7 @@ def test_p_values_as_text() -> None:
 
 def test_figures_are_whole_and_say_what_they_show() -> None:
     section = section_of(records())
-    summary, references = section.summary, section.references
+    summary, references = section.summary, section.shared.references
     figures = {
         "trade": trade_off_figure(summary, "intent_accuracy"),
         "distance": distance_figure(summary, "slot_f1"),

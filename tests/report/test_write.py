@@ -14,7 +14,7 @@ from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.core.errors import UsageError
 from xclrun.core.names import code
 from xclrun.report import Options, write, write_report
-from xclrun.report.notes import comparison_notes
+from xclrun.report.caveats import comparison_caveats
 from xclrun.report.part import Block, Part
 from xclrun.report.tables import Table
 
@@ -146,9 +146,12 @@ def test_unfinished_runs_and_other_versions_are_told(tmp_path: Path) -> None:
     ]
     records += [run("naive", "en-th", 2, ("en", "th"), code_version="0.2.0", metrics=("intent_accuracy",))]
     report = write_report(records, tmp_path, "demo")
-    assert report.notes == ["not counted: 1 failed", "the runs come from 2 versions of the code: 0.1.0+gabc123, 0.2.0"]
+    assert report.caveats == [
+        "not counted: 1 failed",
+        "the runs come from 2 versions of the code: 0.1.0+gabc123, 0.2.0",
+    ]
     assert "- not counted: 1 failed" in report.render()
-    assert "- not counted: 1 failed" in report.summary_md.read_text()
+    assert "## Notes\n\n- not counted: 1 failed\n" in report.summary_md.read_text()
     assert sorted(record.status for record in report.records) == ["failed", "finished", "finished"]
 
 
@@ -158,7 +161,7 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
     lr = {"strategy": {"name": "er"}, "trainer": {"lr": 0.01}}
     records += [run("er", "en-th", 1, ("en", "th"), config=lr, **one)]
     (section,) = write_report(records, tmp_path, "demo").sections
-    assert section.notes == [
+    assert section.caveats == [
         "missing: er has not run en-th seed 2",
         "T needs reference runs: xclrun dataset=mini model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m "
         "(with the same dataset, model and trainer settings)",
@@ -180,7 +183,7 @@ def test_a_baseline_must_be_there_and_what_unpaired_does_not_reach_is_told(tmp_p
         write_report(records, tmp_path / "x", "demo", options=Options(baseline="nave"))
     assert not (tmp_path / "x").exists()
     (section,) = write_report(records, tmp_path, "demo", options=Options(unpaired=True, baseline="er")).sections
-    assert any(note.startswith("--unpaired: means are over all runs of each") for note in section.notes)
+    assert any(note.startswith("--unpaired: means are over all runs of each") for note in section.caveats)
     budgets = next(block for block in section.blocks if block.title == "Budgets").tables[0]
     assert budgets.notes[-1].startswith("≠: differs from er by more than 1%")
 
@@ -193,7 +196,7 @@ def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
     runs.append(run("er", "l2h", 1, ("en", "th"), settings={"expansion": adapters}))
     (comparison,) = comparisons(runs)
     command = "xclrun sweep=demo trainer.epochs=3 strategy.memory=5 order=[en,th],[th,en] seed=1,2 sweep_name=x -m"
-    told = [note for note in comparison_notes(comparison, {r.run_id: command for r in runs}) if "T needs" in note]
+    told = [note for note in comparison_caveats(comparison, {r.run_id: command for r in runs}) if "T needs" in note]
     kept = "T needs reference runs: xclrun sweep=demo trainer.epochs=3 sweep_name=demo-references strategy=lang_spec_ft"
     assert told == [
         f"{kept} 'order=[en,th]' seed=1,2 -m",
@@ -204,7 +207,7 @@ def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
 def test_the_first_language_of_an_order_needs_no_reference_run() -> None:
     naive = run("naive", "en-de-th", 1, ("en", "de", "th"))
     enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them) for them in (("de", "th"), ("en", "th")))
-    notes = [comparison_notes(comparisons([naive, other])[0], {}) for other in (enough, too_few)]
+    notes = [comparison_caveats(comparisons([naive, other])[0], {}) for other in (enough, too_few)]
     assert [any(note.startswith("T needs") for note in them) for them in notes] == [False, True]
 
 

@@ -197,7 +197,7 @@ def _chosen(
     """
     from xclrun.analysis.filters import filtered
     from xclrun.analysis.reference import References
-    from xclrun.report.notes import unfinished
+    from xclrun.report.caveats import unfinished
 
     wanted = None if sweep is None else set(sweep["runs"])
     records = filtered([record for record in pool if wanted is None or record.run_id in wanted], filters)

@@ -88,9 +88,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
     label = metric_title(metric, chain.from_iterable(strategies.values()))
     figure.colorbar(image, ax=grid[: len(strategies)], label=label, fraction=0.05, pad=0.01)
-    figure.supxlabel("evaluated on", fontsize=8)
-    figure.supylabel("after hop", fontsize=8)
-    titled(figure, f"{title} ({short_name(metric)})")
+    titled(figure, f"{title} ({short_name(metric)})", "evaluated on", "after hop")
     return figure
 
 

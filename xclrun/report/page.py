@@ -44,7 +44,7 @@ def page(
     sections: Sequence[Section],
     drawings: Mapping[str, str],
     records: Sequence[RunRecord],
-    notes: Sequence[str],
+    caveats: Sequence[str],
 ) -> str:
     """Return the page.
 
@@ -55,7 +55,7 @@ def page(
         sections: what is said.
         drawings: name of a figure → SVG; a figure that is not there is left out.
         records: all runs, of any status.
-        notes: about the report as a whole.
+        caveats: about the report as a whole.
     """
     runs = runs_table(records)
     run_sets = _run_sets([table for section in sections for block in section.blocks for table in block.tables])
@@ -64,7 +64,7 @@ def page(
         name=name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
         defined={name: text for section in sections for name, text in section.definitions.items()},
         sections=[_section(f"s{k}", section, drawings) for k, section in enumerate(sections)],
-        report_notes=notes, environment=_environment(finished), runs=runs, run_sets=run_sets,
+        report_caveats=caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def _run_sets(tables: Iterable[Table]) -> dict[tuple[str, ...], int]:
 def _section(anchor: str, section: Section, drawings: Mapping[str, str]) -> dict[str, Any]:
     blocks = [_block(f"{anchor}-{block.part.name}", block, drawings) for block in section.blocks]
     return {
-        "anchor": anchor, "title": section.title, "conclusions": section.conclusions, "notes": section.notes,
+        "anchor": anchor, "title": section.title, "conclusions": section.conclusions, "caveats": section.caveats,
         "blocks": [block for block in blocks if block["plots"] or block["tables"]],
     }  # fmt: skip
 

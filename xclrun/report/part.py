@@ -38,7 +38,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a part would need to show something: a note of its section, ``<heading>: n/a: needs <what>``."""
+    """What a part would need to show something: a caveat of its section, ``<heading>: n/a: needs <what>``."""
 
     what: str
 

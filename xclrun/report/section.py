@@ -70,7 +70,7 @@ class Section:
         return [block for block in self.make() if block]
 
     @property
-    def notes(self) -> list[str]:
+    def caveats(self) -> list[str]:
         """What is missing and what differs."""
         return [need for block in self.make() for need in block.needs]
 

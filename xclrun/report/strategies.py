@@ -15,9 +15,9 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
 from xclrun.core.task import BY_NAME, short_name
+from xclrun.report.caveats import comparison_caveats
 from xclrun.report.conclusions import conclusions
 from xclrun.report.inference import Inference
-from xclrun.report.notes import comparison_notes
 from xclrun.report.section import Options, Section
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Table
@@ -107,18 +107,6 @@ class StrategySection(Section):
         """Return the name of a figure's files; metrics have their short names."""
         return "_".join([kind, self.where, *(short_name(one) if one in BY_NAME else one for one in what)])
 
-    @property
-    def references(self) -> References:
-        return self.shared.references
-
-    @property
-    def predictions(self) -> Mapping[str, Predictions]:
-        return self.shared.predictions
-
-    @property
-    def trials(self) -> dict[tuple[str, str, str], int]:
-        return self.shared.trials
-
     @cached_property
     def _bootstrap(self) -> tuple[dict[str, Resampled], list[str]]:
         """Metric → its bootstrap, and why a metric has none."""
@@ -133,7 +121,9 @@ class StrategySection(Section):
                 continue
             try:
                 size = None if self.options.full else SENTENCES
-                found[metric] = Resampled(self.comparison, self.references, self.predictions, metric, size=size)
+                found[metric] = Resampled(
+                    self.comparison, self.shared.references, self.shared.predictions, metric, size=size
+                )
             except ValueError as error:
                 without.append(f"{short_name(metric)}: no bootstrap: {error}")
         return found, without
@@ -142,7 +132,9 @@ class StrategySection(Section):
     def inference(self) -> Inference:
         """Tests and intervals."""
         options = self.options
-        return Inference(self.comparison, self.references, self._bootstrap[0], options.interval, options.baseline)
+        return Inference(
+            self.comparison, self.shared.references, self._bootstrap[0], options.interval, options.baseline
+        )
 
     @cached_property
     def summary(self) -> Summary:
@@ -157,10 +149,10 @@ class StrategySection(Section):
         return conclusions(self.inference)
 
     @property
-    def notes(self) -> list[str]:
+    def caveats(self) -> list[str]:
         unpaired = [UNPAIRED] if self.options.unpaired else []
-        own = comparison_notes(self.comparison, self.shared.commands)
-        return [*own, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().notes]
+        own = comparison_caveats(self.comparison, self.shared.commands)
+        return [*own, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().caveats]
 
     @property
     def terminal(self) -> list[Table]:

@@ -115,8 +115,11 @@ def legend(figure: Figure, labels: Sequence[str], of: Iterable[str]) -> None:
     figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
 
 
-def titled(figure: Figure, text: str) -> None:
-    """Set the title, in lines that fit the figure."""
+def titled(figure: Figure, text: str, across: str = "", up: str = "") -> None:
+    """Set the title, in lines that fit the figure, and what runs across below all panels and up beside them."""
+    for name, label in ((across, figure.supxlabel), (up, figure.supylabel)):
+        if name:
+            label(name, fontsize=8)
     figure.suptitle(textwrap.fill(text, int(figure.get_size_inches()[0] * 13)), fontsize=10)
 
 

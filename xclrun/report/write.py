@@ -27,9 +27,9 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import code, link, markdown, slug
 from xclrun.report import parts as parts
+from xclrun.report.caveats import report_caveats, unfinished
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.latex import latex
-from xclrun.report.notes import report_notes, unfinished
 from xclrun.report.page import page, runs_table
 from xclrun.report.part import Block, Plot
 from xclrun.report.section import Options, Section
@@ -59,7 +59,7 @@ class Report:
         few_shot: the few-shot runs, as `xclrun.analysis.fewshot.scores.few_shot_scores` gives them.
         sections: one for each dataset and model; few-shot runs have their own.
         records: all runs that were given, each once; only finished ones were used.
-        notes: about the report as a whole.
+        caveats: about the report as a whole.
         figures: paths of the figures, in the order of the report.
     """
 
@@ -69,7 +69,7 @@ class Report:
     few_shot: pd.DataFrame
     sections: list[Section]
     records: list[RunRecord]
-    notes: list[str]
+    caveats: list[str]
     figures: list[Path]
 
     @property
@@ -96,8 +96,8 @@ class Report:
         for section in self.sections:
             blocks.append(f"{section.title}\n{'=' * len(section.title)}\n")
             blocks += [table.text(width) for table in section.terminal]
-            blocks += [_wrapped(section.notes, width)] if section.notes else []
-        blocks += [_wrapped(self.notes, width)] if self.notes else []
+            blocks += [_wrapped(section.caveats, width)] if section.caveats else []
+        blocks += [_wrapped(self.caveats, width)] if self.caveats else []
         blocks += dict.fromkeys(textwrap.fill(section.legend, width) for section in self.sections)
         return "\n".join(blocks)
 
@@ -114,7 +114,7 @@ class Report:
             "runs": dict(Counter(record.status for record in self.records)),
             "rows": _plain(rows),
             **({} if self.few_shot.empty else {"few_shot": _plain(self.few_shot)}),
-            "notes": [*(note for section in self.sections for note in section.notes), *self.notes],
+            "notes": [*(note for section in self.sections for note in section.caveats), *self.caveats],
         }
 
 
@@ -172,7 +172,7 @@ def write_report(
     drawings = {name: paths[-1].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     few_shot = few_shot_scores(unique)
-    report = Report(name, out, data.frame, few_shot, sections, unique, report_notes(unique), figures)
+    report = Report(name, out, data.frame, few_shot, sections, unique, report_caveats(unique), figures)
     _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, data.frame.to_csv(index=False, lineterminator="\n"))
     if few_shot.empty:
@@ -182,7 +182,7 @@ def write_report(
     atomic_write(out / "runs.csv", runs_table(unique).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made))
     _remove_earlier(report)
-    atomic_write(report.index, page(name, made, commands, sections, drawings, unique, report.notes))
+    atomic_write(report.index, page(name, made, commands, sections, drawings, unique, report.caveats))
     return report
 
 
@@ -254,11 +254,11 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
         lines += [line for text in section.conclusions for line in (markdown(text), "")]
         lines += [*(table.markdown() for table in section.lead)]
         lines += [table.markdown() for block in section.blocks for table in block.tables]
-        if section.notes:
-            lines += ["### What is missing, what differs", "", *(f"- {markdown(note)}" for note in section.notes), ""]
+        if section.caveats:
+            lines += ["### What is missing, what differs", "", *(f"- {markdown(note)}" for note in section.caveats), ""]
     lines += ["## Figures", "", *_figure_lines(report), ""]
-    if report.notes:
-        lines += ["## Reasons", "", *(f"- {markdown(note)}" for note in report.notes), ""]
+    if report.caveats:
+        lines += ["## Notes", "", *(f"- {markdown(note)}" for note in report.caveats), ""]
     lines += [runs_table(report.records).markdown(level=2)]
     return "\n".join(lines)
 

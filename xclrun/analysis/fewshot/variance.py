@@ -69,25 +69,22 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     }
     df = {"L": a - 1, "B": a * (b - 1), "S": n - 1, "LS": (a - 1) * (n - 1), "e": a * (b - 1) * (n - 1)}
     ms = {k: float(squares[k]) / df[k] if df[k] else math.nan for k in squares}
+
+    def component(source: str, of: str, error: str = "", divisor: int = 1) -> tuple[str, int, float, float, float]:
+        """What ``of`` has beyond its error, over the divisor, and the F test of both; else its mean square."""
+        if not error:
+            return source, df[of], ms[of], ms[of], math.nan
+        return source, df[of], ms[of], (ms[of] - ms[error]) / divisor, _p(ms[of], df[of], ms[error], df[error])
+
     if n == 1:
-        return _shared([
-            ("language", df["L"], ms["L"], (ms["L"] - ms["B"]) / b, _p(ms["L"], df["L"], ms["B"], df["B"])),
-            ("bucket in language and rest", df["B"], ms["B"], ms["B"], math.nan),
-        ])  # fmt: skip
+        return _shared([component("language", "L", "B", b), component("bucket in language and rest", "B")])
+    bucket, rest = component("bucket in language", "B", "e", n), component("rest", "e")
     if a == 1:
-        return _shared([
-            ("bucket in language", df["B"], ms["B"], (ms["B"] - ms["e"]) / n, _p(ms["B"], df["B"], ms["e"], df["e"])),
-            ("seed", df["S"], ms["S"], (ms["S"] - ms["e"]) / b, _p(ms["S"], df["S"], ms["e"], df["e"])),
-            ("rest", df["e"], ms["e"], ms["e"], math.nan),
-        ])  # fmt: skip
-    between = (ms["L"] - ms["B"] - ms["LS"] + ms["e"]) / (b * n)
-    return _shared([
-        ("language", df["L"], ms["L"], between, math.nan),
-        ("bucket in language", df["B"], ms["B"], (ms["B"] - ms["e"]) / n, _p(ms["B"], df["B"], ms["e"], df["e"])),
-        ("seed", df["S"], ms["S"], (ms["S"] - ms["LS"]) / (a * b), _p(ms["S"], df["S"], ms["LS"], df["LS"])),
-        ("language × seed", df["LS"], ms["LS"], (ms["LS"] - ms["e"]) / b, _p(ms["LS"], df["LS"], ms["e"], df["e"])),
-        ("rest", df["e"], ms["e"], ms["e"], math.nan),
-    ])  # fmt: skip
+        return _shared([bucket, component("seed", "S", "e", b), rest])
+    # No mean square differs from that of languages in their component alone.
+    language = ("language", df["L"], ms["L"], (ms["L"] - ms["B"] - ms["LS"] + ms["e"]) / (b * n), math.nan)
+    seed, both = component("seed", "S", "LS", a * b), component("language × seed", "LS", "e", b)
+    return _shared([language, bucket, seed, both, rest])
 
 
 def balanced(cells: dict[tuple[str, int, int], float]) -> tuple[np.ndarray, list[str], int]:

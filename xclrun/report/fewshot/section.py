@@ -82,12 +82,12 @@ class FewShotSection(Section):
         return [*found, self]
 
     @property
-    def notes(self) -> list[str]:
+    def caveats(self) -> list[str]:
         shown = {label.partition("(")[0] for label in self.scores["strategy"]}
         numbers = numbered(self.records[i] for i in self.scores["run_id"])
         names = [f"{label}: {meaning}" for label, meaning in numbers.items() if label in shown]
         uneven = _uneven(over_buckets(self.scores))
-        return list(dict.fromkeys([*names, *self.given.reasons, *uneven, *super().notes]))
+        return list(dict.fromkeys([*names, *self.given.reasons, *uneven, *super().caveats]))
 
     @property
     def conclusions(self) -> list[str]:

@@ -31,7 +31,7 @@ TOLERANCE = 0.01
 
 @part(StrategySection, place=110, title="Budgets")
 def budgets(section: StrategySection) -> Iterator[Item]:
-    yield budget_table(section.comparison, section.trials, section.inference.baseline)
+    yield budget_table(section.comparison, section.shared.trials, section.inference.baseline)
 
 
 def budget_table(comparison: Comparison, tried: dict[tuple[str, str, str], int], baseline: str = "") -> Table:

@@ -29,7 +29,7 @@ def confusions(section: StrategySection) -> Iterator[Item]:
     metric = next((m for m in map(BY_NAME.get, section.comparison.metrics) if m and m.of is Scored.labels), None)
     if metric is None:
         return
-    predictions, chosen, labels = section.predictions, {}, None
+    predictions, chosen, labels = section.shared.predictions, {}, None
     for label, (runs, _) in compared(section.comparison).items():
         having = [run for run in runs if run.run_id in predictions and run.stream != "independent"]
         names = {predictions[run.run_id].labels for run in having}
@@ -79,8 +79,6 @@ def confusion_figure(
         tip(axes, f"{label}: {int(matrix.sum())} {metric.nouns}")
         axes.set_title(label, fontsize=8)
     figure.colorbar(image, ax=grid, label=f"share of the gold {metric.noun} (%)", fraction=0.03, pad=0.01)
-    figure.supxlabel("predicted", fontsize=8)
-    figure.supylabel("gold", fontsize=8)
     some = f" (the {len(chosen)} most frequent of {len(labels)})" if len(chosen) < len(labels) else ""
-    titled(figure, f"{summary.names}: {metric.nouns} after the last hop, all languages{some}")
+    titled(figure, f"{summary.names}: {metric.nouns} after the last hop, all languages{some}", "predicted", "gold")
     return figure

@@ -242,9 +242,7 @@ def _page(
         grid[i, 0].set_ylabel(name, fontsize=8, fontweight="bold")
     lines = [Line2D([], [], label=name, linewidth=1.6, markersize=4.5, **look) for name, look in handles]
     figure.legend(handles=lines, loc="outside right center", fontsize=8, frameon=False)
-    titled(figure, title)
-    figure.supxlabel(xlabel, fontsize=8)
-    figure.supylabel(ylabel, fontsize=8)
+    titled(figure, title, xlabel, ylabel)
     return figure
 
 

@@ -66,8 +66,6 @@ def confusion_pairs(pairs: Mapping[Cell, tuple[np.ndarray, np.ndarray]], names: 
             image = confusion_panel(axes, matrix, chosen, short, 6)
             axes.set_title(f"{language}, {what}", fontsize=8)
     figure.colorbar(image, ax=grid, label="share of the gold label (%)", fraction=0.04, pad=0.01)
-    figure.supxlabel("predicted", fontsize=8)
-    figure.supylabel("gold", fontsize=8)
     some = f" (the {len(chosen)} most frequent of {occur} labels)" if len(chosen) < occur else ""
-    titled(figure, f"{title}: zero-shot against few-shot, over buckets and seeds{some}")
+    titled(figure, f"{title}: zero-shot against few-shot, over buckets and seeds{some}", "predicted", "gold")
     return figure

@@ -63,9 +63,12 @@ def adapting_curves(lines: Mapping[str, Mapping[int, np.ndarray]], metric: str, 
         axes.set_title(language, fontsize=9)
         plain(axes)
     _key(figure, [(shots_name(k), {"color": colour(j + 1), "marker": marker(j)}) for j, k in enumerate(shots)])
-    figure.supxlabel("epochs of target adapting", fontsize=8)
-    figure.supylabel(f"best dev {metric} so far", fontsize=8)
-    titled(figure, f"{title}: learning curves of target adapting, mean and range over buckets and seeds")
+    titled(
+        figure,
+        f"{title}: learning curves of target adapting, mean and range over buckets and seeds",
+        "epochs of target adapting",
+        f"best dev {metric} so far",
+    )
     return figure
 
 

@@ -66,9 +66,9 @@ def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Fig
         axes.locator_params(axis="x", nbins=5)
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         plain(axes)
-    figure.supxlabel(metric, fontsize=8)
-    figure.supylabel("share of scores (%)", fontsize=8)
-    titled(figure, f"{title}: scores over buckets (one seed) and over seeds (one bucket)")
+    titled(
+        figure, f"{title}: scores over buckets (one seed) and over seeds (one bucket)", metric, "share of scores (%)"
+    )
     return figure
 
 

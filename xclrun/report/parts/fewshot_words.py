@@ -144,9 +144,7 @@ def similarities(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
     if image is not None:
         figure.colorbar(image, ax=grid[: len(shown)], label="Jaccard index", fraction=0.05, pad=0.01)
-    figure.supxlabel("bucket", fontsize=8)
-    figure.supylabel("bucket", fontsize=8)
-    titled(figure, f"{title}: words that buckets have in common (Jaccard index; numbers: × 100)")
+    titled(figure, f"{title}: words that buckets have in common (Jaccard index; numbers: × 100)", "bucket", "bucket")
     return figure
 
 

@@ -61,7 +61,7 @@ def ll_table(section: StrategySection) -> Iterator[Item]:
 
 @part(StrategySection, place=42, title="Tests over seeds, as LL", folded=True)
 def seeds(section: StrategySection) -> Iterator[Item]:
-    found = [seed_tests(section.summary, section.references, metric) for metric in section.comparison.metrics]
+    found = [seed_tests(section.summary, section.shared.references, metric) for metric in section.comparison.metrics]
     tables = [table for table in found if table is not None]
     if tables:
         yield (

@@ -53,7 +53,7 @@ def trade_offs(section: StrategySection) -> Iterator[Item]:
         yield Plot(
             section.file("one_hop", metric),
             "One-hop against multi-hop",
-            partial(one_hop_figure, summary, section.references, metric),
+            partial(one_hop_figure, summary, section.shared.references, metric),
         )
         yield Plot(
             section.file("memory", metric), "Replay by size of its memory", partial(memory_figure, summary, metric)

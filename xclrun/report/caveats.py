@@ -15,7 +15,7 @@ from xclrun.analysis.reference import References, reference_command, reference_n
 from xclrun.core.identity import adapters_of
 
 
-def comparison_notes(comparison: Comparison, commands: Mapping[str, str] | None = None) -> list[str]:
+def comparison_caveats(comparison: Comparison, commands: Mapping[str, str] | None = None) -> list[str]:
     """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike.
 
     ``commands`` is run id → the command that made it, where that is known.
@@ -23,7 +23,7 @@ def comparison_notes(comparison: Comparison, commands: Mapping[str, str] | None 
     return [
         *(f"{label}: {told}" for label, told in numbered_labels(comparison.runs).items()),
         *_missing(comparison),
-        *_reference_notes(comparison, commands or {}),
+        *_references(comparison, commands or {}),
         *_differing(comparison),
         *_versions(comparison),
     ]
@@ -61,12 +61,12 @@ def _differing(comparison: Comparison) -> Iterator[str]:
         yield f"strategies differ in {key} ({told})"
 
 
-def _reference_notes(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
+def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
     """Say which commands make the reference runs that T lacks; the first language of an order needs none."""
     references, metric = References(comparison.runs), comparison.metrics[0]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
-    notes = []
+    caveats = []
     for (_, command), runs in grouped(lacking, lambda r: (reference_name(r), commands.get(r.run_id))).items():
         first = runs[0]
         # Each language is learnt alone: of orders of the same languages the first will do.
@@ -78,8 +78,8 @@ def _reference_notes(comparison: Comparison, commands: Mapping[str, str]) -> lis
             overrides, adapters_of(first.config["strategy"]), orders.values(), (run.seed for run in runs)
         )
         told = "" if command is not None else " (with the same dataset, model and trainer settings)"
-        notes.append(f"T needs reference runs: {made}{told}")
-    return notes
+        caveats.append(f"T needs reference runs: {made}{told}")
+    return caveats
 
 
 def _order(run: RunRecord) -> str:
@@ -87,16 +87,16 @@ def _order(run: RunRecord) -> str:
     return f"[{','.join(run.languages)}]" if run.order == "-".join(run.languages) else run.order
 
 
-def report_notes(records: Sequence[RunRecord]) -> list[str]:
+def report_caveats(records: Sequence[RunRecord]) -> list[str]:
     """Say what concerns all tables: runs that do not count, versions of the code."""
     finished = [record for record in records if record.status == "finished"]
-    notes = []
+    caveats = []
     if len(finished) < len(records):
-        notes.append(f"not counted{unfinished(records)}")
+        caveats.append(f"not counted{unfinished(records)}")
     versions = sorted({record.code_version for record in finished})
     if len(versions) > 1:
-        notes.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")
-    return notes
+        caveats.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")
+    return caveats
 
 
 def unfinished(records: Sequence[RunRecord]) -> str:
