@@ -44,6 +44,20 @@ def interrupted(run: Run, do: Do, *steps: int) -> None:
     assert [event["event"] for event in read_events(run.directory.events)][-1] == "interrupted"
 
 
+class Starts(Listener):
+    """Notes the hops that begin and the main steps that are taken in each."""
+
+    def __init__(self) -> None:
+        self.hops: list[int] = []
+        self.steps: list[int] = []
+
+    def hop_started(self, run: Run, hop: Any) -> None:
+        self.hops.append(hop.index)
+
+    def stepped(self, progress: Progress) -> None:
+        self.steps.append(progress.step)
+
+
 def checkpoints(run: Run) -> list[Path]:
     return sorted(run.store.root.glob("*/*.checkpoints/*"))
 
@@ -86,34 +100,16 @@ def test_stopped_once(step: int, undisturbed: Callable[[str], Any], make_run: Ma
     [checkpoint] = checkpoints(run)
     hop = 1 + (step > HOPS[0]) + (step > sum(HOPS[:2]))
     assert checkpoint.parent == run.store.checkpoints(run.stages[hop].train)
-    do(run)
+    starts, done = Starts(), step - sum(HOPS[: hop - 1])
+    do(run, starts)
+    # What was finished is not done again: the hop goes on after its last step.
+    assert starts.hops == [*range(hop, 4)]
+    assert starts.steps == [*range(done + 1, HOPS[hop - 1] + 1), *(k + 1 for later in HOPS[hop:] for k in range(later))]
     assert (stored(run.store), predicted(run)) == undisturbed("er")
     events = [event["event"] for event in read_events(run.directory.events)]
     assert events.count("started") == 2
     assert events[-1] == "finished"
     assert run.directory.read_manifest()["status"] == "finished"
-
-
-def test_what_was_finished_is_not_done_again(make_run: Make, do: Do) -> None:
-    run = make_run()
-    interrupted(run, do, 15)
-
-    class Starts(Listener):
-        def __init__(self) -> None:
-            self.hops: list[int] = []
-            self.steps: list[int] = []
-
-        def hop_started(self, run: Run, hop: Any) -> None:
-            self.hops.append(hop.index)
-
-        def stepped(self, progress: Progress) -> None:
-            self.steps.append(progress.step)
-
-    starts = Starts()
-    do(run, starts)
-    # Hop 2 goes on after its third step.
-    assert starts.hops == [2, 3]
-    assert starts.steps == [*range(4, 11), *range(1, 9)]
 
 
 @pytest.mark.parametrize(
