@@ -56,16 +56,16 @@ def test_missing(tmp_path: Path) -> None:
     assert run_status(RunDirectory(tmp_path / "runs" / "a")) == RunStatus("a", "missing")
 
 
-def test_finished(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    run = do(make_run())
+def test_finished(finished: Callable[..., Run]) -> None:
+    run = finished()
     found = run_status(run.directory)
     assert (found.run_id, found.state, found.hop, found.hops) == (run.id, "finished", 3, 3)
     assert found.host == f"{socket.gethostname()}:{os.getpid()}"
     assert found.seconds == run.directory.read_manifest()["seconds"]
 
 
-def test_a_joint_run_has_one_hop(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
-    found = run_status(do(make_run("strategy=multilingual")).directory)
+def test_a_joint_run_has_one_hop(finished: Callable[..., Run]) -> None:
+    found = run_status(finished("strategy=multilingual").directory)
     assert (found.state, found.hop, found.hops) == ("finished", 1, 1)
 
 
@@ -157,9 +157,9 @@ def test_exit_codes_table_and_json(
     assert {found["state"] for found in sweep["runs"]} <= set(STATES)
 
 
-def test_is_quick(make_run: Callable[..., Run], do: Callable[..., Run], at_most: Callable[..., Any]) -> None:
+def test_is_quick(finished: Callable[..., Run], at_most: Callable[..., Any]) -> None:
     """A sweep of hundreds of runs is told in seconds."""
-    run = do(make_run())
+    run = finished()
     with at_most(3):
         assert len(sweep_status(run.outputs, [run.id] * 300)) == 300
 

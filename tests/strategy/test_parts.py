@@ -46,7 +46,6 @@ ADAPTERS = [("strategy=lang_spec_ada_t",), ("strategy=lang_spec_ada_f",)]
 COMPOSED = [
     ("strategy=er", "strategy.expansion=lang_spec_trans"),
     ("strategy=kd_logit", "strategy.expansion=lang_spec_enc"),
-    ("strategy=kd_rep", "strategy.expansion=lang_spec_embed"),
     ("strategy=agem", "strategy.expansion=lang_spec_ada_t"),
     ("strategy=ewc_online", "strategy.expansion=lang_spec_ada_f"),
 ]
