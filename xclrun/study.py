@@ -25,7 +25,7 @@ from xclrun.analysis.reference import References
 from xclrun.config.files import default_outputs
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.task import BY_SHORT
-from xclrun.store.records import UNREADABLE, read_predictions, read_records, sweeps
+from xclrun.store.records import UNREADABLE, read_overlaps, read_predictions, read_records, sweeps
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -257,7 +257,11 @@ class Study:
 
         others = [record for record in self.records if not is_few_shot(record)]
         finished = [record for record in others if record.status == "finished"]
-        data = ReportData(others, predictions=lambda: read_predictions(self.outputs, finished, _warn))
+        data = ReportData(
+            others,
+            predictions=lambda: read_predictions(self.outputs, finished, _warn),
+            overlaps=lambda: read_overlaps(self.outputs, finished, _warn),
+        )
         sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(others)]
         behind = read_few_shot(self.outputs, self.records, lambda directory: thaw(directory).dataset)
         sections += few_shot_sections(self.records, behind, Options())

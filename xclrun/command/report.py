@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.report.fewshot.read import read_few_shot
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
-    from xclrun.store.records import sweeps
+    from xclrun.store.records import read_overlaps, sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
     if given.sweep:
@@ -63,6 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         Options(given.unpaired, given.interval, given.full, table_of(of), sweep_table(of), given.baseline),
         read_few_shot(outputs, records, _dataset),
         {run_id: redact(one["command"]) for one in known.values() for run_id in one["runs"]},
+        lambda: read_overlaps(outputs, records, unreadable),
     )
     if mirror is not None:
         try:

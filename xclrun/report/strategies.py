@@ -41,6 +41,7 @@ class ReportData:
         pool: all runs that are known, to count tuning trials; None: ``records``.
         predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none.
         commands: run id → the command that made it, to tell how to make what is missing.
+        overlaps: reads run id → its counts of gradients; None: there are none.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class ReportData:
         pool: Sequence[RunRecord] | None = None,
         predictions: Callable[[], Mapping[str, Predictions]] | None = None,
         commands: Mapping[str, str] | None = None,
+        overlaps: Callable[[], Mapping[str, pd.DataFrame]] | None = None,
     ) -> None:
         self.records, self.options, self.commands = records, options or Options(), commands or {}
         self._pool = records if pool is None else pool
-        self._read_predictions = predictions
+        self._read_predictions, self._read_overlaps = predictions, overlaps
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -68,6 +70,11 @@ class ReportData:
     def predictions(self) -> Mapping[str, Predictions]:
         """Run id → its predictions; there may be none."""
         return {} if self._read_predictions is None else self._read_predictions()
+
+    @cached_property
+    def overlaps(self) -> Mapping[str, pd.DataFrame]:
+        """Run id → its counts of gradients (see `xclrun.analysis.overlap`); there may be none."""
+        return {} if self._read_overlaps is None else self._read_overlaps()
 
     @cached_property
     def trials(self) -> dict[tuple[str, str, str], int]:

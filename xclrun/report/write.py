@@ -128,6 +128,7 @@ def write_report(
     options: Options | None = None,
     given: FewShotData | None = None,
     started: Mapping[str, str] | None = None,
+    overlaps: Callable[[], Mapping[str, pd.DataFrame]] | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
 
@@ -144,6 +145,7 @@ def write_report(
         options: how it is made.
         given: predictions and words of few-shot runs.
         started: run id → the command that made it, to tell how to make what is missing.
+        overlaps: reads run id → its counts of gradients (see `xclrun.analysis.overlap`); None: there are none.
 
     Raises:
         UsageError: no run has finished, there is no such baseline, or ``out`` cannot be written.
@@ -161,7 +163,7 @@ def write_report(
     compared = comparisons(others)
     if options.baseline is not None:
         _check_baseline(options.baseline, compared, unique)
-    data = ReportData(others, options, records if pool is None else pool, predictions, started)
+    data = ReportData(others, options, records if pool is None else pool, predictions, started, overlaps)
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures") as workers:
         workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))

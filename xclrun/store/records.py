@@ -17,6 +17,8 @@ from xclrun.store.kept import whole
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.fewshot.words import Outcome
     from xclrun.analysis.record import RunRecord
@@ -213,6 +215,22 @@ def read_predictions(
             except (OSError, ValueError, KeyError) as error:
                 warn(f"predictions of {mine.run_id} cannot be read ({error})")
     counts.keep()
+    return by_run
+
+
+def read_overlaps(outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]) -> dict[str, pd.DataFrame]:
+    """Return run id → rows of ``overlap.parquet`` of the finished runs here that counted gradients.
+
+    ``warn`` is called for those that are damaged.
+    """
+    by_run = {}
+    for mine in records:
+        directory = RunDirectory(outputs / "runs" / mine.run_id)
+        if directory.finished and directory.overlap.is_file():
+            try:
+                by_run[mine.run_id] = directory.table(directory.overlap).to_pandas()
+            except (OSError, ValueError, KeyError) as error:
+                warn(f"gradient overlap of {mine.run_id} cannot be read ({error})")
     return by_run
 
 

@@ -214,7 +214,7 @@ def run_figure(run: RunRecord, metric: str, title: str) -> Figure | None:
         (line,) = axes.plot(
             hop.own,
             100 * values,
-            color="black" if not k else colour(k - 1),
+            color=colour(k),
             linewidth=2.2 if not k else 1.1,
             label=name,
         )

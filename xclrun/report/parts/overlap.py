@@ -1,0 +1,108 @@
+"""Gradient overlap over steps (LL §5, Fig. 5): embeddings apart from the rest of the parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.aggregate import compared
+from xclrun.analysis.grouping import natural
+from xclrun.analysis.overlap import Overlap, overlap, smoothed
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.strategies import StrategySection
+from xclrun.report.style import GREY, colour, figure_of, legend, plain, tip, titled
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Cell, Table, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+PARTS = ("embeddings", "rest")
+# Lines have about so many points; of more steps each point is a mean.
+POINTS = 200
+
+
+@part(StrategySection, place=96, title="Gradient overlap", folded=True)
+def gradient_overlap(section: StrategySection) -> Iterator[Item]:
+    found = of_strategies(section.summary, section.shared.overlaps)
+    if not found:
+        return
+    yield overlap_table(found)
+    for order in sorted(found, key=natural):
+        draw = partial(overlap_figure, section.summary, order, found[order])
+        yield Plot(section.file("overlap", order), "Gradient overlap over steps", draw)
+
+
+# Order → strategy → part → its runs.
+Found = Mapping[str, Mapping[str, Mapping[str, list[Overlap]]]]
+
+
+def of_strategies(summary: Summary, counts: Mapping[str, pd.DataFrame]) -> Found:
+    """Return the overlaps of the runs that counted them, by order, strategy and part."""
+    found: dict[str, dict[str, dict[str, list[Overlap]]]] = {}
+    for order in summary.comparison.orders:
+        for label, (runs, _) in compared(summary.comparison, order).items():
+            having = [counts[run.run_id] for run in runs if run.run_id in counts]
+            if having:
+                of = {name: [overlap(one, name) for one in having] for name in PARTS}
+                found.setdefault(order, {})[label] = of
+    return found
+
+
+def overlap_table(found: Found) -> Table:
+    """Return how large the overlap is within hops and at switches, a row for each order, strategy and part."""
+    rows = []
+    for order in sorted(found, key=natural):
+        for label, parts in found[order].items():
+            for name, runs in parts.items():
+                means = [
+                    np.mean([np.nanmean(of) for of in them])
+                    for them in zip(*((r.nonzero, r.both) for r in runs), strict=True)
+                ]
+                shares = [float(np.mean(of)) for of in zip(*((r.within(), r.at_switches()) for r in runs), strict=True)]
+                counts = (Cell(f"{value:,.0f}", float(value)) for value in means)
+                rows.append((order, label, name, str(len(runs)), *counts, *map(_share, shares)))
+    header = ("order", "strategy", "part", "runs", "with a gradient", "also before",
+              "share within hops", "share at switches")  # fmt: skip
+    notes = (
+        "parameters whose gradient is not zero at a main step, before a strategy changes it and before clipping, and "
+        "of those the ones that had one in the step before; means over steps and runs",
+        "share (%): of these among the parameters with a gradient in one of the two steps; at switches: the first step "
+        "of a hop against the last of the hop before (LL Fig. 5)",
+    )
+    return Table("Gradient overlap of consecutive steps", header, tuple(rows), notes, left=3)
+
+
+def overlap_figure(summary: Summary, order: str, found: Mapping[str, Mapping[str, list[Overlap]]]) -> Figure:
+    """Draw the share of the overlap over main steps, mean over runs, a panel for each part; dotted: switches."""
+    figure = figure_of(7.6, 4.6)
+    grid = figure.subplots(len(PARTS), 1, sharex=True)
+    for axes, name in zip(grid, PARTS, strict=True):
+        for label, parts in found.items():
+            runs = [run for run in parts[name] if len(run.share) == len(parts[name][0].share)]
+            k = list(summary.comparison.strategies).index(label)
+            values = 100 * np.mean([run.share for run in runs], axis=0)
+            line = smoothed(values, len(values) // POINTS)
+            (drawn,) = axes.plot(np.arange(1, len(line) + 1), line, color=colour(k), linewidth=1)
+            tip(drawn, f"{label}: within hops {_text(runs[0].within())}, at switches {_text(runs[0].at_switches())}")
+            for step in np.flatnonzero(runs[0].first):
+                axes.axvline(step + 0.5, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+        axes.set_ylabel(f"{name}: overlap (%)", fontsize=8)
+        plain(axes)
+    grid[-1].set_xlabel("main steps of the stream", fontsize=8)
+    legend(figure, list(found), summary.comparison.strategies)
+    titled(figure, f"{summary.names}, {order}: parameters with a gradient in consecutive steps (dotted: ends of hops)")
+    return figure
+
+
+def _share(value: float) -> Cell:
+    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value))
+
+
+def _text(value: float) -> str:
+    return "–" if math.isnan(value) else percent(value)
