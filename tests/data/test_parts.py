@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import SEQUENCE_CLASS, STATEMENT_TRUTH
 from xclrun.data.example import Dataset, Example
 from xclrun.data.load import load_dataset, repeated, stratified, subset
-from xclrun.run import Run
+from xclrun.run import Run, freeze, thaw
 from xclrun.store import predictions
 
 from .conftest import mtop_line
@@ -268,6 +269,19 @@ def test_dev_data_are_needed_only_where_they_decide(make_run: Callable[..., Run]
     with pytest.raises(UsageError, match=r"'sky' has no dev data to select by; give trainer\.selection=last"):
         make_run(*given, data=cut_by_topic)
     assert make_run(*given, "trainer.selection=last", data=cut_by_topic).dataset.sizes("dev")["sky"] == 0
+
+
+def test_a_frozen_run_finds_its_parts_from_any_folder(
+    make_run: Callable[..., Run], cut_by_topic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(f"dataset.parts={PARTS}", "order=[sky,wake]", data=cut_by_topic)
+    monkeypatch.chdir(cut_by_topic.parent)
+    here = {name: replace(part, root=cut_by_topic.name) for name, part in run.config.dataset.parts.items()}
+    relative = replace(run, config=replace(run.config, dataset=replace(run.config.dataset, root=None, parts=here)))
+    relative.directory.path.mkdir(parents=True)
+    freeze(relative)
+    monkeypatch.chdir("/")
+    assert thaw(relative.directory).id == run.id
 
 
 @pytest.mark.full
