@@ -124,7 +124,8 @@ def refusal(cfg: DatasetConfig) -> str:
         (
             {"reader": "mtpo"},
             "dataset.reader=mtpo: unknown; did you mean 'mtop'? "
-            "Known: conllu, jsonl, marc, mini, mldoc, mtop, panx, pawsx, xnli",
+            "Known: agnews, amazon, boolq, conllu, dbpedia, fewrel, "
+            "jsonl, marc, mini, mldoc, mnli, mtop, panx, pawsx, wic, wsc, xnli, yahoo, yelp",
         ),
         (
             {"task": "intents"},

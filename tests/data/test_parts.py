@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from xclrun.config.schema import DatasetConfig, PartConfig, TagsAre
+from xclrun.config.schema import DatasetConfig, PartConfig, TagsAre, plain
 from xclrun.core.errors import UsageError
-from xclrun.core.task import SEQUENCE_CLASS, STATEMENT_TRUTH
+from xclrun.core.task import SEQUENCE_CLASS, STATEMENT_TRUTH, TOKEN_ACCURACY, task_of_dataset
 from xclrun.data.example import Dataset, Example
 from xclrun.data.load import load_dataset, repeated, stratified, subset
 from xclrun.run import Run, freeze, thaw
@@ -132,6 +132,25 @@ def test_mistakes_in_parts_are_one_line(
     write_mtop(tmp_path, "en", "de")
     with pytest.raises(UsageError, match=told):
         load_dataset(config(parts=parts))
+
+
+def test_files_of_parts_that_are_not_asked_for_need_not_be_there(config: Config, tmp_path: Path) -> None:
+    write_mtop(tmp_path / "here", "en", "de")
+    parts = {"here": PartConfig(root="here"), "gone": PartConfig(root="gone"), "one": domains(root="here")}
+    dataset = load_dataset(config(parts=parts, languages=["one", "here-de"]))
+    assert dataset.languages == ("one", "here-de")
+    with pytest.raises(UsageError, match=r"no 'ones' in dataset\.parts; did you mean 'one'\? Known: gone, here, one$"):
+        load_dataset(config(parts=parts, languages=["ones"]))
+
+
+def test_the_task_is_that_of_the_parts(config: Config, tmp_path: Path) -> None:
+    """Whatever the dataset itself would have: a record of a run has no more than its config."""
+    write_mtop(tmp_path, "en")
+    cfg = config(parts={"a": domains(task="sequence_class")})
+    assert cfg.task == "intent_slots"
+    assert load_dataset(cfg).task == task_of_dataset(plain(cfg)) == SEQUENCE_CLASS
+    words = config(parts={"a": PartConfig(task="token_tags", tags_are=TagsAre.words)}, task="sequence_class")
+    assert task_of_dataset(plain(words)).tag == TOKEN_ACCURACY
 
 
 def test_a_part_that_leaves_nothing_is_refused(config: Config, tmp_path: Path) -> None:

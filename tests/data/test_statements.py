@@ -73,7 +73,8 @@ def said(statement: Example) -> list[str]:
 
 @pytest.mark.parametrize("corrupt", list(Corruption))
 def test_statements_about_tags_say_the_tags_back(corrupt: Corruption) -> None:
-    examples = {e.id: e for e in (*tagged(60), *(replace(e, id=f"one{e.id}") for e in tagged(20, 1)))}
+    made_of = (replace(e, id=f"{e.id}of{n}") for n in (10, 7, 1) for e in tagged(30, n))
+    examples = {e.id: e for e in made_of}
     made = make(list(examples.values()), "token_tags", corrupt=corrupt)["en", "train"]
     assert [e.id for e in made] == [f"{name}#{k}" for name in examples for k in range(4)]
     for statement in made:
@@ -104,6 +105,13 @@ def test_half_of_the_places_are_drawn_anew_evenly_from_all_tags() -> None:
     others = [tag for tag in KINDS["pos"].tags or () if tag not in TAGS]
     assert len(others) == 14
     assert chisquare([drawn[tag] for tag in others]).pvalue > 1e-3
+    # The false statements of one example are drawn apart: two that are wrong in one place say the same by chance.
+    pairs = [
+        (said(made[i]), said(made[i + 1]), right[e.id]) for i, e in zip(range(1, len(made), 4), examples, strict=True)
+    ]
+    both = [a == b for one, two, tags in pairs for a, b, tag in zip(one, two, tags, strict=True) if tag not in (a, b)]
+    assert len(both) > 700
+    assert sum(both) / len(both) < 0.1
     expected = binom(5, 17 / 18).pmf(range(6)) * len(examples) * 3
     few = [numbers[0] + numbers[1] + numbers[2] + numbers[3], numbers[4], numbers[5]]
     assert chisquare(few, [expected[:4].sum(), expected[4], expected[5]]).pvalue > 1e-3

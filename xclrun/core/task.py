@@ -337,11 +337,26 @@ def task_of_dataset(dataset: Mapping[str, Any]) -> Task:
     """Return the task of a resolved config's dataset: of its labels or tags, or of statements about them.
 
     Raises:
-        UsageError: see `task_of`.
+        UsageError: see `task_of`; the parts of a composite dataset have several tasks, and no statements make them one.
     """
     if makes_statements(dataset):
         return STATEMENT_TRUTH
-    return task_of(dataset["task"], dataset.get("tags_are", "spans"))
+    tasks: dict[Task, str] = {}
+    for name, part in (dataset.get("parts") or {"": {}}).items():
+        task, tags_are = part.get("task"), part.get("tags_are")
+        try:
+            found = task_of(task or dataset["task"], tags_are or dataset.get("tags_are", "spans"))
+        except UsageError as error:
+            if task is None and tags_are is None:
+                raise
+            raise UsageError(f"dataset.parts.{name}.{str(error).removeprefix('dataset.')}") from None
+        tasks.setdefault(found, name)
+    if len(tasks) > 1:
+        told = ", ".join(
+            f"{name} has {task.name}{f' ({task.tag.nouns})' if task.tag else ''}" for task, name in tasks.items()
+        )
+        raise UsageError(f"dataset.parts: parts must have one task: {told}")
+    return next(iter(tasks))
 
 
 def makes_statements(dataset: Mapping[str, Any]) -> bool:

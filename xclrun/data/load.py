@@ -7,12 +7,12 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import cycle, islice
 
-from xclrun.config.schema import DatasetConfig
+from xclrun.config.schema import DatasetConfig, plain
 from xclrun.core.errors import UsageError
-from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
+from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of, task_of_dataset
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import Dataset, Example
-from xclrun.data.parts import common_task, read_parts, stating
+from xclrun.data.parts import read_parts, stating
 from xclrun.data.readers.files import Notes, Splits
 from xclrun.data.statements import stated
 
@@ -127,7 +127,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         parts = read_parts(cfg)
         if stating(cfg):
             parts = [stated(cfg, part) for part in parts]
-        task = common_task(parts)
+        task = task_of_dataset(plain(cfg)) if cfg.parts else parts[0].task
         splits = {at: examples for part in parts for at, examples in part.splits.items()}
         notes: Notes = {}
         for part in parts:

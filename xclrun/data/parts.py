@@ -11,7 +11,7 @@ given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from os.path import join
 from typing import Any
@@ -89,25 +89,6 @@ def stating(cfg: DatasetConfig) -> bool:
 def _wanted(cfg: DatasetConfig, name: str) -> bool:
     """Whether a part may have one of the keys of ``dataset.languages``: of others the files need not be there."""
     return cfg.languages is None or any(key == name or key.startswith(f"{name}-") for key in cfg.languages)
-
-
-def common_task(parts: Iterable[Part]) -> Task:
-    """Return the task of all parts.
-
-    Raises:
-        UsageError: they have several.
-    """
-    of: dict[Task, str] = {}
-    for part in parts:
-        of.setdefault(part.task, part.name)
-    if len(of) > 1:
-        told = ", ".join(f"{name} has {_called(task)}" for task, name in of.items())
-        raise UsageError(f"dataset.parts: parts must have one task: {told}")
-    return next(iter(of))
-
-
-def _called(task: Task) -> str:
-    return task.name if task.tag is None else f"{task.name} ({task.tag.nouns})"
 
 
 def _config(cfg: DatasetConfig, name: str, part: PartConfig) -> DatasetConfig:
