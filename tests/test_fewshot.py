@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.strategy.few import planned
 from xclrun.compose.jobs import compose_command
 from xclrun.core.errors import UsageError
 from xclrun.run import Run, thaw
@@ -14,30 +15,13 @@ from xclrun.run import freeze as freeze_run
 from xclrun.store import predictions
 
 Make = Callable[..., Run]
-# Nothing is random here but what a plain run has too: the target's "bucket" is a subset.
-SMALL = (
-    "experiment=fewshot",
-    "order=list",
-    "shots=null",
-    "bucket=null",
-    "dataset.max_train=9",
-    "language=de",
-    "protocol.source_trainer.epochs=2",
-    "protocol.source_trainer.batch_size=4",
-    "trainer.epochs=3",
-    "trainer.batch_size=null",
-)
 
 
 @pytest.fixture
 def make(make_run: Make) -> Make:
     """Plan a small few-shot run from English to German, with 2 epochs for the source and 3 for the target."""
-
-    def planned(*overrides: str, **where: Any) -> Run:
-        given = {text.partition("=")[0] for text in overrides}
-        return make_run(*[text for text in SMALL if text.partition("=")[0] not in given], *overrides, **where)
-
-    return planned
+    epochs = ("protocol.source_trainer.epochs=2", "trainer.epochs=3")
+    return lambda *overrides: planned(make_run, *epochs, *overrides)
 
 
 def keys(run: Run, part: str = "train") -> list[str | None]:
