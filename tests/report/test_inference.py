@@ -199,7 +199,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
                 return None
             reason = "BCa needs resamples that differ" if label == "er" else ""
             ends = (np.nan, np.nan) if reason else (0.11, 0.145)
-            return Estimate(0.12, -0.0042 if name == "F" else 0.0042, Interval(*ends, kind, reason))
+            return Estimate(0.12, -0.0042 if name == "F" else 0.0042, Interval(*ends, reason))
 
     comparison = made()[0].comparison
     resampled: Any = {"intent_accuracy": Resamples()}

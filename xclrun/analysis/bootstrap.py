@@ -77,17 +77,15 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval and what it is one for.
+    """An interval, of any kind.
 
     Attributes:
         low, high: its ends; NaN where there is none.
-        kind: ``basic``, ``centred``, ``percentile``, ``bca``, or ``standard error of the bootstrap mean``.
         reason: why there is none; empty where there is one.
     """
 
     low: float
     high: float
-    kind: str
     reason: str = ""
 
 
@@ -107,14 +105,14 @@ def centred(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) 
         observed: the statistic on the whole sample.
     """
     shift, plain = bias(values, observed), percentile(values, confidence)
-    return Interval(plain.low - shift, plain.high - shift, "centred")
+    return Interval(plain.low - shift, plain.high - shift)
 
 
 def percentile(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
     """The middle ``confidence`` of the resampled values, shape (resamples,)."""
     tail = 50 * (1 - confidence)
     low, high = np.percentile(np.asarray(values, dtype=float), [tail, 100 - tail])
-    return Interval(float(low), float(high), "percentile")
+    return Interval(float(low), float(high))
 
 
 def basic(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) -> Interval:
@@ -128,7 +126,7 @@ def basic(values: ArrayLike, observed: float, confidence: float = CONFIDENCE) ->
         observed: the statistic on the whole sample.
     """
     plain = percentile(values, confidence)
-    return Interval(2 * observed - plain.high, 2 * observed - plain.low, "basic")
+    return Interval(2 * observed - plain.high, 2 * observed - plain.low)
 
 
 def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], confidence: float = CONFIDENCE) -> Interval:
@@ -150,10 +148,10 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
     cubes = sum((u**3).sum() / len(u) ** 3 for u in influence)
     squares = sum((u**2).sum() / len(u) ** 2 for u in influence)
     if np.ptp(resampled) == 0 or squares <= 0:
-        return Interval(np.nan, np.nan, "bca", "BCa needs resamples that differ")
+        return Interval(np.nan, np.nan, "BCa needs resamples that differ")
     if not 0 < below < 1:
         side = "above" if below == 0 else "below"
-        return Interval(np.nan, np.nan, "bca", f"BCa needs resamples on both sides of the value; all lie {side} it")
+        return Interval(np.nan, np.nan, f"BCa needs resamples on both sides of the value; all lie {side} it")
     acceleration = cubes / (6 * squares**1.5)
     correction = ndtri(below)
     tail = (1 - confidence) / 2
@@ -162,7 +160,7 @@ def bca(values: ArrayLike, observed: float, jackknife: Sequence[ArrayLike], conf
         shifted = correction + z
         ends.append(ndtr(correction + shifted / (1 - acceleration * shifted)))
     low, high = np.percentile(resampled, 100 * np.array(ends))
-    return Interval(float(low), float(high), "bca")
+    return Interval(float(low), float(high))
 
 
 def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
@@ -175,7 +173,7 @@ def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) ->
     resampled = np.asarray(values, dtype=float)
     b = len(resampled)
     half = float(stdtrit(b - 1, 0.5 + confidence / 2)) * resampled.std(ddof=1) / np.sqrt(b)
-    return Interval(resampled.mean() - half, resampled.mean() + half, "standard error of the bootstrap mean")
+    return Interval(resampled.mean() - half, resampled.mean() + half)
 
 
 def paired_p_value(differences: ArrayLike) -> float:

@@ -67,7 +67,7 @@ def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], se
     # Mirrored at the value: what a true difference may be, given that the value errs as the resamples do around it.
     likely = np.sort(2 * value - np.mean(drawn_differences, axis=0))
     tail = int((1 - CONFIDENCE) / 2 * (RESAMPLES + 1) + 1e-9)
-    interval = Interval(float(likely[tail - 1]), float(likely[-tail]), "basic")
+    interval = Interval(float(likely[tail - 1]), float(likely[-tail]))
     beyond = min((likely <= 0).sum(), (likely >= 0).sum())
     sentences = sum(len(counts.hits) for counts in one.values())
     return PairedDifference(value, interval, float(min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1))), sentences)

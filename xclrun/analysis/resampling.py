@@ -107,7 +107,6 @@ class Resampled:
         self._compared = {
             label: [run for run in runs if metric in run.metrics] for label, (runs, _) in compared(comparison).items()
         }
-        self._of_runs: dict[tuple[str, str], np.ndarray | None] = {}
         self._of_strategies: dict[tuple[str, str], np.ndarray | None] = {}
 
     def _language(self, language: str, predictions: Mapping[str, Predictions]) -> Counts:
@@ -123,7 +122,7 @@ class Resampled:
 
     def _split(self, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return run id → its score matrix in every resample, shape (B, hops + 1, N)."""
-        found = {run.run_id: [] for run in self.runs}  # type: dict[str, list[np.ndarray]]
+        found: dict[str, list[np.ndarray]] = {run.run_id: [] for run in self.runs}
         at = dict.fromkeys(scores, 0)
         for run in self.runs:
             for language in run.languages:
@@ -133,10 +132,7 @@ class Resampled:
 
     def of_run(self, run: RunRecord, name: str) -> np.ndarray | None:
         """Return a measure of a run in every resample, shape (B,); None where the run does not have it."""
-        key = (run.run_id, name)
-        if key not in self._of_runs:
-            self._of_runs[key] = self._measure(run, name, _from(self._matrices))
-        return self._of_runs[key]
+        return self._measure(run, name, _from(self._matrices))
 
     def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
         R, one = matrix(run), MEASURES[name]
@@ -172,13 +168,14 @@ class Resampled:
         if values is None or observed is None:
             return None
         value = float(observed[0])
-        if kind == "bca":
-            interval = bca(values, value, self._jackknife(label, name))
-        elif kind in ("basic", "centred"):
-            interval = (basic if kind == "basic" else centred)(values, value)
-        else:
-            interval = paper(values) if kind == "paper" else percentile(values)
-        return Estimate(value, bias(values, value), interval)
+        intervals: dict[str, Callable[[], Interval]] = {
+            "basic": lambda: basic(values, value),
+            "centred": lambda: centred(values, value),
+            "percentile": lambda: percentile(values),
+            "bca": lambda: bca(values, value, self._jackknife(label, name)),
+            "paper": lambda: paper(values),
+        }
+        return Estimate(value, bias(values, value), intervals[kind]())
 
     def _jackknife(self, label: str, name: str) -> list[np.ndarray]:
         """Return for each language a strategy's mean with each of its sentences left out."""

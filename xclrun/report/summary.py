@@ -64,40 +64,23 @@ class Summary:
     def means(self) -> list[Table]:
         """Return the table of each metric, over orders and seeds."""
         title = "{}, mean over orders and seeds"
-        return [
-            self.main([metric], title=title.format(short_name(metric).capitalize()))
-            for metric in self.comparison.metrics
-        ]
+        metrics = self.comparison.metrics
+        return [self.main([metric], title=title.format(short_name(metric).capitalize())) for metric in metrics]
 
     def main(self, metrics: Sequence[str], order: str = MEAN, title: str = "Mean over orders and seeds") -> Table:
         """Return the table of one order, or of the mean over orders: a row per strategy, F T T0 FP of each metric."""
-        notes = Reasons()
         shown = [strategy for strategy in self.comparison.strategies if self._has(strategy, order)]
-        columns = [
-            self._column(shown, order, metric, measure, "", notes, marked=order == MEAN)
-            for metric in metrics
-            for measure in _headlines()
-        ]
-        rows = [
-            (strategy, self._runs(strategy, order), *(column[k] for column in columns))
-            for k, strategy in enumerate(shown)
-        ]
-        header = ("strategy", "runs", *self._header(metrics))
-        footer = [*self._unbalanced(order, metrics), *self._footer(metrics, [row[1] for row in rows])]
-        notes_below = (*notes.lines(), *self.references_told(shown), *footer)
-        cells = [cell for column in columns for cell in column]
-        floor = [self._floor(metric, order, measure) for metric in metrics for measure in _headlines()]
-        rows, ruled = self._with_floor(rows, self.ruled(shown), ["–", *floor])
-        return Table(title, header, tuple(rows), notes_below, raised=self._raised(cells), ruled=ruled)
+        keys = [(metric, measure, "") for metric in metrics for measure in _headlines()]
+        return self._by_strategy(title, order, shown, dict(zip(self._header(metrics), keys, strict=True)), counted=True)
 
     def orders(self, metric: str) -> Table:
         """Return all orders in one table: a row per order and strategy, F T T0 FP of one metric."""
-        notes = Reasons()
+        reasons = Reasons()
         rows = []
         for order in self.comparison.orders:
             for strategy in self.comparison.strategies:
                 if self._has(strategy, order):
-                    cells = [self._cell(strategy, order, metric, measure, "", notes) for measure in _headlines()]
+                    cells = [self._cell(strategy, order, metric, measure, "", reasons) for measure in _headlines()]
                     rows.append((order, strategy, self._runs(strategy, order), *cells))
             floor = [self._floor(metric, order, measure) for measure in _headlines()]
             if rows and set(floor) != {"–"}:
@@ -107,27 +90,45 @@ class Summary:
         footer = [*self.references_told(row[1] for row in rows if row[1] != CONSTANT), *footer]
         starts = tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
         title = f"{short_name(metric).capitalize()}, by order"
-        return Table(title, header, tuple(rows), (*notes.lines(), *footer), left=2, ruled=starts)
+        return Table(title, header, tuple(rows), (*reasons.lines(), *footer), left=2, ruled=starts)
 
     def languages(self, metric: str, measure: str) -> Table:
         """Return one measure of one metric by language, over orders and seeds."""
-        notes = Reasons()
-        languages = self.comparison.languages
-        shown = [
-            strategy
-            for strategy in self.comparison.strategies
-            if any((strategy, MEAN, metric, measure, language) in self._rows for language in languages)
-        ]
-        columns = [self._column(shown, MEAN, metric, measure, language, notes) for language in languages]
-        rows = [(strategy, *(column[k] for column in columns)) for k, strategy in enumerate(shown)]
+        keys = {language: (metric, measure, language) for language in self.comparison.languages}
+        shown = [k for k in self.comparison.strategies if any((k, MEAN, *key) in self._rows for key in keys.values())]
         title = f"{short_name(metric).capitalize()} {measure} {MEASURES[measure].arrow} by language"
-        footer = [*self.references_told(shown), *self._unbalanced(MEAN, [metric])]
-        footer += self._footer([metric], [self._runs(strategy, MEAN) for strategy in shown])
-        raised = self._raised([cell for column in columns for cell in column])
-        header, lines = ("strategy", *languages), (*notes.lines(), *footer)
-        floor = [self._floor(metric, MEAN, measure, language) for language in languages]
-        rows, ruled = self._with_floor(rows, self.ruled(shown), floor)
-        return Table(title, header, tuple(rows), lines, raised=raised, ruled=ruled)
+        return self._by_strategy(title, MEAN, shown, keys, counted=False)
+
+    def _by_strategy(
+        self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool
+    ) -> Table:
+        """Return a row per strategy; below them, ruled off, what a constant answer scores, where that is told.
+
+        Args:
+            title: of the table.
+            order: whose means these are.
+            shown: the strategies.
+            keys: name of a column → metric, measure and language.
+            counted: with numbers of runs, and in the mean over orders with the marks of tests.
+        """
+        reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))
+        columns = [self._column(shown, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
+        counts = [self._runs(strategy, order) for strategy in shown]
+        rows: list[tuple[str, ...]] = list(zip(shown, *([counts] if counted else []), *columns, strict=True))
+        floor = [self._floor(metric, order, measure, language) for metric, measure, language in keys.values()]
+        ruled = self.ruled(shown)
+        if rows and set(floor) != {"–"}:
+            ruled = (*ruled, len(rows))
+            rows.append((CONSTANT, *(["–"] if counted else []), *floor))
+        notes = (
+            *reasons.lines(),
+            *self.references_told(shown),
+            *self._unbalanced(order, metrics),
+            *self._footer(metrics, counts),
+        )
+        header = ("strategy", *(["runs"] if counted else []), *keys)
+        raised = self._raised(cell for column in columns for cell in column)
+        return Table(title, header, tuple(rows), notes, raised=raised, ruled=ruled)
 
     def _floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
         """Return what a constant answer scores after the last hop (FP), as tables print it; – where not told."""
@@ -138,14 +139,6 @@ class Summary:
         of = {k: run.scores[name][-1, j] for run in runs if name in run.scores for j, k in enumerate(run.languages)}
         values = [float(value) for k, value in of.items() if language in ("", k)]
         return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
-
-    def _with_floor(
-        self, rows: Sequence[tuple[str | Cell, ...]], ruled: tuple[int, ...], floor: Sequence[str]
-    ) -> tuple[list[tuple[str | Cell, ...]], tuple[int, ...]]:
-        """Add the row of a constant answer below all others, where there is one, and its rule."""
-        if not rows or set(floor) == {"–"}:
-            return list(rows), ruled
-        return [*rows, (CONSTANT, *floor)], (*ruled, len(rows))
 
     def value(self, strategy: str, metric: str, measure: str, order: str = MEAN, language: str = "") -> float:
         """Return a mean as a fraction; NaN where there is none."""
@@ -205,23 +198,23 @@ class Summary:
         return any((strategy, order, metric, "FP", "") in self._rows for metric in self.comparison.metrics)
 
     def _column(
-        self, strategies: Sequence[str], order: str, metric: str, measure: str, language: str, notes: Reasons,
+        self, strategies: Sequence[str], order: str, metric: str, measure: str, language: str, reasons: Reasons,
         marked: bool = False,
     ) -> list[Cell]:  # fmt: skip
         """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
-        cells = [self._cell(strategy, order, metric, measure, language, notes) for strategy in strategies]
+        cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
         compared = [cell for strategy, cell in zip(strategies, cells, strict=True) if not self.is_reference(strategy)]
         mark_best(compared, highest=MEASURES[measure].higher_is_better)
         for strategy, cell in zip(strategies, cells, strict=True):
             cell.mark = self.marks.get((strategy, metric, measure), "") if marked else ""
         return cells
 
-    def _cell(self, strategy: str, order: str, metric: str, measure: str, language: str, notes: Reasons) -> Cell:
+    def _cell(self, strategy: str, order: str, metric: str, measure: str, language: str, reasons: Reasons) -> Cell:
         row = self._rows.get((strategy, order, metric, measure, language))
         if row is None:
             return Cell("–")
         if row.status.startswith("n/a"):
-            return Cell(f"n/a {notes.mark(row.status.removeprefix('n/a: '))}")
+            return Cell(f"n/a {reasons.mark(row.status.removeprefix('n/a: '))}")
         shown = MEASURES[measure].shown
         text = shown(row.value) + (f" ± {shown(row.std)}" if row.std == row.std else "")
         return Cell(text, float(row.value), self.behind(strategy, order, metric, measure, language))
