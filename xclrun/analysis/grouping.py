@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -57,37 +57,29 @@ def content_settings(record: RunRecord) -> Settings:
     )
 
 
-def strategy_labels(
-    records: Iterable[RunRecord],
-    config: Callable[[RunRecord], Settings] = config_settings,
-    content: Callable[[RunRecord], Settings] = content_settings,
-) -> dict[str, str]:
+def strategy_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
     """Return run id → label of its strategy: the name alone where all runs of that name have the same settings.
 
     Settings of the strategy itself are named without ``strategy.``. Languages, data and encoder (first six digits of
     their fingerprints), and versions are named only where the config does not tell the runs apart. Where a label would
-    be longer than `WIDEST` characters, those of its strategy are numbers: see `numbered_labels`.
+    be longer than `WIDEST` characters, those of its strategy are numbers: see `numbered_labels`. Settings that are
+    ``ignored`` tell no runs apart.
     """
-    return {run_id: label for run_id, (label, _) in _labelled(records, config, content).items()}
+    return {run_id: label for run_id, (label, _) in _labelled(records, ignored).items()}
 
 
-def numbered_labels(
-    records: Iterable[RunRecord],
-    config: Callable[[RunRecord], Settings] = config_settings,
-    content: Callable[[RunRecord], Settings] = content_settings,
-) -> dict[str, str]:
+def numbered_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
     """Return what the labels that are numbers (`strategy_labels`) stand for: label → its settings."""
-    found = _labelled(records, config, content)
-    return dict(sorted((label, told) for label, told in found.values() if told))
+    return dict(sorted((label, meaning) for label, meaning in _labelled(records, ignored).values() if meaning))
 
 
-def _labelled(
-    records: Iterable[RunRecord], config: Callable[[RunRecord], Settings], content: Callable[[RunRecord], Settings]
-) -> dict[str, tuple[str, str]]:
+def _labelled(records: Iterable[RunRecord], ignored: Collection[str]) -> dict[str, tuple[str, str]]:
     """Return run id → its label, and its settings where the label is a number."""
     records = list(records)
-    settings = {r.run_id: config(r) for r in records}
-    contents = {r.run_id: content(r) for r in records}
+    settings, contents = (
+        {r.run_id: tuple(item for item in of(r) if item[0] not in ignored) for r in records}
+        for of in (config_settings, content_settings)
+    )
     labels: dict[str, tuple[str, str]] = {}
     for (_, _, name), runs in grouped(records, lambda r: (r.dataset, r.model, r.strategy)).items():
         configs = {settings[r.run_id] for r in runs}

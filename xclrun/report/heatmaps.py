@@ -16,6 +16,7 @@ from xclrun.report.style import axis_of, figure_of, metric_title, panel_grid, sh
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 
 def heatmap(record: RunRecord, metric: str) -> Figure:
@@ -35,16 +36,10 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
     rows, columns = scores.shape
     figure = figure_of(max(4.2, 2.3 + 0.62 * columns), 1.75 + 0.42 * rows)
     axes = figure.subplots()
-    axes.set_facecolor("#dddddd")
-    ends = axis_of([scores])
-    image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
-    _numbers(axes, scores, ends)
-    _outlines(axes, record)
+    image = _cells(axes, scores, record, axis_of([scores]))
     axes.set_xticks(range(columns), record.languages, rotation=0 if short(record.languages) else 45)
     axes.set_yticks(range(rows), hop_names(record))
     axes.set(xlabel="evaluated on", ylabel="after hop")
-    tickless(axes)
-    axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label=metric_title(metric, [record]), fraction=0.06, pad=0.02)
     shots = "" if record.shots is None else f", K = {record.shots}"
     bucket = "" if record.bucket is None else f", bucket {record.bucket}"
@@ -69,21 +64,15 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
     matrices = {label: 100 * np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
     ends = axis_of(matrices.values())  # one scale for all panels
     for k, (axes, (label, runs)) in enumerate(zip(grid, strategies.items(), strict=False)):
-        scores = matrices[label]
-        axes.set_facecolor("#dddddd")
-        image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
+        image = _cells(axes, matrices[label], runs[0], ends, 6.5)
         # Of the axes: a title of the image would be hidden by the numbers on it.
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
-        _numbers(axes, scores, ends, 6.5)
-        _outlines(axes, runs[0])
         # What the panel below, or the first of its row, has too is said there once.
         below, first = k + columns < len(strategies), k - k % columns
         languages = () if below else runs[0].languages
         axes.set_xticks(range(len(languages)), languages, fontsize=7, rotation=0 if short(runs[0].languages) else 45)
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
         axes.set_yticks(range(len(hops)), hops, fontsize=7)
-        tickless(axes)
-        axes.spines[:].set_visible(False)
         name = textwrap.shorten(label, int(9 * width), placeholder="…")
         axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
     label = metric_title(metric, chain.from_iterable(strategies.values()))
@@ -101,13 +90,19 @@ def hop_names(record: RunRecord) -> list[str]:
     return ["0 (before)", *(f"{i} {language}{alone}" for i, language in enumerate(learnt, start=1))]
 
 
-def _numbers(axes: Axes, scores: np.ndarray, ends: tuple[float, float], size: float = 8) -> None:
-    """Write each value into its cell, dark on light and light on dark; ``ends``: of the colour scale."""
+def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
+    """Draw a matrix in percent, grey where not measured, with its numbers (in ``size``); ``ends``: of the colours."""
+    axes.set_facecolor("#dddddd")
+    image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
     middle = ends[0] + 0.6 * (ends[1] - ends[0])
     for (i, j), score in np.ndenumerate(scores):
         text, ink = ("–", "black") if np.isnan(score) else (f"{score:.1f}", "white" if score < middle else "black")
         # Numbers lie inside their cells: the layout, whose time is what measuring text takes, need not look at them.
         axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=size, in_layout=False)
+    _outlines(axes, record)
+    tickless(axes)
+    axes.spines[:].set_visible(False)
+    return image
 
 
 def _outlines(axes: Axes, record: RunRecord) -> None:

@@ -60,7 +60,7 @@ def page(
     runs = runs_table(records)
     run_sets = _run_sets([table for section in sections for block in section.blocks for table in block.tables])
     finished = [record for record in records if record.status == "finished"]
-    return _templates().get_template("page.html").render(
+    return templates().get_template("page.html").render(
         name=name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
         defined={name: text for section in sections for name, text in section.definitions.items()},
         sections=[_section(f"s{k}", section, drawings) for k, section in enumerate(sections)],
@@ -85,7 +85,7 @@ def runs_table(records: Iterable[RunRecord]) -> Table:
 
 def table_html(table: Table, run_sets: Mapping[tuple[str, ...], int] | None = None) -> str:
     """Return a table as the page shows it; ``run_sets`` numbers the sets of runs behind cells."""
-    module: Any = _templates().get_template("table.html").module
+    module: Any = templates().get_template("table.html").module
     return str(module.table(table, run_sets or {}))
 
 
@@ -144,7 +144,8 @@ def _environment(finished: Sequence[RunRecord]) -> dict[str, str]:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """Return what fills the templates beside this module; values are escaped as HTML wants it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -172,6 +173,6 @@ def _json(content: object) -> str:
 def _asset(name: str) -> str:
     from markupsafe import Markup
 
-    loader = _templates().loader
+    loader = templates().loader
     assert loader is not None
-    return Markup(loader.get_source(_templates(), name)[0])
+    return Markup(loader.get_source(templates(), name)[0])

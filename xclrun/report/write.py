@@ -30,7 +30,7 @@ from xclrun.report import parts as parts
 from xclrun.report.caveats import report_caveats, unfinished
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.latex import latex
-from xclrun.report.page import page, runs_table
+from xclrun.report.page import page, runs_table, templates
 from xclrun.report.part import Block, Plot
 from xclrun.report.section import Options, Section
 from xclrun.report.strategies import ReportData, StrategySection
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from xclrun.analysis.base_scores import Predictions
-
-PRECISION = "`summary.csv` has fractions in full precision, 95 % intervals, and further measures; `index.html` has all."
 
 FEW_SHOT = "few_shot.csv"
 
@@ -240,46 +238,15 @@ def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
-    finished = [record for record in report.records if record.status == "finished"]
-    lines = [f"# {report.name}", "", f"{len(finished)} finished runs · made {made} by xclrun {xclrun.__version__}"]
-    lines += [line for command in commands for line in ("", f"Command: {code(command)}")]
-    if not report.frame.empty:
-        lines += ["", "Values are percent, mean ± sample standard deviation over runs.", PRECISION]
-    if not report.few_shot.empty:
-        lines += ["", f"Few-shot values are percent, over what their tables say; `{FEW_SHOT}` has every score."]
-    lines.append("")
-    defined = {name: text for section in report.sections for name, text in section.definitions.items()}
-    lines += [f"- **{name}** {text}" for name, text in defined.items()]
-    lines += ["", "↑ higher is better, ↓ lower is better.", ""]
-    for section in report.sections:
-        lines += [f"## {markdown(section.title)}", ""]
-        lines += [line for text in section.conclusions for line in (markdown(text), "")]
-        lines += [*(table.markdown() for table in section.lead)]
-        lines += [table.markdown() for block in section.blocks for table in block.tables]
-        if section.caveats:
-            lines += ["### What is missing, what differs", "", *(f"- {markdown(note)}" for note in section.caveats), ""]
-    lines += ["## Figures", "", *_figure_lines(report), ""]
-    if report.caveats:
-        lines += ["## Notes", "", *(f"- {markdown(note)}" for note in report.caveats), ""]
-    lines += [runs_table(report.records).markdown(level=2)]
-    return "\n".join(lines)
-
-
-def _figure_lines(report: Report) -> list[str]:
-    """Link every figure in each of its formats; show the learning curves."""
-    found: dict[str, list[Path]] = {}
+    figures: dict[str, list[Path]] = {}
     for path in report.figures:
-        found.setdefault(path.stem, []).append(path)
-    lines = []
-    for stem, paths in found.items():
-        links = [f"[{path.suffix[1:]}]({link('figures', path.name)})" for path in paths]
-        lines.append(f"- {stem}: {', '.join(links)}")
-    shown = [
-        f"![{stem}]({link('figures', paths[0].name)})"
-        for stem, paths in found.items()
-        if stem.startswith("learning_curves")
-    ]
-    return [*lines, "", *shown]
+        figures.setdefault(path.stem, []).append(path)
+    return templates().get_template("summary.md").render(
+        report=report, commands=commands, made=made, version=xclrun.__version__, figures=figures,
+        finished=sum(record.status == "finished" for record in report.records), runs=runs_table(report.records),
+        defined={name: text for section in report.sections for name, text in section.definitions.items()},
+        code=code, link=link, markdown=markdown,
+    )  # fmt: skip
 
 
 def _wrapped(notes: Sequence[str], width: int) -> str:

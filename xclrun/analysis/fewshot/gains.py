@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.correlation import Correlation, correlate
-from xclrun.analysis.fewshot.scores import rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +55,7 @@ def with_mean(values: Mapping[int, ByLanguage]) -> dict[int, ByLanguage]:
 def mean_gains(own: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
     """Return K → language → few-shot score minus zero-shot score; under ALL the mean over K."""
     found: dict[int, dict[str, float]] = {}
-    for row in rows(own[(own["strategy"] == strategy) & (own["shots"] > 0)]):
+    for row in own[(own["strategy"] == strategy) & (own["shots"] > 0)].itertuples(index=False):
         if math.isfinite(row.mean - row.zero_shot):
             found.setdefault(row.shots, {})[row.language] = row.mean - row.zero_shot
     return with_mean(found)

@@ -17,9 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis.grouping import (
-    Settings,
-    config_settings,
-    content_settings,
     grouped,
     numbered_labels,
     strategy_labels,
@@ -45,7 +42,7 @@ COLUMNS = ("run_id", "dataset", "model", "metric", "source", "language", "shots"
 KEYS = ["dataset", "model", "metric", "source", "language", "shots", "strategy"]
 
 # Beside order, seed and bucket, what may differ between the runs of one strategy: rows have columns for these.
-_OWN = ("shots", "language", "source", "order.name", "order.languages", "dataset.languages")
+_OWN = ("shots", "language", "source", "order.name", "order.languages", "dataset.languages", "languages", "data")
 
 
 def is_few_shot(record: RunRecord) -> bool:
@@ -71,8 +68,8 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
     called ``full``, as the paper and the choice of conf call it.
     """
     records = list(records)
-    found = strategy_labels(records, _config, _content)
-    named = {run_id: called(label) for run_id, label in found.items()}
+    given = strategy_labels(records, _OWN)
+    named = {run_id: called(label) for run_id, label in given.items()}
     # Of a bucket whose whole data is not known nothing can be said: buckets of one set differ too.
     drawn = {r.run_id: r.data_fingerprint if r.bucket is None else r.whole_fingerprint for r in records}
     several: dict[tuple[str, str, str], set[str]] = {}
@@ -92,16 +89,8 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return what labels of few-shot runs that are numbers stand for (`xclrun.analysis.grouping.numbered_labels`)."""
-    found = numbered_labels((r for r in records if is_few_shot(r)), _config, _content)
-    return {called(label): told for label, told in found.items()}
-
-
-def _config(record: RunRecord) -> Settings:
-    return tuple(item for item in config_settings(record) if item[0] not in _OWN)
-
-
-def _content(record: RunRecord) -> Settings:
-    return tuple(item for item in content_settings(record) if item[0] not in ("languages", "data"))
+    numbers = numbered_labels((r for r in records if is_few_shot(r)), _OWN)
+    return {called(label): meaning for label, meaning in numbers.items()}
 
 
 def called(label: str) -> str:
@@ -201,11 +190,6 @@ def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | 
 def groups(frame: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield (values of ``names``, rows), sorted."""
     yield from frame.groupby(list(names), sort=True)
-
-
-def rows(frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows as named tuples."""
-    yield from frame.itertuples(index=False)
 
 
 def _mean_std(values: np.ndarray) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, mean_gains
-from xclrun.analysis.fewshot.scores import few_shot_scores, groups, numbered, over_buckets, rows
+from xclrun.analysis.fewshot.scores import few_shot_scores, groups, numbered, over_buckets
 from xclrun.analysis.record import RunRecord
 from xclrun.report.conclusions import caveat, compare
 from xclrun.report.fewshot.data import FewShotData, FewShotRuns, FewShotSource
@@ -125,6 +125,6 @@ def _uneven(means: pd.DataFrame) -> list[str]:
     few = means[means["shots"] != 0]
     most = int(few["buckets"].max())
     less = few[few["buckets"] < most]
-    less_of = [f"{r.language} {shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in rows(less)]
+    less_of = [f"{r.language} {shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in less.itertuples(index=False)]
     shown = "; ".join(less_of[:8]) + (f"; and {len(less_of) - 8} more" if len(less_of) > 8 else "")
     return [f"means over fewer buckets than the {most} of others: {shown}"] if less_of else []

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.fewshot.scores import WHOLE, common, groups, over_buckets
-from xclrun.analysis.fewshot.scores import rows as rows_of
 from xclrun.report.fewshot.data import FewShotRuns
 from xclrun.report.fewshot.names import mean_and_std, method_name, shots_name, source_name, task_name
 from xclrun.report.part import Item, part
@@ -41,7 +40,7 @@ def by_language(runs: FewShotRuns, strategy: str) -> Table:
     own, method, task = runs.means[runs.means["strategy"] == strategy], method_name(strategy), task_name(runs.dataset)
     shots = sorted(own["shots"].unique(), key=lambda k: (k == WHOLE, k))
     beside = {k: any((c, k, method) in runs.published for c in own["language"]) for k in shots}
-    means = {(r.language, r.shots): r for r in rows_of(own)}
+    means = {(r.language, r.shots): r for r in own.itertuples(index=False)}
     rows, pairs = [], dict[int, list[tuple[float, float]]]()
     for language in sorted(own["language"].unique()):
         row: list[str] = [language]
@@ -102,7 +101,7 @@ def by_strategy(runs: FewShotRuns) -> Table:
 
 def _of_languages(runs: FewShotRuns, means: pd.DataFrame) -> Iterator[Line]:
     """Yield the rows of each language and K; ``means`` as `over_buckets` gives them."""
-    by_cell = {(r.language, r.shots, r.strategy): r for r in rows_of(means)}
+    by_cell = {(r.language, r.shots, r.strategy): r for r in means.itertuples(index=False)}
     for (language, k), _ in groups(runs.scores, ["language", "shots"]):
         tests = runs.tests.tests.get((runs.metric, shots_name(k)))
         marked = tests is not None and tests.data.kind != "languages" and tests.data.languages[0] == language

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis.fewshot.scores import Spreads, groups, seeds_against_buckets
-from xclrun.analysis.fewshot.scores import rows as rows_of
 from xclrun.analysis.fewshot.variance import balanced, nested_variance
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.fewshot.data import Cell as Place
@@ -85,7 +84,8 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
         "p: F test that the component is 0; where the estimate is negative, it is 0",
     ]
     for (k,), own in groups(scores[scores["shots"] > 0], ["shots"]):
-        cells = {(r.language, r.bucket, r.seed): r.score for r in rows_of(own) if r.score == r.score}
+        measured = own.dropna(subset="score")[["language", "bucket", "seed", "score"]]
+        cells = {(c, bucket, seed): score for c, bucket, seed, score in measured.itertuples(index=False, name=None)}
         values, languages, left = balanced(cells)
         if values.shape[1] < 2:
             continue
