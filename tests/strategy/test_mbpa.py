@@ -30,7 +30,8 @@ from .test_replay import USED
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
-MBPA = ("strategy=mbpa", *USED, "strategy.neighbours=3", "strategy.adapt_steps=2", "strategy.adapt_lr=0.3")
+SMALL = ("order=[en,de]", "dataset.task=sequence_class", "dataset.max_eval=4", *USED)
+MBPA = ("strategy=mbpa", *SMALL, "strategy.neighbours=3", "strategy.adapt_steps=2", "strategy.adapt_lr=0.3")
 
 pytestmark = pytest.mark.usefixtures("threads")
 
@@ -176,7 +177,7 @@ def test_weights_that_are_not_trained_do_not_move(make_run: Make) -> None:
 
 
 def test_keys_are_what_the_encoder_made_of_cls_before_training(make_run: Make, do: Do) -> None:
-    run = do(make_run(*MBPA, "order=[en,de]", "dataset.task=sequence_class", "trainer.lr=0.1"))
+    run = do(make_run(*MBPA, "trainer.lr=0.1"))
     model, cpu = trained_like(run), torch.device("cpu")
     stored = Stored(run.store, run.stages, lambda split: lookup_key(run, split))
     for split in (("en", "train"), ("de", "train"), ("en", "test"), ("de", "test")):
@@ -203,7 +204,7 @@ def rows(run: Run, hop: int) -> Any:
 def test_without_steps_it_is_replay_bit_for_bit_and_with_steps_its_trainings_are(make_run: Make, do: Do) -> None:
     replay, still, moved = (
         do(make_run(*given, outputs=given[-1]))
-        for given in (("strategy=replay", *USED), (*MBPA, "strategy.adapt_steps=0"), MBPA)
+        for given in (("strategy=replay", *SMALL), (*MBPA, "strategy.adapt_steps=0"), MBPA)
     )
     assert [s.keys for s in still.stages] == [s.keys for s in replay.stages]
     assert predicted(replay).keys() == predicted(still).keys()
@@ -212,9 +213,8 @@ def test_without_steps_it_is_replay_bit_for_bit_and_with_steps_its_trainings_are
         True,
         False,
         False,
-        False,
     ]
-    for hop in range(4):
+    for hop in range(3):
         assert rows(still, hop).equals(rows(replay, hop))
         weights = [run.store.facts(run.stages[hop].train)["files"] for run in (moved, replay) if hop]
         assert weights[:1] == weights[1:], "evaluating leaves the weights as they are"
@@ -223,8 +223,8 @@ def test_without_steps_it_is_replay_bit_for_bit_and_with_steps_its_trainings_are
 
 def test_a_run_that_is_stopped_is_the_undisturbed_one(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two test batches too, while copies are adapted."""
-    wanted = do(make_run(*MBPA, "order=[en,de]", outputs="undisturbed"))
-    run, answer, listener = make_run(*MBPA, "order=[en,de]"), MbPA.answer, StopAt(3)
+    wanted = do(make_run(*MBPA, outputs="undisturbed"))
+    run, answer, listener = make_run(*MBPA), MbPA.answer, StopAt(3)
 
     def stopping(self: MbPA, *given: Any) -> Any:
         listener.stop.number = 15
@@ -241,12 +241,12 @@ def test_a_run_that_is_stopped_is_the_undisturbed_one(make_run: Make, do: Do, mo
     assert predicted(run) == predicted(wanted)
 
 
-POINTS = ("evaluate.every_examples=20", "trainer.selection=last", "order=[en,de]")
+POINTS = ("evaluate.every_examples=20", "trainer.selection=last")
 
 
 def test_points_adapt_where_that_is_asked_for_and_dev_rows_never(make_run: Make, do: Do) -> None:
     plain, adapted = (do(make_run(*MBPA, *POINTS, f"strategy.adapt_points={asked}")) for asked in ("false", "true"))
-    replay = do(make_run("strategy=replay", *USED, *POINTS))
+    replay = do(make_run("strategy=replay", *SMALL, *POINTS))
     assert [s.train for s in plain.stages] == [s.train for s in replay.stages]
     assert [a.train == b.train for a, b in zip(plain.stages, adapted.stages, strict=True)] == [True, False, False]
     for hop in (1, 2):
