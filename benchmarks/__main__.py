@@ -4,6 +4,7 @@
 - evaluation: prediction rows of a split over bare forward passes and decoding on the same length-sorted batches;
 - a step with a trimmed vocabulary over one with the whole (`benchmarks.trimming`);
 - adapting heads in 40 buckets on kept features over running the frozen encoder each time (`benchmarks.features`);
+- MbPA's copies of the model, adapted many at a time, over one after another (`benchmarks.adapting`);
 - memory of language-specific parts over that of naive fine-tuning (`benchmarks.memory`);
 - a job whose hops are all shared, and planning 7,200 runs: seconds.
 
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from benchmarks import memory
+from benchmarks.adapting import adapted_over_one_by_one
 from benchmarks.features import BUCKETS, frozen_heads
 from benchmarks.steps import training_step
 from benchmarks.timing import ratio, seconds
@@ -44,6 +46,8 @@ TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trai
 # Tags of words alone, without a CRF, whose own cost would be measured. As many sentences of dev and of test as the
 # smallest treebanks have: more would favour kept features.
 TAGS = ["dataset.task=token_tags", "dataset.buckets.sampler=minimum", "dataset.max_eval=200"]
+# Classes alone, as in lifelong learning. All is written, so that neighbours are not all of the memory.
+INTENTS = ["dataset.task=sequence_class", "strategy.replay_write=1.0"]
 # As wide as e5_small.
 NARROW = ["model.hidden_size=384", "model.intermediate_size=1536", "trainer.lr=1e-3"]
 
@@ -116,6 +120,11 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
             lambda c=chosen, p=pairs: training_step("agem", [*overrides, *c], p, outputs, passes=2),  # type: ignore[misc]
         )
     yield f"evaluation / bare forward passes ({name}, tiny)", EVALUATION_AIM, lambda: evaluation(overrides, outputs)
+    yield (
+        f"adapting to test examples, many copies / one by one ({name}, tiny)",
+        None,
+        lambda: adapted_over_one_by_one([*overrides, *INTENTS], outputs / "adapting"),
+    )
     if memory.measurable():
         yield (
             f"memory, lang_spec_trans / naive ({name}, 12 layers)",

@@ -223,11 +223,13 @@ def test_without_steps_it_is_replay_bit_for_bit_and_with_steps_its_trainings_are
 
 def test_a_run_that_is_stopped_is_the_undisturbed_one(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two test batches too, while copies are adapted."""
-    wanted = do(make_run(*MBPA, outputs="undisturbed"))
-    run, answer, listener = make_run(*MBPA), MbPA.answer, StopAt(3)
+    given = (*MBPA, "evaluate.batch_size=2")
+    wanted = do(make_run(*given, outputs="undisturbed"))
+    run, answer, listener, answered = make_run(*given), MbPA.answer, StopAt(3), []
 
     def stopping(self: MbPA, *given: Any) -> Any:
         listener.stop.number = 15
+        answered.append(given)
         return answer(self, *given)
 
     with pytest.raises(Stopped):
@@ -237,6 +239,7 @@ def test_a_run_that_is_stopped_is_the_undisturbed_one(make_run: Make, do: Do, mo
         patched.setattr(MbPA, "answer", stopping)
         with pytest.raises(Stopped):
             do(run, listener, listener.stop)
+    assert len(answered) == 1
     do(run)
     assert predicted(run) == predicted(wanted)
 

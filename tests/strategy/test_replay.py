@@ -148,6 +148,8 @@ def test_draws_depend_on_seed_hop_and_interval_alone(context: Any) -> None:
         return steps(strategy, context(3, SIZES, seed=seed))
 
     assert third() == third(before=False), "hops from the store leave what trained ones do"
+    again, given = replay(), context(1, SIZES)
+    assert steps(again, given) == steps(again, given), "what a hop left that was given up counts for nothing"
     assert third() != third(seed=2)
     drawn = [str(extra) for extra in third() if extra]
     assert len(drawn) == len(set(drawn)) == 5

@@ -142,10 +142,13 @@ class MbPA(Replay[MbPASettings]):
         asked = self.keys(language, split)[batch.indices]
         rows = nearest(asked, there, self.settings.neighbours, self.settings.distance)
         examples = concat([context.train[key].select(indices) for key, indices in memory.items()])
+        # Neighbours of like lengths together: little padding.
+        order = np.argsort(-examples.lengths[rows].max(axis=1), kind="stable")
         size = self.settings.adapt_together
-        starts = range(0, len(rows), size)
-        parts = zip(batch.split(size), (rows[start : start + size] for start in starts), strict=True)
-        return joined([self._adapted(part, examples, near, context) for part, near in parts])
+        groups = [order[start : start + size] for start in range(0, len(order), size)]
+        found = joined([self._adapted(selected(batch, at), examples, rows[at], context) for at in groups])
+        back = np.argsort(order)
+        return replace(found, **{name: value[back] for name, value in vars(found).items() if value is not None})
 
     def keys(self, language: str, split: str) -> np.ndarray:
         """Return by what the sentences of a split are looked up, (n, H)."""
@@ -225,6 +228,11 @@ def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], 
     used = torch.cat([low, *(batch.input_ids.flatten() for batch in batches)]).unique()
     trained[name] = trained[name][used]
     return trained, [replace(b, input_ids=torch.searchsorted(used, b.input_ids)) for b in batches]
+
+
+def selected(batch: Batch, at: np.ndarray) -> Batch:
+    """Return some examples of a batch; the padding stays."""
+    return replace(batch, **{name: value[at] for name, value in vars(batch).items() if value is not None})
 
 
 def fields_of(batch: Batch) -> dict[str, Tensor]:

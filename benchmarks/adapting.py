@@ -1,0 +1,68 @@
+"""MbPA's adapted predictions over the same for one test example after another, on a copy of the whole model.
+
+Both sides take L steps of gradient descent on K neighbours for each example, then predict it. Which examples are
+neighbours changes no time, so that keys are drawn at random.
+
+On one CPU core, K = 25 sentences are already as much as a step can take at once, and nothing is gained (ratios of 1.0
+to 1.3 were seen); with K = 4, where steps are small, 0.6. No GPU has measured it yet.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.timing import ratio
+from xclrun.command.plan import plan_runs
+from xclrun.data.encode import concat
+from xclrun.strategy.mbpa import MbPA, nearest
+from xclrun.train.progress import Listener
+from xclrun.train.stages import StageGraph
+from xclrun.train.stop import StopFlag
+
+# Test examples, as many as a batch of the evaluation has.
+EXAMPLES = 64
+
+
+def adapted_over_one_by_one(overrides: Sequence[str], outputs: Path) -> dict[str, Any]:
+    """Return the ratio of times for one batch of test examples, after the first hop."""
+    given = [*overrides, "strategy=mbpa", "tracking=none", f"paths.outputs={outputs}"]
+    [run] = plan_runs(given)
+    graph = StageGraph(run, Listener(), StopFlag())
+    model, hop, strategy = graph.bench.model.eval(), run.stream.hops[1], graph.strategy
+    assert isinstance(strategy, MbPA)
+    context = graph.bench.context(hop)
+    strategy.end_hop(context)
+    [(key, indices)] = strategy.memory.items()
+    test, generator = graph.bench.encodings.splits[key, "test"], np.random.default_rng(1)
+    for split, sentences in (("train", context.train[key]), ("test", test)):
+        strategy.known[key, split] = generator.normal(size=(len(sentences), 8))
+    asked = np.argsort(-test.lengths, kind="stable")[:EXAMPLES]
+    s, keys = strategy.settings, strategy.known
+    rows = nearest(keys[key, "test"][asked], keys[key, "train"][indices], s.neighbours, s.distance)
+    memory, clone = concat([context.train[key].select(indices)]), copy.deepcopy(model)
+    pairs = [(ours, own) for ours, own in zip(clone.parameters(), model.parameters(), strict=True) if own.requires_grad]
+
+    def together() -> None:
+        strategy.answer(test.batch(asked).to(context.device), key, "test", context)
+
+    def one_by_one() -> None:
+        for i, near in zip(asked, rows, strict=True):
+            with torch.no_grad():
+                for p, start in pairs:
+                    p.copy_(start)
+            for _ in range(s.adapt_steps):
+                clone.zero_grad()
+                clone.loss(memory.batch(near).to(context.device)).backward()
+                with torch.no_grad():
+                    for p, start in pairs:
+                        if p.grad is not None:
+                            p -= s.adapt_lr * (p.grad + 2 * s.adapt_penalty * (p - start))
+            clone.predict(test.batch([i]).to(context.device))
+
+    return {**ratio(together, one_by_one), "examples": len(asked), "together": s.adapt_together, "K": rows.shape[1]}
