@@ -168,6 +168,7 @@ def test_oracle_and_source_dev_as_maximum_and_as_mean() -> None:
     assert table.rows[names.index("current_dev, maximum") + 1] == ("published", "–", "87.60", "82.30", "67.70")
     assert names.count("published") == 2
     assert names.index("last, mean") > 0
+    assert not any(name.startswith(("source_dev", "mean_seen_dev")) for name in names)
 
 
 def test_published_numbers_stand_beside_runs_from_english_on_the_same_data_alone() -> None:

@@ -14,7 +14,7 @@ from xclrun.analysis.grouping import natural
 from xclrun.analysis.overlap import Overlap, overlap, smoothed
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import GREY, colour, figure_of, legend, plain, tip, titled
+from xclrun.report.style import GREY, axis_of, colour, figure_of, legend, plain, tip, titled
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent
 
@@ -92,6 +92,8 @@ def overlap_figure(summary: Summary, order: str, found: Mapping[str, Mapping[str
             tip(drawn, f"{label}: within hops {_text(runs[0].within())}, at switches {_text(runs[0].at_switches())}")
             for step in np.flatnonzero(runs[0].first):
                 axes.axvline(step + 0.5, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+        # Of dense weights nearly all have a gradient at every step: what little they differ by is no curve.
+        axes.set_ylim(*axis_of([axes.dataLim.intervaly]))
         axes.set_ylabel(f"{name}: overlap (%)", fontsize=8)
         plain(axes)
     grid[-1].set_xlabel("main steps of the stream", fontsize=8)
