@@ -6,7 +6,8 @@ import itertools
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import identity
 from xclrun.run import Run
 from xclrun.store import predictions
+from xclrun.store.kept import Kept
 from xclrun.store.records import record
 from xclrun.store.tensors import load_tensors
 from xclrun.train.evaluate import Evaluator
-from xclrun.train.points import weights_file
+from xclrun.train.points import Points, weights_file
 from xclrun.train.stop import StopFlag, Stopped
 
 from .conftest import StopAt, predicted, same, stored
@@ -81,7 +83,7 @@ def test_points_change_nothing_else(alone: Callable[..., Any], make_run: Make, d
 def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
     alone: Callable[..., Any], make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped between points, inside one, and with the rows of one damaged, and the weights of another."""
+    """Stopped between points, inside one, and with the rows of one damaged."""
     everything, files, _ = alone(*HARDEST)
     run = make_run(*HARDEST)
 
@@ -110,9 +112,6 @@ def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
         interrupted(None, stop)
     assert run.store.has(run.stages[1].train)
     assert not run.store.has(run.stages[2].train)
-    # Weights that are kept and cannot be read any more: the hop begins anew.
-    path = min(run.store.root.glob("*/*.checkpoints/*.weights"))
-    os.truncate(path, path.stat().st_size // 2)
     do(run)
     assert (stored(run.store), predicted(run)) == (everything, files)
     assert not list(run.store.root.glob("*/*.checkpoints"))
@@ -125,6 +124,24 @@ def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
         end = load_tensors(folder / "weights.safetensors")
         assert same(last, end)
         assert not same(before, end)
+
+
+def test_a_checkpoint_counts_with_the_weights_that_are_kept_and_no_others(tmp_path: Path) -> None:
+    points = Points(10, *cast("Any", (None,) * 3), {}, dict, lambda n: min(n, 2), tmp_path)
+    facts = [{"step": step} for step in (1, 2, 3)]
+    for point in facts:
+        for ending in (".parquet", ".weights"):
+            Kept(tmp_path, f"point-{point['step']:09d}", ending).write(bytes([point["step"]]))
+    points.forget(facts)
+    assert [path.name[:15] for path in sorted(tmp_path.glob("*.weights"))] == ["point-000000002", "point-000000003"]
+    assert points.has(facts)
+    assert list(points.kept_weights(facts)) == [weights_file(2), weights_file(3)]
+    for name in ("point-000000002-*.weights", "point-000000001-*.parquet"):
+        (path,) = tmp_path.glob(name)
+        content = path.read_bytes()
+        path.write_bytes(b"torn")
+        assert not points.has(facts)
+        path.write_bytes(content)
 
 
 def test_a_key_that_is_null_or_not_there_leaves_ids_as_they_were(make_run: Make) -> None:
