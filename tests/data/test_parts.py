@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from xclrun.config.schema import DatasetConfig, PartConfig, TagsAre, plain
+from xclrun.config.schema import DatasetConfig, OnBadLine, PartConfig, TagsAre, plain
 from xclrun.core.errors import UsageError
 from xclrun.core.task import SEQUENCE_CLASS, STATEMENT_TRUTH, TOKEN_ACCURACY, task_of_dataset
 from xclrun.data.example import Dataset, Example
 from xclrun.data.load import load_dataset, repeated, stratified, subset
+from xclrun.data.readers import READERS, Reader
 from xclrun.run import Run, freeze, thaw
 from xclrun.store import predictions
 
@@ -132,6 +133,34 @@ def test_mistakes_in_parts_are_one_line(
     write_mtop(tmp_path, "en", "de")
     with pytest.raises(UsageError, match=told):
         load_dataset(config(parts=parts))
+
+
+@pytest.mark.parametrize(
+    ("of_dataset", "of_part", "told"),
+    [
+        ({"root": "all"}, {}, ("all", None)),
+        ({"root": "all"}, {"root": "one"}, ("all/one", None)),
+        ({"root": "all"}, {"root": "/one"}, ("/one", None)),
+        ({"root": None}, {"root": "one"}, ("one", None)),
+        ({"root": "all"}, {"hub": "owner/name"}, (None, "owner/name")),
+        ({"root": None, "hub": "owner/all"}, {}, (None, "owner/all")),
+        ({"root": None, "hub": "owner/all"}, {"root": "one"}, ("one", None)),
+    ],
+)
+def test_where_the_data_of_a_part_are(
+    of_dataset: dict[str, Any], of_part: dict[str, Any], told: Any, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own place, below the dataset's folder; else the dataset's. Never a folder and a hub at once."""
+    asked: list[DatasetConfig] = []
+
+    def read(cfg: DatasetConfig) -> Any:
+        asked.append(cfg)
+        return {("en", split): (Example("1", "en", ("x",), "y"),) for split in ("train", "dev", "test")}, {}
+
+    monkeypatch.setitem(READERS, "mtop", Reader(read))
+    load_dataset(config(**of_dataset, parts={"a": PartConfig(**of_part)}, on_bad_line=OnBadLine.skip))
+    assert [(cfg.root, cfg.hub) for cfg in asked] == [told]
+    assert (asked[0].task, asked[0].on_bad_line, asked[0].languages) == ("intent_slots", OnBadLine.skip, None)
 
 
 def test_files_of_parts_that_are_not_asked_for_need_not_be_there(config: Config, tmp_path: Path) -> None:
