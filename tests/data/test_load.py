@@ -15,7 +15,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.load import load_dataset, subset
-from xclrun.data.readers import read
+from xclrun.data.readers import READERS, read
 from xclrun.data.readers.files import LONGEST_WORD
 
 from .conftest import mtop_line
@@ -123,9 +123,7 @@ def refusal(cfg: DatasetConfig) -> str:
     [
         (
             {"reader": "mtpo"},
-            "dataset.reader=mtpo: unknown; did you mean 'mtop'? "
-            "Known: agnews, amazon, boolq, conllu, dbpedia, fewrel, "
-            "jsonl, marc, mini, mldoc, mnli, mtop, panx, pawsx, wic, wsc, xnli, yahoo, yelp",
+            f"dataset.reader=mtpo: unknown; did you mean 'mtop'? Known: {', '.join(sorted(READERS))}",
         ),
         (
             {"task": "intents"},
