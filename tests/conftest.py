@@ -65,6 +65,13 @@ def at_most() -> Callable[[float], AbstractContextManager[None]]:
     return limit
 
 
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Pass over what was imported since, too: PyTorch and others come with the first test that needs them."""
+    gc.collect()
+    gc.freeze()
+
+
 TEMPLATES = {
     "en": {"alarm": "wake me at {time}", "weather": "will it rain in {city} at {time}", "call": "please call {name}"},
     "de": {"alarm": "weck mich um {time}", "weather": "regnet es in {city} um {time}", "call": "ruf bitte {name} an"},
