@@ -84,7 +84,7 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
     for table in (inference.anovas(), inference.all_pairs()):
         assert any("replicates: 3 seeds of one order: the tests speak of h2l alone" in note for note in table.notes)
         assert table.notes[0] == "[1] needs two replicates or more"  # the paper's, over orders
-    assert "by Tukey's HSD with seeds as blocks (of h2l alone)" in inference.marks_told
+    assert "by Tukey's HSD with seeds as blocks (of h2l alone)" in inference.marks_meaning
     rows = pairs_of(inference, "intent_accuracy", "FP")
     assert rows["naive", "agem"]["paired t"] == "n/a [2]"
     assert table.notes[1] == "[2] all differences are equal"
@@ -108,14 +108,16 @@ def test_marks_compare_with_one_named_baseline() -> None:
     # The same pair has the same mark from either side; the baseline has none.
     assert other.marks()["naive", "intent_accuracy", "F"] == default.marks()["er", "intent_accuracy", "F"] != ""
     assert not any(label == "er" for label, _, _ in other.marks())
-    assert other.marks_told.startswith("* ** ***: differs from the baseline, er, by Tukey's HSD with orders as blocks")
+    assert other.marks_meaning.startswith(
+        "* ** ***: differs from the baseline, er, by Tukey's HSD with orders as blocks"
+    )
     # What was not tested has no marks, and no footnote about any.
     alone = Inference(summary.comparison, references, {}, baseline="lang_spec_ft")
     assert alone.marks() == {}
     assert alone.baseline_notes() == [
         "no significance marks: the baseline, lang_spec_ft, is not among the strategies tested"
     ]
-    shown = Summary(summarise(records()), summary.comparison, alone.marks(), told=alone.marks_told).main(
+    shown = Summary(summarise(records()), summary.comparison, alone.marks(), marks_meaning=alone.marks_meaning).main(
         ["intent_accuracy"]
     )
     assert shown.raised == ("bold: best of the column",)
@@ -127,13 +129,13 @@ def test_marks_compare_with_one_named_baseline() -> None:
 def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
     summary, inference, _ = made()
     table = summary.main(["intent_accuracy"])
-    assert table.raised == (inference.marks_told, "bold: best of the column")
+    assert table.raised == (inference.marks_meaning, "bold: best of the column")
     by_order = summary.main(["intent_accuracy"], "h2l")
     assert by_order.raised == ("bold: best of the column",)  # no test is of one order
     for told in (table.text(), table.markdown()):
         assert "*" not in told
         assert "bold" not in told
-    assert all(html in table_html(table) for html in ("<sup>***</sup>", inference.marks_told[:40]))
+    assert all(html in table_html(table) for html in ("<sup>***</sup>", inference.marks_meaning[:40]))
     assert r"\tnote{***}" in latex(table)
     assert r"\item[*, **, ***] differs from the baseline, naive, by" in latex(table)
     assert r"\item[1] trains each language alone" in latex(table)

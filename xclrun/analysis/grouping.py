@@ -85,17 +85,17 @@ def _labelled(records: Iterable[RunRecord], ignored: Collection[str]) -> dict[st
         configs = {settings[r.run_id] for r in runs}
         own: list[tuple[str, str, list[RunRecord]]] = []
         for own_config, same_config in grouped(runs, lambda r: settings[r.run_id]).items():
-            found = {contents[r.run_id] for r in same_config}
+            different = {contents[r.run_id] for r in same_config}
             for own_content, same in grouped(same_config, lambda r: contents[r.run_id]).items():
-                parts = [*_shown(own_config, configs), *_shown(own_content, found)]
-                told = [*_differing(own_config, configs), *_differing(own_content, found)]
-                own.append((f"{name}({', '.join(parts)})" if parts else name, ", ".join(told), same))
+                parts = [*_shown(own_config, configs), *_shown(own_content, different)]
+                meaning = [*_differing(own_config, configs), *_differing(own_content, different)]
+                own.append((f"{name}({', '.join(parts)})" if parts else name, ", ".join(meaning), same))
         if max(len(label) for label, _, _ in own) > WIDEST:
             ranked = sorted(own, key=lambda one: natural(one[1]))
-            own = [(f"{name}#{k}", told, same) for k, (_, told, same) in enumerate(ranked, start=1)]
+            own = [(f"{name}#{k}", meaning, same) for k, (_, meaning, same) in enumerate(ranked, start=1)]
         else:
             own = [(label, "", same) for label, _, same in own]
-        labels |= {r.run_id: (label, told) for label, told, same in own for r in same}
+        labels |= {r.run_id: (label, meaning) for label, meaning, same in own for r in same}
     return labels
 
 

@@ -21,7 +21,7 @@ def comparison_caveats(comparison: Comparison, commands: Mapping[str, str] | Non
     ``commands`` is run id → the command that made it, where that is known.
     """
     return [
-        *(f"{label}: {told}" for label, told in numbered_labels(comparison.runs).items()),
+        *(f"{label}: {meaning}" for label, meaning in numbered_labels(comparison.runs).items()),
         *_missing(comparison),
         *_references(comparison, commands or {}),
         *_differing(comparison),
@@ -34,8 +34,8 @@ def _versions(comparison: Comparison) -> Iterator[str]:
     for label, runs in comparison.strategies.items():
         versions = Counter(run.code_version for run in runs)
         if len(versions) > 1:
-            told = ", ".join(f"{n} of {version}" for version, n in sorted(versions.items()))
-            yield f"{label} averages runs of {len(versions)} versions of the code ({told})"
+            counts = ", ".join(f"{n} of {version}" for version, n in sorted(versions.items()))
+            yield f"{label} averages runs of {len(versions)} versions of the code ({counts})"
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
@@ -57,8 +57,8 @@ def _differing(comparison: Comparison) -> Iterator[str]:
         by_value: dict[str, list[str]] = {}
         for label, value in values.items():
             by_value.setdefault(value, []).append(label)
-        told = "; ".join(f"{value[:40]}: {', '.join(labels)}" for value, labels in by_value.items())
-        yield f"strategies differ in {key} ({told})"
+        by_label = "; ".join(f"{value[:40]}: {', '.join(labels)}" for value, labels in by_value.items())
+        yield f"strategies differ in {key} ({by_label})"
 
 
 def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:
@@ -77,8 +77,8 @@ def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str
         made = reference_command(
             overrides, adapters_of(first.config["strategy"]), orders.values(), (run.seed for run in runs)
         )
-        told = "" if command is not None else " (with the same dataset, model and trainer settings)"
-        caveats.append(f"T needs reference runs: {made}{told}")
+        condition = "" if command is not None else " (with the same dataset, model and trainer settings)"
+        caveats.append(f"T needs reference runs: {made}{condition}")
     return caveats
 
 

@@ -56,7 +56,7 @@ def conclusions(inference: Inference) -> list[str]:
 def caveat(tests: Tests, where: str) -> str:
     """Return what so few replicates cannot show, and under which heading all tests stand."""
     warning = power_warnings(len(tests.averaged.blocks), 1)[-1]
-    return f"Caveat: {tests.told}; {warning}. All pairs and tests: under “{where}”."
+    return f"Caveat: {tests.scope}; {warning}. All pairs and tests: under “{where}”."
 
 
 def compare(

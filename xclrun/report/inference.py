@@ -72,7 +72,7 @@ class Tests:
         return [] if self.few_shot and n < 2 else power_warnings(n, k * (k - 1) // 2)
 
     @property
-    def told(self) -> str:
+    def scope(self) -> str:
         """What the replicates are, and what they allow to say."""
         n, runs = len(self.averaged.blocks), len(self.data.blocks)
         if self.few_shot and n < 2:
@@ -149,7 +149,7 @@ class Verdicts:
         return {name: tests for (other, name), tests in self.tests.items() if other == metric}
 
     @property
-    def marks_told(self) -> str:
+    def marks_meaning(self) -> str:
         """What marks mean."""
         first = next(iter(self.tests.values()), None)
         blocks = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
@@ -176,13 +176,13 @@ class Verdicts:
 
         Marks come from this test since it keeps to its level (docs/statistics.md).
         """
-        found = {}
+        marks = {}
         for (metric, name), tests in self.tests.items():
             for pair in tests.blocked[1]:
                 if self.baseline in (pair.a, pair.b):
                     other = pair.b if pair.a == self.baseline else pair.a
-                    found[other, metric, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
-        return found
+                    marks[other, metric, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
+        return marks
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
         """Return the table of analyses of variance: does any strategy differ at all?"""
@@ -194,8 +194,10 @@ class Verdicts:
                 rows.append((*subject(key), what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
         if not rows:
             return None
-        told = self._told(lambda tests: [f"{tests.told}; {len(tests.data.strategies)} strategies", *tests.warnings])
-        notes = (*reasons.lines(), *told, "η²: share of the variance that strategies explain (partial, with blocks)")
+        scopes = self._of_each(
+            lambda tests: [f"{tests.scope}; {len(tests.data.strategies)} strategies", *tests.warnings]
+        )
+        notes = (*reasons.lines(), *scopes, "η²: share of the variance that strategies explain (partial, with blocks)")
         header = (*self.SUBJECTS, "analysis of variance", "df", "F ratio", "p", "η²")
         return Table(title, header, tuple(rows), notes, left=3)
 
@@ -216,12 +218,12 @@ class Verdicts:
                 own = {name: _p_cell(pairs[k].p, pairs[k].reason, reasons) for name, pairs in tests.pairs.items()}
                 rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
                              *(own.get(name, Cell("–")) for name in names)))  # fmt: skip
-        told = self._told(lambda tests: [f"{tests.told}; the replicates are the blocks"])
+        scopes = self._of_each(lambda tests: [f"{tests.scope}; the replicates are the blocks"])
         p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
-        return Table(title, header, tuple(rows), (*reasons.lines(), *told, DIFFERENCES, p_values), left=4)
+        return Table(title, header, tuple(rows), (*reasons.lines(), *scopes, DIFFERENCES, p_values), left=4)
 
-    def _told(self, say: Callable[[Tests], list[str]]) -> list[str]:
+    def _of_each(self, say: Callable[[Tests], list[str]]) -> list[str]:
         """Return what there is to say of the tests, once where it is the same of all, else for each."""
         said = {key: say(tests) for key, tests in self.tests.items()}
         if all(lines == next(iter(said.values())) for lines in said.values()):

@@ -84,9 +84,9 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
     k = len(found.strategies)
     below = (k + 1) // 2
     width = min(found.critical, k - 1)
-    told = f"CD = {found.critical:.2f}" + ("" if width == found.critical else " (longer than the axis)")
+    label = f"CD = {found.critical:.2f}" + ("" if width == found.critical else " (longer than the axis)")
     # Beside the axis there is room for the longest text, a name with its rank: a share of the width for each character.
-    share = min(0.32, 0.0076 * max(len(told), 8 + max(map(len, found.strategies))))
+    share = min(0.32, 0.0076 * max(len(label), 8 + max(map(len, found.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
     axes.set(xlim=(1 - margin, k + margin), ylim=(-1.1 - 0.62 * below, 2.0))
     axes.axis("off")
@@ -106,5 +106,5 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
         ends = [found.ranks[first] - 0.03, found.ranks[last] + 0.03]
         axes.plot(ends, [height, height], color="#0072B2", linewidth=3, solid_capstyle="butt")
     axes.plot([1, 1 + width], [1.35, 1.35], color="black", linewidth=1.5)
-    axes.text(1 + width + 0.05, 1.35, told, va="center", fontsize=7)
+    axes.text(1 + width + 0.05, 1.35, label, va="center", fontsize=7)
     axes.set_title(title, fontsize=8, loc="left", fontweight="bold")

@@ -91,13 +91,13 @@ def table_html(table: Table, run_sets: Mapping[tuple[str, ...], int] | None = No
 
 def _run_sets(tables: Iterable[Table]) -> dict[tuple[str, ...], int]:
     """Number the sets of runs behind cells."""
-    found: dict[tuple[str, ...], int] = {}
+    numbers: dict[tuple[str, ...], int] = {}
     for table in tables:
         for row in table.rows:
             for cell in row:
                 if isinstance(cell, Cell) and cell.runs:
-                    found.setdefault(cell.runs, len(found))
-    return found
+                    numbers.setdefault(cell.runs, len(numbers))
+    return numbers
 
 
 def _section(anchor: str, section: Section, drawings: Mapping[str, str]) -> dict[str, Any]:
@@ -134,12 +134,12 @@ def _environment(finished: Sequence[RunRecord]) -> dict[str, str]:
     """Return on what the runs were made: each fact, with how many runs it holds for where it is not the same of all."""
     facts: dict[str, Counter[str]] = {}
     for record in finished:
-        told = {k: v for k, v in record.environment.items() if k != "started"} | {"code": record.code_version}
-        for key, value in told.items():
+        of_run = {k: v for k, v in record.environment.items() if k != "started"} | {"code": record.code_version}
+        for key, value in of_run.items():
             facts.setdefault(key, Counter())[str(value)] += 1
     return {
-        key: ", ".join(value if len(found) == 1 else f"{value} ({n} runs)" for value, n in sorted(found.items()))
-        for key, found in facts.items()
+        key: ", ".join(value if len(counts) == 1 else f"{value} ({n} runs)" for value, n in sorted(counts.items()))
+        for key, counts in facts.items()
     }
 
 

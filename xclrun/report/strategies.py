@@ -148,7 +148,7 @@ class StrategySection(Section):
         """The means, with the marks of the tests."""
         inference = self.inference
         return Summary(
-            self.shared.frame, self.comparison, inference.marks(), self.options.unpaired, inference.marks_told
+            self.shared.frame, self.comparison, inference.marks(), self.options.unpaired, inference.marks_meaning
         )
 
     @property

@@ -39,7 +39,7 @@ class Summary:
         comparison: the part.
         marks: (strategy, metric, measure) → mark of its difference from the baseline.
         unpaired: as given to `summarise`.
-        told: what marks mean.
+        marks_meaning: what marks mean.
     """
 
     def __init__(
@@ -48,9 +48,10 @@ class Summary:
         comparison: Comparison,
         marks: Mapping[tuple[str, str, str], str] | None = None,
         unpaired: bool = False,
-        told: str = "",
+        marks_meaning: str = "",
     ) -> None:
-        self.comparison, self.marks, self.unpaired, self.told = comparison, marks or {}, unpaired, told
+        self.comparison, self.marks, self.unpaired = comparison, marks or {}, unpaired
+        self.marks_meaning = marks_meaning
         own = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
         self._rows = {(r.strategy, r.order, r.metric, r.measure, r.language): r for r in own.itertuples(index=False)}
         self._behind = {
@@ -87,7 +88,7 @@ class Summary:
                 rows.append((order, CONSTANT, Cell("–"), *map(Cell, floor)))
         header = ("order", "strategy", "runs", *self._header([metric]))
         footer = self._footer([metric], [row[2] for row in rows])
-        footer = [*self.references_told(row[1] for row in rows if row[1] != CONSTANT), *footer]
+        footer = [*self.reference_note(row[1] for row in rows if row[1] != CONSTANT), *footer]
         starts = tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
         title = f"{short_name(metric).capitalize()}, by order"
         return Table(title, header, tuple(rows), (*reasons.lines(), *footer), left=2, ruled=starts)
@@ -122,7 +123,7 @@ class Summary:
             rows.append((CONSTANT, *(["–"] if counted else []), *floor))
         notes = (
             *reasons.lines(),
-            *self.references_told(shown),
+            *self.reference_note(shown),
             *self._unbalanced(order, metrics),
             *self._footer(metrics, counts),
         )
@@ -168,15 +169,15 @@ class Summary:
         """Return the row at which the reference models begin, below a rule; none where there is nothing above them."""
         return ruled(self.comparison, shown)
 
-    def references_told(self, shown: Iterable[str]) -> list[str]:
+    def reference_note(self, shown: Iterable[str]) -> list[str]:
         """Say which rows are reference models."""
-        found = dict.fromkeys(strategy for strategy in shown if self.is_reference(strategy))
-        return [f"reference models, never marked as best: {', '.join(found)}"] if found else []
+        names = dict.fromkeys(strategy for strategy in shown if self.is_reference(strategy))
+        return [f"reference models, never marked as best: {', '.join(names)}"] if names else []
 
     def _raised(self, cells: Iterable[Cell]) -> tuple[str, ...]:
         """Say what marks and bold mean, where there are any."""
         cells = list(cells)
-        marks = (self.told,) if any(cell.mark for cell in cells) else ()
+        marks = (self.marks_meaning,) if any(cell.mark for cell in cells) else ()
         return (*marks, *((BOLD,) if any(cell.best for cell in cells) else ()))
 
     def behind(
@@ -227,8 +228,8 @@ class Summary:
         rows = [self._rows[key] for key in keys if key in self._rows]
         interim = [row.status.split(";")[0] for row in rows if row.status.startswith("interim")]
         count = max(row.n for row in rows)
-        told = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else str(count or "–")
-        return Cell(told, float(count), self.behind(strategy, order))
+        shown = interim[0].removeprefix("interim: ").removesuffix(" runs") if interim else str(count or "–")
+        return Cell(shown, float(count), self.behind(strategy, order))
 
     def _unbalanced(self, order: str, metrics: Sequence[str]) -> list[str]:
         """Say where orders have unequal numbers of runs."""

@@ -201,12 +201,14 @@ def _remove_earlier(report: Report) -> None:
             path.unlink(missing_ok=True)
 
 
-def _check_baseline(label: str, found: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
+def _check_baseline(label: str, compared: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
     few_shot = labels_of(r for r in records if is_few_shot(r) and r.status == "finished").values()
-    labels = list(dict.fromkeys([*(name for comparison in found for name in comparison.strategies), *sorted(few_shot)]))
+    labels = list(
+        dict.fromkeys([*(name for comparison in compared for name in comparison.strategies), *sorted(few_shot)])
+    )
     if label not in labels and called(label) not in labels:
-        told = did_you_mean(label, labels) if labels else "there are no strategies to compare"
-        raise UsageError(f"--baseline {label}: no strategy of this report is called so; {told}")
+        hint = did_you_mean(label, labels) if labels else "there are no strategies to compare"
+        raise UsageError(f"--baseline {label}: no strategy of this report is called so; {hint}")
 
 
 def _write_tables(sections: Sequence[Section], folder: Path) -> None:
@@ -253,7 +255,7 @@ def _wrapped(notes: Sequence[str], width: int) -> str:
     """Return notes as a list that fits the width; a command that one ends with has a line of its own, to be copied."""
     lines = []
     for note in notes:
-        told, command, rest = note.partition(": xclrun ")
-        lines.append(textwrap.fill(told + command[:1], width, initial_indent="- ", subsequent_indent="  "))
+        text, command, rest = note.partition(": xclrun ")
+        lines.append(textwrap.fill(text + command[:1], width, initial_indent="- ", subsequent_indent="  "))
         lines += [f"    xclrun {rest}"] if command else []
     return "\n".join(lines) + "\n"

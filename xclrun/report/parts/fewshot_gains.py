@@ -86,10 +86,10 @@ def table_3() -> list[Table]:
             them = [a for a in fsxlt.published_associations(task) if a.factor == factor]
             chosen = [a for a in them if a.overlap in (None, a.gains)]
             for one in sorted([*chosen, *([] if best in chosen else [best])], key=_order):
-                told = "closest" if one == best else ""
+                mark = "closest" if one == best else ""
                 of = "" if one.overlap is None else _k(one.overlap)
                 off = fsxlt.distance(task, one)
-                rows.append((name, _k(one.gains), of, told, *_coefficients(one), Cell(f"{off:.3f}", off)))
+                rows.append((name, _k(one.gains), of, mark, *_coefficients(one), Cell(f"{off:.3f}", off)))
         header = ("factor", "gain at", "overlap at", "", *_COEFFICIENTS, "off by")
         notes = (
             f"gains from Table {fsxlt.TABLES[task]}, overlap from Table 14, features from Table 9, as printed; off by: "

@@ -93,7 +93,7 @@ def by_strategy(runs: FewShotRuns) -> Table:
     tested = runs.tests.notes(fewshot_tests.title.format_map(runs.heading))
     notes = (OVER_BUCKETS, *counts, *_left_out(runs.scores, shared, runs.options.unpaired), *tested)
     shown = [cell for *_, cells, _ in (*of_languages, *across) for cell in cells]
-    raised = [runs.tests.marks_told] if any(cell.mark for cell in shown) else []
+    raised = [runs.tests.marks_meaning] if any(cell.mark for cell in shown) else []
     raised += ["bold: best of the row"] if any(cell.best for cell in shown) else []
     title, ruled = f"{runs.short}: what is tuned{source_name(runs.source)}", (len(of_languages),) if across else ()
     return Table(title, ("language", "K", *names), tuple(rows), notes, left=2, raised=tuple(raised), ruled=ruled)

@@ -58,14 +58,16 @@ def bootstrap_table(inference: Inference) -> Table | None:
         cells = []
         for resampled in inference.resampled.values():
             for one in headlines():
-                found = resampled.estimate(label, one.name, inference.kind)
-                if found is None:
+                estimate = resampled.estimate(label, one.name, inference.kind)
+                if estimate is None:
                     cells.append(Cell("–"))
                     continue
-                ends = found.interval
-                told = f"[{percent(ends.low)}, {percent(ends.high)}]"
-                told = f"n/a {reasons.mark(ends.reason)}" if ends.reason else told
-                cells.append(Cell(f"{percent(found.value)} (bias {_signed(found.bias)}) {told}", found.value))
+                ends = estimate.interval
+                interval = f"[{percent(ends.low)}, {percent(ends.high)}]"
+                interval = f"n/a {reasons.mark(ends.reason)}" if ends.reason else interval
+                cells.append(
+                    Cell(f"{percent(estimate.value)} (bias {_signed(estimate.bias)}) {interval}", estimate.value)
+                )
         if any(cell != "–" for cell in cells):
             rows.append((label, *cells))
     names = [subject((metric, one.name)) for metric in metrics for one in headlines()]

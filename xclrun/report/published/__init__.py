@@ -6,17 +6,16 @@ metric, measure, language, value, unit. Table 6 has no results, and so no rows.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
+from xclrun.report.published.facts import facts
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent
 
@@ -41,9 +40,8 @@ class Published:
 @cache
 def ccl_tables() -> dict[str, tuple[Published, ...]]:
     """Return table number → its numbers, in the order of the paper."""
-    text = resources.files(__name__).joinpath("ccl_tables.csv").read_text(encoding="utf-8")
     found: dict[str, list[Published]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in facts("ccl_tables.csv"):
         value = float(row["value"]) / (100 if row["unit"] == "percent" else 1)
         keys = {key: row[key] for key in ("table", "model", "order", "metric", "measure", "language", "unit")}
         found.setdefault(row["table"], []).append(Published(value=value, **keys))

@@ -6,10 +6,10 @@ set Tables 2, 3 and 5 beside ours; docs/checkpoints.md.
 
 from __future__ import annotations
 
-import csv
 import math
 from functools import cache
-from importlib import resources
+
+from xclrun.report.published.facts import facts
 
 SOURCE = "en"
 # Table 5's name of a row → the rule of `xclrun.analysis.points.RULES`.
@@ -22,9 +22,8 @@ def ed_tables() -> dict[tuple[str, str], dict[tuple[str, str, str], float]]:
 
     A row that two encoders have is named by its source, which tells them apart.
     """
-    text = resources.files("xclrun.report.published").joinpath("ed_tables.csv").read_text(encoding="utf-8")
     found: dict[tuple[str, str], dict[tuple[str, str, str], float]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in facts("ed_tables.csv"):
         scale = 1 if row["unit"] == "share" else 100
         name = row["row"] if row["table"] != "4" else f"{row['encoder']} {row['row']}"
         value = float(row["value"]) / scale if row["value"] else math.nan

@@ -6,14 +6,13 @@ Zhao et al. 2021): Tables 2, 3, 6, 12, 13, 14, and Table 9. Where English is the
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from xclrun.analysis.correlation import shared_features
 from xclrun.analysis.fewshot.gains import Association, ByLanguage, associations, with_mean
+from xclrun.report.published.facts import facts
 
 SOURCE = "en"
 # Tasks of Table 3 → tables of their scores.
@@ -39,7 +38,7 @@ def fsxlt_tables() -> dict[str, tuple[Reported, ...]]:
     """Return table number → its numbers, in the order of the paper."""
     scale = {"3": 1.0, "14": 1000.0}
     found: dict[str, list[Reported]] = {}
-    for row in _rows("fsxlt_tables.csv"):
+    for row in facts("fsxlt_tables.csv"):
         table, unit = row["table"], scale.get(row["table"], 100.0)
         mean, std = (float(row[key]) / unit if row[key] else math.nan for key in ("mean", "std"))
         found.setdefault(table, []).append(
@@ -51,7 +50,7 @@ def fsxlt_tables() -> dict[str, tuple[Reported, ...]]:
 @cache
 def wals() -> dict[str, dict[str, str]]:
     """Return language → WALS feature → value; languages without any feature are left out, as is a value not known."""
-    rows = {row["iso"]: {k: v for k, v in row.items() if k[0].isdigit() and v} for row in _rows("wals_features.csv")}
+    rows = {row["iso"]: {k: v for k, v in row.items() if k[0].isdigit() and v} for row in facts("wals_features.csv")}
     return {language: features for language, features in rows.items() if features}
 
 
@@ -114,8 +113,8 @@ def published_associations(task: str) -> list[Association]:
 
 def printed(task: str, factor: str) -> tuple[float, float]:
     """Return Table 3's Spearman's and Pearson's coefficient."""
-    told = {r.method: r.mean for r in fsxlt_tables()["3"] if r.task == task}
-    return told[f"{factor}:spearman"], told[f"{factor}:pearson"]
+    coefficients = {r.method: r.mean for r in fsxlt_tables()["3"] if r.task == task}
+    return coefficients[f"{factor}:spearman"], coefficients[f"{factor}:pearson"]
 
 
 def distance(task: str, one: Association) -> float:
@@ -127,8 +126,3 @@ def distance(task: str, one: Association) -> float:
 def closest(task: str, factor: str) -> Association:
     """Return the association that comes closest to Table 3."""
     return min((a for a in published_associations(task) if a.factor == factor), key=lambda a: distance(task, a))
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    text = resources.files("xclrun.report.published").joinpath(name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))

@@ -6,13 +6,12 @@ Reports set Table 1 beside runs on the same stream of keys.
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from xclrun.analysis.record import RunRecord
+from xclrun.report.published.facts import facts
 
 # Keys of the published stream, in the order of training.
 STREAMS = {"standard": ("boolq", "udpos", "wic", "fewrel", "yelp")}
@@ -40,9 +39,8 @@ class Reported:
 @cache
 def ll_tables() -> dict[tuple[str, str], dict[tuple[str, str], Reported]]:
     """Return (table, stream) → (method, measure) → number."""
-    text = resources.files("xclrun.report.published").joinpath("ll_tables.csv").read_text(encoding="utf-8")
     found: dict[tuple[str, str], dict[tuple[str, str], Reported]] = {}
-    for row in csv.DictReader(text.splitlines()):
+    for row in facts("ll_tables.csv"):
         scale = 100 if row["unit"] == "percent" else 1
         value, std = (float(row[key]) / scale if row[key] else math.nan for key in ("value", "std"))
         found.setdefault((row["table"], row["stream"]), {})[row["method"], row["measure"]] = Reported(value, std)
