@@ -57,7 +57,6 @@ def overview() -> str:
     return "\n".join(
         [
             "usage: xclrun KEY=VALUE … [-m]   run jobs; several values: strategy=naive,er -m",
-            "",
             "commands, xclrun COMMAND [--help]:",
             *(f"  {name:<9} {what}" for name, what in COMMANDS.items()),
             "",
