@@ -120,7 +120,8 @@ class Run:
         for hop in self.stream.hops[1:]:
             sentences, trainer = sum(self.dataset.sizes()[language] for language in hop.train), self.trainer(hop)
             steps = trainer.epochs * ceil(sentences / max(1, trainer.batch(sentences)))
-            lengths.append(Length(hop, sentences, steps, trainer.epochs * sentences))
+            points = self.config.evaluate.has_points
+            lengths.append(Length(hop, sentences, steps, trainer.epochs * sentences, points))
         return (*self._equals(), *self.strategy().notes(lengths))
 
     def _equals(self) -> Iterator[str]:

@@ -95,12 +95,14 @@ class Length:
         sentences: of its training data.
         steps: main steps, over all epochs.
         examples: sentences of these steps, over all epochs.
+        points: whether the model is evaluated inside the hop.
     """
 
     hop: Hop
     sentences: int
     steps: int
     examples: int
+    points: bool
 
 
 class Library(Protocol):

@@ -30,7 +30,7 @@ from omegaconf import MISSING
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library
+from xclrun.strategy.base import Context, Length, Library
 from xclrun.strategy.replay import Replay
 from xclrun.strategy.shared.written import WrittenSettings
 
@@ -117,6 +117,16 @@ class MbPA(Replay[MbPASettings]):
     def looks_up(self, hop: Hop) -> bool:
         s = self.settings
         return hop.depth > 0 and s.replay_write > 0 and s.neighbours > 0 and s.adapt_steps > 0
+
+    def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
+        inside = any(length.points and self.looks_up(length.hop) for length in lengths)
+        if not inside or self.settings.adapt_points:
+            return super().notes(lengths)
+        return [
+            *super().notes(lengths),
+            f"strategy={self.settings.name}: evaluation points inside hops, and AULTC, are of the unadapted model; "
+            "strategy.adapt_points=true adapts there too, which takes much longer",
+        ]
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import copy
