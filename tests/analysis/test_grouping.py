@@ -34,6 +34,17 @@ def test_only_what_differs_is_named() -> None:
     assert labels(*runs) == ["er(memory=750)", "er(memory=6000)"]
 
 
+def test_statements_without_their_text_have_a_row_of_their_own() -> None:
+    def stated(run_id: str, context: str) -> Any:
+        statements = {"kind": "pos", "context": context}
+        return record("agem_replay", run_id=run_id, config={"dataset": {"statements": statements}})
+
+    assert labels(stated("a", "shown"), stated("b", "hidden")) == [
+        "agem_replay(context=shown)",
+        "agem_replay(context=hidden)",
+    ]
+
+
 @pytest.mark.parametrize(
     "config",
     [

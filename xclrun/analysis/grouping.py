@@ -27,6 +27,8 @@ LONGEST = 4
 # A longer label would leave no room for numbers beside it: the settings of its strategy are then numbered, as in
 # ``naive#1``, and a note says what the numbers stand for.
 WIDEST = 39
+# What labels leave out of a key, as everyone knows where it belongs.
+_OBVIOUS = re.compile(r"^strategy\.|^dataset\.statements\.")
 
 
 # (dotted key, value), sorted by key.
@@ -60,10 +62,10 @@ def content_settings(record: RunRecord) -> Settings:
 def strategy_labels(records: Iterable[RunRecord], ignored: Collection[str] = ()) -> dict[str, str]:
     """Return run id → label of its strategy: the name alone where all runs of that name have the same settings.
 
-    Settings of the strategy itself are named without ``strategy.``. Languages, data and encoder (first six digits of
-    their fingerprints), and versions are named only where the config does not tell the runs apart. Where a label would
-    be longer than `WIDEST` characters, those of its strategy are numbers: see `numbered_labels`. Settings that are
-    ``ignored`` tell no runs apart.
+    Settings of the strategy itself are named without ``strategy.``, those of statements without
+    ``dataset.statements.``. Languages, data and encoder (first six digits of their fingerprints), and versions are named
+    only where the config does not tell the runs apart. Where a label would be longer than `WIDEST` characters, those of
+    its strategy are numbers: see `numbered_labels`. Settings that are ``ignored`` tell no runs apart.
     """
     return {run_id: label for run_id, (label, _) in _labelled(records, ignored).items()}
 
@@ -127,7 +129,7 @@ def _differing(own: Settings, everyone: set[Settings], keys: Sequence[str] | Non
     """Return ``key=value`` for the settings on which ``everyone`` disagrees, or for those of them in ``keys``."""
     values = dict(own)
     shown = _keys(everyone) if keys is None else keys
-    return [f"{key.removeprefix('strategy.')}={_short(key, values.get(key, 'unset'))}" for key in shown]
+    return [f"{_OBVIOUS.sub('', key)}={_short(key, values.get(key, 'unset'))}" for key in shown]
 
 
 def _shown(own: Settings, everyone: set[Settings]) -> list[str]:
