@@ -63,9 +63,9 @@ def strategy_labels(records: Iterable[RunRecord], ignored: Collection[str] = ())
     """Return run id → label of its strategy: the name alone where all runs of that name have the same settings.
 
     Settings of the strategy itself are named without ``strategy.``, those of statements without
-    ``dataset.statements.``. Languages, data and encoder (first six digits of their fingerprints), and versions are named
-    only where the config does not tell the runs apart. Where a label would be longer than `WIDEST` characters, those of
-    its strategy are numbers: see `numbered_labels`. Settings that are ``ignored`` tell no runs apart.
+    ``dataset.statements.``. Languages, data and encoder (first six digits of their fingerprints), and versions are
+    named only where the config does not tell the runs apart. Where a label would be longer than `WIDEST` characters,
+    those of its strategy are numbers: see `numbered_labels`. Settings that are ``ignored`` tell no runs apart.
     """
     return {run_id: label for run_id, (label, _) in _labelled(records, ignored).items()}
 
