@@ -17,10 +17,11 @@ from xclrun.analysis.record import RunRecord
 from xclrun.report import Options, write_report
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.part import PARTS, Item, Needs, Plot, make_block, part
+from xclrun.report.published import ll
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Table
 
-from . import few_shot
+from . import few_shot, test_checkpoints, test_lifelong, test_overlap
 from .study import ORDERS, run, section_of
 from .test_inside_hops import with_points
 
@@ -47,12 +48,19 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     behind = few_shot.given(buckets, 4)
     rows = [(hop, "de", word, 9, 0.1 + 0.1 * hop * (word == "gut")) for hop in (1, 2) for word in ("gut", "ein")]
     behind.attention[buckets[0].run_id] = pd.DataFrame(rows, columns=list(COLUMNS))  # type: ignore[index]
-    shown = [block for section in (strategies, *few_shot_sections(buckets, behind)) for block in section.blocks]
+    sections = [strategies, *few_shot_sections(buckets, behind)]
+    # Each of these is shown of runs of its own kind.
+    sections += [section_of(test_checkpoints.RUNS), test_overlap.section(naive1=test_overlap.COUNTS)]
+    sections += [section_of([test_lifelong.statements(seed=1)])]
+    standard, online = ll.STREAMS["standard"], test_lifelong.online
+    sections += [section_of([online(name, seed, standard) for name in ("naive", "replay") for seed in (1, 2, 3)])]
+    shown = [block for section in sections for block in section.blocks]
 
     assert PARTS.keys() - {block.part.name for block in shown} == set()
-    plots = [plot for block in shown for plot in block.plots]
-    assert len({plot.name for plot in plots}) == len(plots)
-    assert all(plot.caption for plot in plots)
+    for section in sections:
+        plots = [plot for block in section.blocks for plot in block.plots]
+        assert len({plot.name for plot in plots}) == len(plots)
+        assert all(plot.caption for plot in plots)
     assert all(table.title and table.rows for block in shown for table in block.tables)
     assert not any("{" in block.title for block in shown)
 
