@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import auc
 
 from xclrun.analysis.aggregate import summarise
-from xclrun.analysis.measures import MEASURES, measure
+from xclrun.analysis.measures import MEASURES, Absent, measure
 from xclrun.analysis.metrics import curve_forgetting
 from xclrun.analysis.points import aultc, hop_points, learning_curve, selection
 from xclrun.analysis.record import RunRecord
@@ -68,6 +68,19 @@ def test_forgetting_on_the_curve_is_from_the_best_point_of_each_key_by_hand() ->
     curves = np.random.default_rng(0).random((9, 4))
     by_hand = [max(curves[:, j]) - curves[-1, j] for j in range(4)]
     np.testing.assert_allclose(curve_forgetting(curves), by_hand)
+
+
+def test_intransigence_on_the_curve_by_hand() -> None:
+    reference = np.array([0.9, 0.8])
+    # Of 270 sentences: en at 135, of which the last point before is at 100; de at the end.
+    found = measure(run(), "intent_accuracy", reference)["I_m_curve", ""]
+    assert found == pytest.approx(((0.9 - 0.5) + (0.8 - 0.9)) / 2)
+    joint = record("multilingual", scores=[[0.1, 0.1], [0.7, 0.3]], languages=("en", "de"), stream="joint",
+                   points=(at(1, 75, (0, 0), (0.4, 0.2)), *POINTS[:2]))  # fmt: skip
+    # A point that lies at half counts.
+    found = measure(joint, "intent_accuracy", reference)["I_m_curve", ""]
+    assert found == pytest.approx(((0.9 - 0.4) + (0.8 - 0.3)) / 2)
+    assert isinstance(measure(run(), "intent_accuracy", np.full(2, np.nan))["I_m_curve", ""], Absent)
 
 
 def test_aultc_is_a_measure_that_says_what_it_needs() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xclrun.analysis import metrics
-from xclrun.analysis.points import aultc, curve_forgetting
+from xclrun.analysis.points import aultc, curve_forgetting, curve_intransigence
 from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
 from xclrun.core.plugins import provides
@@ -265,6 +265,18 @@ for _measure in (
         example=None,
         streams=("sequence", "joint"),
         otherwise=WITHOUT_POINTS,
+    ),
+    Measure(
+        "I_m_curve",
+        "intransigence on the curve",
+        "intransigence read off the learning curve: score of `lang_spec_ft` on the i-th of m languages minus the score "
+        "after i/m of the stream; of `multilingual` too, as LL's I_m of multi-task training",
+        "LL's public code",
+        higher_is_better=False,
+        formula=lambda s: curve_intransigence(s.record, s.metric, s.M),
+        example=None,
+        streams=("sequence", "joint"),
+        otherwise=f"{WITHOUT_POINTS} and `lang_spec_ft`",
     ),
     Measure(
         "FP_std",

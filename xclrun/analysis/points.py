@@ -101,6 +101,20 @@ def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
     return np.full(len(record.languages), np.nan) if found is None else metrics.curve_forgetting(found[1])
 
 
+def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -> float:
+    """Return the mean over i = 1…N of M[i] − a_i(i/N of the stream), as LL reads its multi-task training off the curve.
+
+    At the last evaluation at or before that place; NaN where there is no whole curve or no reference.
+    """
+    found = curves(record, metric)
+    if found is None:
+        return float("nan")
+    seen, scores = found
+    n = len(record.languages)
+    places = [int(np.searchsorted(seen, seen[-1] * i / n * (1 + 1e-12), side="right")) - 1 for i in range(1, n + 1)]
+    return float(np.mean([reference[i] - scores[place, i] for i, place in enumerate(places)]))
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule that chooses a checkpoint of a hop after the fact, for each tested language.

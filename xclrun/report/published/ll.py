@@ -26,6 +26,8 @@ METHODS = {
 }
 # Its measures → ours. Forgetting is that of its code, which its numbers come from (docs/metrics.md).
 MEASURES = {"AULTC": "AULTC", "F_m": "F_m_curve", "I_m": "I", "A_m": "FP"}
+# Of multi-task training, which has one hop, intransigence is read off the curve.
+OF_MULTI_TASK = {**MEASURES, "I_m": "I_m_curve"}
 
 
 @dataclass(frozen=True)
