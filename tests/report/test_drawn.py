@@ -108,7 +108,7 @@ def test_critical_differences_draw_the_ranks() -> None:
 
 
 def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
-    summary, references = made().summary, made().references
+    summary, references = made().summary, made().shared.references
     by_distance, boxes = (
         trade_offs.distance_figure(summary, "intent_accuracy"),
         trade_offs.one_hop_figure(summary, references, "intent_accuracy"),
