@@ -124,10 +124,9 @@ def one_by_one(strategy: MbPA, model: Model, context: Any, asked: Any, rows: np.
     return found
 
 
-@pytest.mark.parametrize("task", ["intent_slots", "sequence_class"])
-@pytest.mark.parametrize("together", [1, 5])
+@pytest.mark.parametrize(("task", "together"), [("intent_slots", 5), ("sequence_class", 1), ("token_tags", 7)])
 def test_adapted_predictions_are_those_of_a_copy_for_each_example(task: str, together: int, make_run: Make) -> None:
-    """With dropout in the config, which is off; words of all weights; the model is bit for bit what it was."""
+    """With dropout in the config, which is off; all weights are adapted; the model is bit for bit what it was."""
     run = make_run(f"dataset.task={task}", "model.dropout=0.3")
     model = perturbed(trained_like(run), 0.1, 7).eval()
     context, strategy = context_of(run, 2, model), mbpa(adapt_together=together, adapt_lr=0.5)
@@ -142,11 +141,14 @@ def test_adapted_predictions_are_those_of_a_copy_for_each_example(task: str, tog
     there = np.concatenate([keys[key][indices] for key, indices in strategy.memory.items()])
     wanted = one_by_one(strategy, model, context, asked, nearest(keys["es"][:7], there, 3, Distance.euclidean))
     plain = model.predict(asked.batch(np.arange(7)))
-    for name in ("log2_label", "log2_tags") if task == "intent_slots" else ("log2_label",):
+    scored = [name for name in ("log2_label", "log2_tags") if getattr(plain, name) is not None]
+    for name in scored:
         values = torch.cat([getattr(w, name) for w in wanted])
         torch.testing.assert_close(getattr(answer, name), values, rtol=1e-4, atol=1e-4, equal_nan=True)
         assert (getattr(plain, name) - values).abs().nan_to_num().max() > 0.05, "they move"
-    assert answer.label.tolist() == [int(w.label) for w in wanted]
+    assert len(scored) == 1 + (task == "intent_slots")
+    if answer.label is not None:
+        assert answer.label.tolist() == [int(w.label) for w in wanted]
     if answer.tags is not None:
         for row, w in zip(answer.tags.tolist(), wanted, strict=True):
             assert row[: w.tags.shape[1]] == w.tags[0].tolist()
