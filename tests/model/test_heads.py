@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchcrf import CRF
 
-from xclrun.model.heads import TagHead, log_likelihood, viterbi
+from xclrun.model.heads import TagCRF, TagHead, viterbi
 from xclrun.model.network import Model
 
 from .conftest import KnownEncoder, batch
@@ -186,15 +186,15 @@ def test_the_crf_computes_in_fp32_under_autocast(head: TagHead) -> None:
 @pytest.mark.parametrize("words", [1, 2, 9])
 def test_log_likelihood_and_its_gradients_are_the_library_s_bit_for_bit(words: int) -> None:
     torch.manual_seed(words)
-    crf, length = CRF(5, batch_first=True), torch.randint(1, words + 1, (7,))
+    crf, length = TagCRF(5, batch_first=True), torch.randint(1, words + 1, (7,))
     mask = torch.arange(words) < length.clamp(max=words).unsqueeze(1)
     mask[0] = True
     tags = torch.randint(0, 5, (7, words))
     found = []
-    for function in (log_likelihood, lambda crf, *given: crf(*given[:2], mask=given[2], reduction="none")):
+    for function in (crf, lambda *given: CRF.forward(crf, *given, reduction="none")):
         crf.zero_grad()
         emissions = torch.randn(7, words, 5, generator=torch.Generator().manual_seed(3)).requires_grad_()
-        value = function(crf, emissions, tags, mask)
+        value = function(emissions, tags, mask)
         (-value.mean()).backward()
         found.append(
             [value.detach(), emissions.grad, *(p.grad.clone() for p in crf.parameters() if p.grad is not None)]

@@ -166,10 +166,10 @@ def test_the_update_that_is_applied_is_the_projected_one(
     def uphill_now_and_then(self: AGEM, batch: Any, context: Any) -> Tensor:
         return loss(self, batch, context) * (-1 if context.hop.index > 1 and self._step % 2 else 1)
 
-    def updating(self: HopTraining, batch: Any) -> None:
+    def updating(self: HopTraining, *given: Any) -> None:
         noted.clear()
         before = {name: p.detach().clone() for name, p in self.context.model.named_parameters()}
-        update(self, batch)
+        update(self, *given)
         if "wanted" in noted:
             for name, p in self.context.model.named_parameters():
                 if name in noted["wanted"]:

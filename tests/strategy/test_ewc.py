@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torchcrf import CRF
 
 from xclrun.core.errors import UsageError
 from xclrun.model.network import Model
@@ -35,7 +36,7 @@ def by_definition(context: Context, language: str) -> dict[str, Tensor]:
         output = model(batch)
         intent = output.logits.log_softmax(dim=1)[0, batch.labels[0]]
         assert model.tagger is not None
-        tags = model.tagger.crf(output.emissions, batch.tags, mask=batch.word_mask)
+        tags = CRF.forward(model.tagger.crf, output.emissions, batch.tags, mask=batch.word_mask)
         model.zero_grad()
         (intent + tags).backward()
         for name, gradient in gradients(model).items():
@@ -115,7 +116,20 @@ class Twice(nn.Module):
         return self.inner(self.mix(torch.tanh(self.mix(x))))
 
 
-@pytest.mark.parametrize("wrap", [Scaled, lambda inner: Twice(inner, 16)], ids=["unknown", "used twice"])
+class Past(nn.Module):
+    """A module that uses the weights of another one without calling it: no hook sees that."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.inner.weight, self.inner.bias)
+
+
+@pytest.mark.parametrize(
+    "wrap", [Scaled, lambda inner: Twice(inner, 16), Past], ids=["unknown", "used twice", "not called"]
+)
 def test_fisher_of_models_with_other_modules(wrap: Callable[[nn.Module], nn.Module], make_run: Make) -> None:
     context = context_of(make_run(), 1)
     model: Any = context.model

@@ -15,7 +15,6 @@ from torch import Tensor
 from xclrun.config.schema import Selection, StrategyConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
-from xclrun.model import heads
 from xclrun.run import Run
 from xclrun.strategy import Strategy
 from xclrun.strategy.naive import Naive
@@ -358,14 +357,10 @@ def test_bf16_trains_the_encoder_and_leaves_the_crf_in_fp32(
     model.encoder.encoder.layer[0].intermediate.dense.register_forward_hook(
         lambda module, given, output: types["encoder"].add(output.dtype)
     )
-    score = heads.log_likelihood
-
-    def likelihood(crf: Any, emissions: Tensor, *given: Tensor) -> Tensor:
-        result = score(crf, emissions, *given)
-        types["crf"] |= {emissions.dtype, result.dtype}
-        return result
-
-    monkeypatch.setattr(heads, "log_likelihood", likelihood)
+    assert model.tagger is not None
+    model.tagger.crf.register_forward_hook(
+        lambda module, given, output: types["crf"].update({given[0].dtype, output.dtype})
+    )
     counted = half.run()
     assert types == {"encoder": {torch.bfloat16}, "crf": {torch.float32}}
     assert {p.dtype for p in model.parameters()} == {torch.float32}

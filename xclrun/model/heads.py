@@ -43,31 +43,35 @@ def viterbi(crf: CRF, emissions: Tensor, mask: Tensor) -> Tensor:
     return torch.cat(path[::-1], dim=1)
 
 
-def log_likelihood(crf: CRF, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
-    """Return ln p(tags) of each sentence, (B,): what ``crf(…, reduction="none")`` returns, bit for bit.
+class TagCRF(CRF):
+    """The library's linear-chain CRF, whose forward pass looks at no values: `forward` is overridden."""
 
-    Without looking at values, which the library's own does (it checks that no sentence is empty): nothing waits for a
-    GPU, and it can be mapped over many CRFs (`torch.func.vmap`).
+    def forward(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
+        """Return ln p(tags) of each sentence, (B,): what ``CRF.forward(…, reduction="none")`` returns, bit for bit.
 
-    Args:
-        emissions: (B, W, T) float32.
-        tags: (B, W) int64.
-        mask: (B, W) bool, True on words, packed to the left; each sentence has one at least.
-    """
-    emissions, tags, mask = emissions.transpose(0, 1), tags.transpose(0, 1), mask.transpose(0, 1)
-    words, rows, inside = len(tags), torch.arange(tags.shape[1]), mask.float()
-    score = crf.start_transitions[tags[0]]
-    score = score + emissions[0, rows, tags[0]]
-    for i in range(1, words):
-        score = score + crf.transitions[tags[i - 1], tags[i]] * inside[i]
-        score = score + emissions[i, rows, tags[i]] * inside[i]
-    last = tags[mask.long().sum(dim=0) - 1, rows]
-    score = score + crf.end_transitions[last]
-    total = crf.start_transitions + emissions[0]
-    for i in range(1, words):
-        following = total.unsqueeze(2) + crf.transitions + emissions[i].unsqueeze(1)
-        total = torch.where(mask[i].unsqueeze(1), torch.logsumexp(following, dim=1), total)
-    return score - torch.logsumexp(total + crf.end_transitions, dim=1)
+        The library's own checks that no sentence is empty. Without that nothing waits for a GPU, and it can be mapped
+        over many CRFs (`torch.func.vmap`). It is a forward pass, so that hooks see it: EWC's Fisher information is made
+        of what they note.
+
+        Args:
+            emissions: (B, W, T) float32.
+            tags: (B, W) int64.
+            mask: (B, W) bool, True on words, packed to the left; each sentence has one at least.
+        """
+        emissions, tags, mask = emissions.transpose(0, 1), tags.transpose(0, 1), mask.transpose(0, 1)
+        rows, inside = torch.arange(tags.shape[1], device=tags.device), mask.float()
+        score = self.start_transitions[tags[0]]
+        score = score + emissions[0, rows, tags[0]]
+        for i in range(1, len(tags)):
+            score = score + self.transitions[tags[i - 1], tags[i]] * inside[i]
+            score = score + emissions[i, rows, tags[i]] * inside[i]
+        last = tags[mask.long().sum(dim=0) - 1, rows]
+        score = score + self.end_transitions[last]
+        total = self.start_transitions + emissions[0]
+        for i in range(1, len(tags)):
+            following = total.unsqueeze(2) + self.transitions + emissions[i].unsqueeze(1)
+            total = torch.where(mask[i].unsqueeze(1), torch.logsumexp(following, dim=1), total)
+        return score - torch.logsumexp(total + self.end_transitions, dim=1)
 
 
 class ClassHead(nn.Linear):
@@ -112,12 +116,12 @@ class TagHead(WordHead):
 
     def __init__(self, hidden: int, tags: int) -> None:
         super().__init__(hidden, tags)
-        self.crf = CRF(tags, batch_first=True)
+        self.crf = TagCRF(tags, batch_first=True)
 
     def log_likelihood(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(tags) of each sentence, (B,) float32."""
         with torch.autocast(emissions.device.type, enabled=False):
-            return log_likelihood(self.crf, emissions, tags, mask)
+            return self.crf(emissions, tags, mask)
 
     def decode(self, emissions: Tensor, mask: Tensor) -> Tensor:
         """Return the best tags (B, W)."""

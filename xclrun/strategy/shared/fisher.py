@@ -23,10 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchcrf import CRF
 
 from xclrun.data.encode import length_sorted_batches
-from xclrun.model.heads import ClassHead
+from xclrun.model.heads import ClassHead, TagCRF
 from xclrun.strategy.shared.inference import evaluating
 
 if TYPE_CHECKING:
@@ -75,7 +74,8 @@ def by_batches(model: Model, sentences: Encoded, device: torch.device) -> Sums:
     """Return the sums by a backward pass per batch.
 
     Raises:
-        Unknown: a module with parameters is not one of `_SQUARES`, is used twice in a forward pass, or shares a weight.
+        Unknown: a module with parameters is not one of `_SQUARES`, is used twice in a forward pass, shares a weight, or
+            has its weights used by another one.
     """
     owned = [p for module in _trained(model) for p in module.parameters(recurse=False)]
     if len(set(owned)) < len(owned) or any(_kind(module) not in _SQUARES for module in _trained(model)):
@@ -115,7 +115,8 @@ class _Calls(ExitStack):
         super().__init__()
         self.size = size
         self.noted: dict[nn.Module, tuple[tuple[Any, ...], Tensor]] = {}
-        for module in _trained(model):
+        self.trained = list(_trained(model))
+        for module in self.trained:
             if isinstance(module, nn.Embedding):
                 self._hold(module.register_forward_pre_hook(self._expand))
             self._hold(module.register_forward_hook(self._note, with_kwargs=True))
@@ -135,8 +136,12 @@ class _Calls(ExitStack):
     def gradients(self, total: Tensor) -> Iterator[tuple[nn.Module, tuple[Any, ...], Tensor]]:
         """Yield (module, its inputs, gradient of ``total`` at its output) of the modules that ``total`` depends on."""
         outputs = [output for _, output in self.noted.values()]
-        found = torch.autograd.grad(total, outputs, allow_unused=True)
-        for (module, (inputs, _)), gradient in zip(self.noted.items(), found, strict=True):
+        # What is computed past a module's forward pass, no hook has seen.
+        unseen = [p for m in self.trained if m not in self.noted for p in m.parameters(recurse=False)]
+        found = torch.autograd.grad(total, outputs + [p for p in unseen if p.requires_grad], allow_unused=True)
+        if any(gradient is not None for gradient in found[len(outputs) :]):
+            raise Unknown
+        for (module, (inputs, _)), gradient in zip(self.noted.items(), found[: len(outputs)], strict=True):
             if gradient is not None:
                 yield module, tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs), gradient
 
@@ -175,7 +180,7 @@ def _embedding(module: nn.Embedding, inputs: Sequence[Tensor], gradient: Tensor)
     yield module.weight, torch.zeros_like(module.weight).index_add_(0, pieces, summed.square_())
 
 
-def _crf(module: CRF, inputs: Sequence[Any], gradient: Tensor) -> Squares:
+def _crf(module: TagCRF, inputs: Sequence[Any], gradient: Tensor) -> Squares:
     emissions, tags, mask = inputs[:3]
     parameters = [module.start_transitions, module.transitions, module.end_transitions]
     own = [p.detach().expand(len(tags), *p.shape).clone().requires_grad_() for p in parameters]
@@ -213,5 +218,5 @@ _SQUARES: dict[type[nn.Module], Callable[..., Squares]] = {
     nn.Linear: _linear,
     nn.LayerNorm: _layer_norm,
     nn.Embedding: _embedding,
-    CRF: _crf,
+    TagCRF: _crf,
 }
