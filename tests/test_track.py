@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -308,8 +309,9 @@ def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: S
 
 
 @pytest.fixture
-def outputs(study: Study, tmp_path: Path) -> Path:
-    """A copy of the study's outputs, to be changed."""
+def outputs(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the study's outputs, to be changed. MLflow remembers by a run's id, in a process, where its files lie."""
+    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._artifact_repos_cache", OrderedDict())
     return Path(shutil.copytree(study.outputs, tmp_path / "outputs"))
 
 
