@@ -310,7 +310,7 @@ def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: S
 
 @pytest.fixture
 def outputs(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the study's outputs, to be changed. MLflow remembers by a run's id, in a process, where its files lie."""
+    """A copy of the study's outputs, to be changed. MLflow remembers, by a run's id, where its files lie."""
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._artifact_repos_cache", OrderedDict())
     return Path(shutil.copytree(study.outputs, tmp_path / "outputs"))
 
