@@ -310,7 +310,7 @@ for _measure in (
         higher_is_better=True,
         formula=lambda s: aultc(s.record, s.metric),
         example=None,
-        streams=("sequence", "joint"),
+        streams=("sequence", "joint", "zero_shot"),
         otherwise=WITHOUT_POINTS,
         unit="%",
     ),
