@@ -133,7 +133,7 @@ class Mirror:
         wanted = {"mlflow.experimentKind": "custom_model_development", NOTE: payload.about_experiment(self.experiment)}
         for key, value in wanted.items():
             if key not in tags:
-                self.client.set_experiment_tag(self.experiment, key, value)
+                self._tag_experiment(key, value)
 
     def _save_view(self, metrics: Collection[str]) -> None:
         """Keep a view of the runs with the headline measures of these metrics, and of those before, as columns."""
@@ -142,7 +142,18 @@ class Mirror:
         known = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
         view = payload.view(known)
         if view != before:
-            self.client.set_experiment_tag(self.experiment, VIEW_TAG, view)
+            self._tag_experiment(VIEW_TAG, view)
+
+    def _tag_experiment(self, key: str, value: str) -> None:
+        """Tag the experiment; where another process has just made the tag, which a server refuses, set that one."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.set_experiment_tag(self.experiment, key, value)
+        except MlflowException:
+            if key not in self.client.get_experiment(self.experiment).tags:
+                raise
+            self.client.set_experiment_tag(self.experiment, key, value)
 
     def _create_experiment(self, place: str | None) -> str:
         """Make the experiment; where another process has just made it, take that one."""
