@@ -11,7 +11,7 @@ import random
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
@@ -352,22 +352,20 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 
 
 @contextmanager
-def blank_figures(kept: str = "") -> Iterator[None]:
-    """Make figures, and save empty files for them but in the format ``kept``: rendering is most of a report."""
+def blank_figures(drawn: bool = False) -> Iterator[None]:
+    """Make figures, and save empty files for them, or SVG alone where they are ``drawn``: it is most of a report."""
     from xclrun.core.names import slug
     from xclrun.report import style
     from xclrun.store.files import atomic_write
 
     render = style.save
 
-    def save(figure: Any, folder: Path, name: str) -> list[Path]:
-        paths = [folder / f"{slug(name)}.{suffix}" for suffix in style.FORMATS]
+    def save(figure: Any, folder: Path, name: str, further: Sequence[str] = ()) -> list[Path]:
+        paths = [folder / f"{slug(name)}.{suffix}" for suffix in ("svg", *further)]
         for path in paths:
             atomic_write(path, "<svg></svg>")
-        if kept:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(style, "FORMATS", (kept,))
-                render(figure, folder, name)
+        if drawn:
+            render(figure, folder, name)
         return paths
 
     with pytest.MonkeyPatch.context() as patch:

@@ -267,6 +267,12 @@ def test_an_address_of_no_tracking_server(refused: Callable[..., str], here: Pat
         assert told.startswith("--uri=foo://: unknown kind of tracking server; Known: http://, ")
 
 
+def test_a_format_that_no_figure_has(refused: Callable[..., str], here: Path) -> None:
+    (here / "mlflow.db").touch()
+    told = refused("report", "--outputs", str(here), "--formats", "png,pfd")
+    assert told == "--formats png,pfd: 'pfd' is none; did you mean 'pdf'? Known: pdf, png, svg"
+
+
 @pytest.mark.full
 def test_the_package_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "xclrun", "--version"], capture_output=True, text=True, check=False)

@@ -43,7 +43,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Report:
     records = study(languages=("de", "hi"), shots=(1,), buckets=3, strategies=("naive", "fc"))
     folder = tmp_path_factory.mktemp("report")
     options = Options(few_shot_table="3")
-    with blank_figures("svg"):
+    with blank_figures(drawn=True):
         return write_report([*records, OTHER], folder, "both", options=options, given=given(records, 5))
 
 

@@ -18,7 +18,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.names import slug
 from xclrun.report.heatmaps import heatmap, heatmaps
 from xclrun.report.parts import curves
-from xclrun.report.style import MARKERS, axis_of, colour, marker, places, save
+from xclrun.report.style import FURTHER, MARKERS, axis_of, colour, marker, places, save
 
 from .study import LANGUAGES, ORDERS, run, study
 
@@ -252,12 +252,15 @@ def test_curves_and_heat_maps_share_one_scale_that_follows_the_data() -> None:
 
 def test_saved_figures_are_the_same_bytes_for_the_same_figure(tmp_path: Path) -> None:
     record = run("naive", "en-th", 1, ("en", "th"))
-    first, second = (save(heatmap(record, "intent_accuracy"), tmp_path / folder, "a b/c") for folder in ("1", "2"))
-    assert [path.name for path in first] == [f"{slug('a b/c')}.{suffix}" for suffix in ("png", "pdf", "svg")]
+    first, second = (
+        save(heatmap(record, "intent_accuracy"), tmp_path / folder, "a b/c", FURTHER) for folder in ("1", "2")
+    )
+    assert [path.name for path in first] == [f"{slug('a b/c')}.{suffix}" for suffix in ("svg", "pdf", "png")]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-    assert first[0].read_bytes().startswith(b"\x89PNG")
+    assert first[2].read_bytes().startswith(b"\x89PNG")
     assert first[1].read_bytes().startswith(b"%PDF")
-    assert b"</svg>" in first[2].read_bytes()
+    assert b"</svg>" in first[0].read_bytes()
+    assert [path.suffix for path in save(heatmap(record, "intent_accuracy"), tmp_path / "3", "a")] == [".svg"]
 
 
 def test_figures_have_no_global_state() -> None:

@@ -74,7 +74,7 @@ def test_a_part_is_added_in_one_place_and_what_it_showed_goes_with_it(tmp_path: 
         return (tmp_path / "index.html").read_text(), (tmp_path / "summary.md").read_text(), files
 
     *_, before = made()
-    new = {f"figures/waves_mini_tiny.{suffix}" for suffix in ("png", "pdf", "svg")}
+    new = {"figures/waves_mini_tiny.svg"}
     new |= {f"tables/mini_tiny_tides_of_tiny.{suffix}" for suffix in ("md", "csv", "tex")}
 
     @part(StrategySection, place=35, title="Water")
@@ -95,7 +95,7 @@ def test_a_part_is_added_in_one_place_and_what_it_showed_goes_with_it(tmp_path: 
         assert heading < page.index(text) < after
     assert '<a href="#s0-water">Water</a>' in page
     assert "Water: n/a: needs more rain" in page
-    assert "figures/waves_mini_tiny.png" in summary
+    assert "figures/waves_mini_tiny.svg" in summary
     assert "### Tides of tiny" in summary
     page, summary, files = made()
     assert files == before

@@ -50,7 +50,7 @@ def test_processes_draw_what_one_draws(tmp_path: Path, monkeypatch: pytest.Monke
     together = drawn(tmp_path / "together", early, every)
     assert together == alone
     assert together.keys() == {plot.name for plot in every}
-    assert [len(together[f"figure {k}"]) for k in range(2, 6)] == [3, 3, 0, 3]
+    assert [len(together[f"figure {k}"]) for k in range(2, 6)] == [1, 1, 0, 1]
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["ours", "the caller's"])

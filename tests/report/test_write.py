@@ -42,7 +42,7 @@ def test_files_written(report: write.Report) -> None:
     stems |= {f"matrices_mini_tiny_{order}_{metric}" for order in orders for metric in metrics}
     kinds = ("trade_offs", "distances", "one_hop", "p_values", "critical")
     stems |= {f"{kind}_mini_tiny_{metric}" for kind in kinds for metric in metrics}
-    figures = {f"figures/{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf", "svg")}
+    figures = {f"figures/{stem}.svg" for stem in stems}
     tables = {path for path in files if path.startswith("tables/")}
     assert files - tables == {"index.html", "summary.csv", "summary.md", "runs.csv"} | figures  # and nothing temporary
     names = {path.rsplit(".", 1)[0] for path in tables}
@@ -75,13 +75,33 @@ def test_the_page_for_people(report: write.Report) -> None:
         "### Mean over orders and seeds",
         "### Order l2h: th → de → en",
         "### Intent FP ↑ by language",
-        "[png](figures/matrices_mini_tiny_h2l_intent.png)",
-        "![learning_curves_mini_tiny_intent](figures/learning_curves_mini_tiny_intent.png)",
+        "Figures as PDF and PNG: the report's command again, with `--formats pdf,png`.",
+        "[svg](figures/matrices_mini_tiny_h2l_intent.svg)",
+        "![learning_curves_mini_tiny_intent](figures/learning_curves_mini_tiny_intent.svg)",
         "| naive-h2l-1 | mini | tiny | naive | h2l | 1 | – | – | 0.1.0+gabc123 | 1 | 0f1e2d3c4b5a | finished |",
     ):
         assert part in page, part
     for link in {part.split(")")[0] for part in page.split("](")[1:]}:
         assert (report.directory / link).is_file(), link
+
+
+def test_formats_are_saved_where_asked_and_those_of_an_earlier_report_go(tmp_path: Path) -> None:
+    def figures(*formats: str) -> tuple[set[str], str, str]:
+        write_report(small(), tmp_path, "demo", options=Options(formats=formats))
+        files = {path.suffix for path in (tmp_path / "figures").iterdir()}
+        return files, (tmp_path / "index.html").read_text(), (tmp_path / "summary.md").read_text()
+
+    files, page, summary = figures("pdf")
+    assert files == {".svg", ".pdf"}
+    assert '_intent.svg">svg</a> · <a href="figures/' in page
+    assert "Figures as PNG: the report&#39;s command again, with <code>--formats pdf,png</code>." in page
+    assert "_intent.pdf)" in summary
+    files, page, summary = figures("png", "pdf")
+    assert files == {".svg", ".png", ".pdf"}
+    assert "--formats" not in page + summary
+    files, page, _ = figures()
+    assert files == {".svg"}
+    assert "with <code>--formats pdf,png</code>" in page
 
 
 def test_what_a_terminal_shows(report: write.Report) -> None:

@@ -15,7 +15,7 @@ from xclrun.analysis.bootstrap import INTERVALS
 from xclrun.command.common import Unreadable, add_tracking, check_lost, choose, existing, parser
 from xclrun.config.checks import check_uri
 from xclrun.config.schema import TrackingConfig
-from xclrun.core.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import check_name, slug
 from xclrun.core.secret import redact
 from xclrun.core.task import BY_NAME
@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.report.fewshot.read import read_few_shot
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
+    from xclrun.report.style import more_formats
     from xclrun.store.records import read_overlaps, sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
@@ -60,7 +61,9 @@ def main(arguments: Sequence[str]) -> int:
         [command(), *([] if sweep is None else [redact(sweep["command"])])],
         lambda: _predictions(outputs, records, unreadable),
         pool,
-        Options(given.unpaired, given.interval, given.full, table_of(of), sweep_table(of), given.baseline),
+        Options(
+            given.unpaired, given.interval, given.full, table_of(of), sweep_table(of), given.baseline, given.formats
+        ),
         read_few_shot(outputs, records, _dataset),
         {run_id: redact(one["command"]) for one in known.values() for run_id in one["runs"]},
         lambda: read_overlaps(outputs, records, unreadable),
@@ -79,6 +82,8 @@ def main(arguments: Sequence[str]) -> int:
         print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
         numbers = " and ".join(map(str, made.numbers))
         print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
+        if more := more_formats(given.formats):
+            print(more)
     return unreadable.code
 
 
@@ -134,6 +139,12 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options.add_argument(
         "--full", action="store_true", help="bootstrap resamples as large as the test set, instead of 600 at most"
     )
+    options.add_argument(
+        "--formats",
+        default="",
+        metavar="pdf,png",
+        help="save figures in these formats too, beside SVG; slower (default: SVG alone, which the page shows)",
+    )
     add_tracking(options)
     given = options.parse_args(arguments)
     existing(given.outputs)
@@ -149,7 +160,22 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         check_name("--name", given.name)
         if not given.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise UsageError(f"--name {given.name}: letters, digits, '-', '_' and '.' only")
+    given.formats = _formats(given.formats)
     return given
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    """Return the formats of figures that ``--formats`` asks for, besides SVG, each once.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    from xclrun.report.style import FURTHER
+
+    asked = [name for name in (part.strip().lower() for part in text.split(",")) if name not in ("", "svg")]
+    if unknown := next((name for name in asked if name not in FURTHER), None):
+        raise UsageError(f"--formats {text}: '{unknown}' is none; {did_you_mean(unknown, ('svg', *FURTHER))}")
+    return tuple(dict.fromkeys(asked))
 
 
 def _name(given: argparse.Namespace, sweep: str) -> str:

@@ -19,7 +19,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.names import link, slug
 from xclrun.report.part import Block, Plot
 from xclrun.report.section import Section
-from xclrun.report.style import FORMATS, TITLE
+from xclrun.report.style import TITLE, more_formats
 from xclrun.report.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def page(
     commands: Sequence[str],
     sections: Sequence[Section],
     drawings: Mapping[str, str],
+    formats: Sequence[str],
     records: Sequence[RunRecord],
     caveats: Sequence[str],
 ) -> str:
@@ -54,6 +55,7 @@ def page(
         commands: what was typed to make it, and the runs.
         sections: what is said.
         drawings: name of a figure → SVG; a figure that is not there is left out.
+        formats: in which figures are saved besides SVG.
         records: all runs, of any status.
         caveats: about the report as a whole.
     """
@@ -63,9 +65,10 @@ def page(
     return templates().get_template("page.html").render(
         name=name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
         defined={name: text for section in sections for name, text in section.definitions.items()},
-        sections=[_section(f"s{k}", section, drawings) for k, section in enumerate(sections)],
+        sections=[_section(f"s{k}", section, drawings, ("svg", *formats)) for k, section in enumerate(sections)],
         report_caveats=caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),
+        more=more_formats(formats),
     )  # fmt: skip
 
 
@@ -100,23 +103,23 @@ def _run_sets(tables: Iterable[Table]) -> dict[tuple[str, ...], int]:
     return numbers
 
 
-def _section(anchor: str, section: Section, drawings: Mapping[str, str]) -> dict[str, Any]:
-    blocks = [_block(f"{anchor}-{block.part.name}", block, drawings) for block in section.blocks]
+def _section(anchor: str, section: Section, drawings: Mapping[str, str], suffixes: Sequence[str]) -> dict[str, Any]:
+    blocks = [_block(f"{anchor}-{block.part.name}", block, drawings, suffixes) for block in section.blocks]
     return {
         "anchor": anchor, "title": section.title, "conclusions": section.conclusions, "caveats": section.caveats,
         "blocks": [block for block in blocks if block["plots"] or block["tables"]],
     }  # fmt: skip
 
 
-def _block(anchor: str, block: Block, drawings: Mapping[str, str]) -> dict[str, Any]:
+def _block(anchor: str, block: Block, drawings: Mapping[str, str], suffixes: Sequence[str]) -> dict[str, Any]:
     return {
         "anchor": anchor, "title": block.title, "folded": block.part.folded, "paragraphs": block.paragraphs,
-        "plots": [_drawn(one, drawings[one.name]) for one in block.plots if one.name in drawings],
+        "plots": [_drawn(one, drawings[one.name], suffixes) for one in block.plots if one.name in drawings],
         "tables": block.tables,
     }  # fmt: skip
 
 
-def _drawn(plot: Plot, svg: str) -> _Drawn:
+def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> _Drawn:
     """Return a figure with its own title, which the page does not draw again, read from its SVG."""
     from markupsafe import Markup
 
@@ -124,7 +127,7 @@ def _drawn(plot: Plot, svg: str) -> _Drawn:
     titled = re.search(rf'<svg[^>]*? {TITLE}="([^"]*)"', drawing)
     title = html.unescape(titled[1]) if titled else ""
     width = re.search(r'<svg[^>]*?width="([\d.]+)pt"', drawing)
-    files = {suffix: link("figures", f"{slug(plot.name)}.{suffix}") for suffix in FORMATS}
+    files = {suffix: link("figures", f"{slug(plot.name)}.{suffix}") for suffix in suffixes}
     label = Markup('<svg role="img" aria-label="{}"').format(": ".join(filter(None, (plot.caption, title))))
     return _Drawn(plot.caption, title, f"{float(width[1]) * 1.2:.0f}" if width else "", files,
                   Markup(drawing.replace("<svg", label, 1)))  # fmt: skip

@@ -20,6 +20,7 @@ class Options:
         table: number of the published table to set beside ours.
         few_shot_table: number of the table of the few-shot paper that the sweep makes.
         baseline: label of the strategy that marks and budgets compare with; None: ``naive``, else the first tested.
+        formats: in which figures are saved besides SVG, of `xclrun.report.style.FURTHER`.
     """
 
     unpaired: bool = False
@@ -28,6 +29,7 @@ class Options:
     table: str | None = None
     few_shot_table: str | None = None
     baseline: str | None = None
+    formats: tuple[str, ...] = ()
 
 
 class Section:

@@ -34,8 +34,10 @@ COLOURS = (
 SIDES = ("#5B7083", "#C9A66B")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 GREY = "#767676"
-FORMATS = ("png", "pdf", "svg")
+# The page shows figures as SVG; these a report also writes where they are asked for: drawing them takes twice as long.
+FURTHER = ("pdf", "png")
 DPI = 150
+POINTS = 72  # to the inch: with as many pixels, images in SVG are as small as they can be
 WIDEST = 14.0  # inches of panels side by side: shrunk to a page's width, more cannot be read
 FEW = 8  # classes of a confusion matrix whose cells hold their number
 TIP = "tip:"
@@ -173,40 +175,58 @@ def confusion_panel(axes: Axes, counts: np.ndarray, chosen: np.ndarray, names: S
     return axes.imshow(shares, cmap="viridis", vmin=0, vmax=100)
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure under ``folder`` in all `FORMATS`, the same bytes for the same figure; return the paths.
+def more_formats(formats: Sequence[str]) -> str:
+    """Return where figures can be had in the formats that a report has not; empty where it has all."""
+    missing = [name for name in FURTHER if name not in formats]
+    if not missing:
+        return ""
+    names = " and ".join(name.upper() for name in missing)
+    return f"Figures as {names}: the report's command again, with `--formats {','.join([*formats, *missing])}`."
+
+
+def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -> list[Path]:
+    """Write a figure under ``folder`` as SVG, the same bytes for the same figure; return the paths, that of SVG first.
+
+    Args:
+        further: formats besides, of `FURTHER`.
 
     Raises:
         UsageError, RunError: the place cannot be written.
     """
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_pdf import FigureCanvasPdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     title = figure.get_suptitle().replace("\n", " ")
     if figure._suptitle is not None:  # type: ignore[attr-defined]
         figure._suptitle.set_gid(TITLE)  # type: ignore[attr-defined]
     settle(figure)
-    figure.dpi = DPI
-    # Not by `savefig`, which draws everything a second time for a layout that is settled.
-    write: dict[str, Callable[..., None]] = {
-        "png": FigureCanvasAgg(figure).print_png,
-        "pdf": FigureCanvasPdf(figure).print_pdf,
-        "svg": FigureCanvasSVG(figure).print_svg,
-    }
     paths = []
-    for suffix in FORMATS:
+    for suffix in ("svg", *further):
         path = folder / f"{slug(name)}.{suffix}"
         buffer = io.BytesIO()
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(suffix, {})
         # Text stays text in both, to be searched and edited.
         with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
-            write[suffix](buffer, metadata=metadata)
+            figure.dpi = POINTS if suffix == "svg" else DPI
+            _printer(figure, suffix)(buffer, metadata=metadata)
         content = buffer.getvalue()
         atomic_write(path, _marked(content.decode(), title).encode() if suffix == "svg" else content)
         paths.append(path)
     return paths
+
+
+def _printer(figure: Figure, suffix: str) -> Callable[..., None]:
+    """Return what writes a figure in a format; not `savefig`, which draws it a second time for a settled layout."""
+    if suffix == "png":
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        return FigureCanvasAgg(figure).print_png
+    if suffix == "pdf":
+        from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+        return FigureCanvasPdf(figure).print_pdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    return FigureCanvasSVG(figure).print_svg
 
 
 def settle(figure: Figure) -> None:

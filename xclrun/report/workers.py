@@ -53,13 +53,13 @@ class _Batch:
 
 
 class PlotWorkers:
-    """Draws figures, and saves them under ``folder``; as a context it leaves no process behind.
+    """Draws figures, and saves them under ``folder``, in ``further`` formats too; as a context it leaves no process.
 
     The bytes of a figure are the same wherever it is drawn.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, further: Sequence[str] = ()) -> None:
+        self.folder, self.further = folder, further
         self._fork = multiprocessing.get_context("fork") if sys.platform == "linux" else None
         self._froze = False
         self._batches: list[_Batch] = []
@@ -115,7 +115,7 @@ class PlotWorkers:
         new = min(most, left // EACH) - alive
         if self._fork is None or new < 1:
             return
-        _prepare()
+        _prepare(self.further)
         for _ in range(new):
             answers, answer = self._fork.Pipe(duplex=False)
             process = self._fork.Process(target=self._work, args=(answer,), daemon=True)
@@ -135,7 +135,9 @@ class PlotWorkers:
 
     def _draw(self) -> dict[str, list[Path]]:
         # The last batch first: processes that started before it cannot help with it.
-        return {plot.name: _save(plot, self.folder) for batch in reversed(self._batches) for plot in batch}
+        return {
+            plot.name: _save(plot, self.folder, self.further) for batch in reversed(self._batches) for plot in batch
+        }
 
 
 def cores() -> int:
@@ -143,26 +145,29 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _prepare() -> None:
+def _prepare(further: Sequence[str]) -> None:
     """Import what draws before the fork: once, and not while another thread's import holds a lock."""
-    import matplotlib.backends.backend_agg
-    import matplotlib.backends.backend_pdf
+    import matplotlib.backends.backend_agg  # measures text, whatever is written
     import matplotlib.backends.backend_svg
-    import matplotlib.font_manager  # noqa: F401
+    import matplotlib.font_manager
+
+    if "pdf" in further:
+        import matplotlib.backends.backend_pdf  # noqa: F401
 
 
-def _save(plot: Plot, folder: Path) -> list[Path]:
+def _save(plot: Plot, folder: Path, further: Sequence[str]) -> list[Path]:
     from matplotlib import rc_context
 
-    # Collect once per figure, after saving: collecting while drawing takes a fifth of the time.
+    # Collect once per figure, after saving: collecting while drawing takes a fifth of the time. What a figure has made
+    # is the youngest generation then; to look through the older ones takes as long as to draw a small figure.
     gc.disable()
     try:
         # Titles stand on their axes: the numbers along an axis need not be measured to find a place beyond them.
         # Names are text: a "$" in one begins no formula.
         with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
             figure = plot.draw()
-            return [] if figure is None else save(figure, folder, plot.name)
+            return [] if figure is None else save(figure, folder, plot.name, further)
     finally:
         figure = None
+        gc.collect(0)
         gc.enable()
-        gc.collect()

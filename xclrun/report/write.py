@@ -3,7 +3,7 @@
 <out>/index.html              everything on one page             summary.csv   all numbers in long form
 <out>/summary.md              the same as Markdown               runs.csv      the runs behind them
 <out>/few_shot.csv            few-shot scores, a row for each run and metric, where there are such runs
-<out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.{png,pdf,svg}
+<out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.svg     also .pdf and .png where asked for
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from xclrun.report.page import page, runs_table, templates
 from xclrun.report.part import Block, Plot
 from xclrun.report.section import Options, Section
 from xclrun.report.strategies import ReportData, StrategySection
-from xclrun.report.style import FORMATS
+from xclrun.report.style import FURTHER, more_formats
 from xclrun.report.workers import PlotWorkers
 from xclrun.store.files import atomic_write
 
@@ -163,13 +163,13 @@ def write_report(
         _check_baseline(options.baseline, compared, unique)
     data = ReportData(others, options, records if pool is None else pool, predictions, started, overlaps)
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
-    with PlotWorkers(out / "figures") as workers:
+    with PlotWorkers(out / "figures", options.formats) as workers:
         workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))
         sections += few_shot_sections(unique, given, options)
         every = _plots(block for section in sections for block in section.blocks)
         saved = workers.finish(every)
     figures = [path for plot in every for path in saved[plot.name]]
-    drawings = {name: paths[-1].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
+    drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     few_shot = few_shot_scores(unique)
     report = Report(name, out, data.frame, few_shot, sections, unique, report_caveats(unique), figures)
@@ -180,9 +180,9 @@ def write_report(
     else:
         atomic_write(out / FEW_SHOT, few_shot.to_csv(index=False, lineterminator="\n"))
     atomic_write(out / "runs.csv", runs_table(unique).csv())
-    atomic_write(report.summary_md, _markdown(report, commands, made))
+    atomic_write(report.summary_md, _markdown(report, commands, made, options))
     _remove_earlier(report)
-    atomic_write(report.index, page(name, made, commands, sections, drawings, unique, report.caveats))
+    atomic_write(report.index, page(name, made, commands, sections, drawings, options.formats, unique, report.caveats))
     return report
 
 
@@ -197,7 +197,7 @@ def _remove_earlier(report: Report) -> None:
     names = re.findall(r'href="figures/([^"/]+)"', report.index.read_text(encoding="utf-8"))
     earlier = {report.directory / "figures" / Path(unquote(name)).name for name in names}
     for path in earlier.difference(report.figures):
-        if path.suffix[1:] in FORMATS:
+        if path.suffix[1:] in ("svg", *FURTHER):
             path.unlink(missing_ok=True)
 
 
@@ -239,7 +239,7 @@ def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
     return rows.astype(object).where(rows.notna(), None).to_dict(orient="records")
 
 
-def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
+def _markdown(report: Report, commands: Sequence[str], made: str, options: Options) -> str:
     figures: dict[str, list[Path]] = {}
     for path in report.figures:
         figures.setdefault(path.stem, []).append(path)
@@ -247,7 +247,7 @@ def _markdown(report: Report, commands: Sequence[str], made: str) -> str:
         report=report, commands=commands, made=made, version=xclrun.__version__, figures=figures,
         finished=sum(record.status == "finished" for record in report.records), runs=runs_table(report.records),
         defined={name: text for section in report.sections for name, text in section.definitions.items()},
-        code=code, link=link, markdown=markdown,
+        code=code, link=link, markdown=markdown, more=more_formats(options.formats),
     )  # fmt: skip
 
 
