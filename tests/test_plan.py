@@ -61,6 +61,8 @@ EXPECTED = {
     "dataset.max_eval": "id",
     "dataset.stratified": "id",
     "dataset.repeat_to": "id",
+    # Of the whole split; in blocks: tests/strategy/test_growing.
+    "dataset.blocks": "id",
     "dataset.subset_seed": "id",
     "dataset.on_bad_line": "nothing",
     # Without shots; with them, see below.
@@ -103,6 +105,8 @@ EXPECTED = {
     # With points inside hops it is more: tests/strategy/test_mbpa.
     "strategy.adapt_points": "id",
     "strategy.expansion": "composed",
+    # Other hops: tests/strategy/test_growing.
+    "strategy.continues": "composed",
     "strategy.pretrained": "nothing",
     "model.name": "id",
     "model.hub": "nothing",
@@ -196,6 +200,7 @@ OWN = {
     "naive": Own(),
     "lang_spec_ft": Own(),
     "inc_joint": Own(),
+    "growing": Own(),
     "multilingual": Own(),
     "zero_shot": Own(),
     "lang_spec_trans": PARTS,
@@ -221,9 +226,15 @@ OWN = {
 
 
 # No hop starts from another one that was trained.
-SINGLE = ("lang_spec_ft", "multilingual", "zero_shot")
+SINGLE = ("lang_spec_ft", "multilingual", "zero_shot", "growing")
 # Those that do not learn one language after another.
-STREAMS = {"lang_spec_ft": "each alone", "inc_joint": "cumulative", "multilingual": "union", "zero_shot": "first"}
+STREAMS = {
+    "lang_spec_ft": "each alone",
+    "inc_joint": "cumulative",
+    "growing": "cumulative, anew",
+    "multilingual": "union",
+    "zero_shot": "first",
+}
 
 
 def starting(*kinds: Own) -> list[str]:
@@ -630,7 +641,7 @@ def test_hop_0_is_shared_by_all(everything: list[tuple[str, tuple[Stage, ...]]])
 def test_hop_1_is_shared(everything: list[tuple[str, tuple[Stage, ...]]]) -> None:
     """By all that begin with one language alike, whatever follows; `lang_spec_ft` learns every language so."""
     stages = [(name, s) for name, of in everything if name in starting(Own(), KEEPING, PARTS, HEADS) for s in of]
-    alone = [(name, s) for name, s in stages if s.hop.depth == 1]
+    alone = [(name, s) for name, s in stages if s.hop.depth == 1 and len(s.hop.train) == 1]
     assert {name for name, _ in alone} == set(starting(Own(), KEEPING, PARTS, HEADS))
     assert {s.hop.train for _, s in alone} == {(language,) for language in ORDER}
     assert len({s.train for _, s in alone}) == len(ORDER)
@@ -664,13 +675,13 @@ def test_no_two_hops_share_a_key_that_they_should_not(everything: list[tuple[str
     # Hop 1: three languages, as all start alike but the two with adapters and those whose memory is used at once.
     # Hops 2 and 3: six orders each, of naive,
     # inc_joint and all that do something of their own. Multilingual: one. The union of inc_joint's last hop goes on
-    # from a model, so that it is no multilingual training.
-    ordered = len(STRATEGIES) - len(SINGLE)
+    # from a model, so that it is no multilingual training; growing's begins anew, and is it where the order is sorted.
+    ordered, growing = len(STRATEGIES) - len(SINGLE), 6 + 5
     first, as_another = 1 + 2 + len(starting(WRITING)), len(starting(ADAPTING))
-    assert len({stage.train for stage in stages}) == 3 * first + (ordered - as_another) * (6 + 6) + 1
+    assert len({stage.train for stage in stages}) == 3 * first + (ordered - as_another) * (6 + 6) + growing + 1
     # And parts, and copies that are adapted, serve otherwise from hop 1 on.
     other = len(starting(PARTS)) + as_another
-    assert len({stage.evaluation for stage in stages}) == 3 * (first + other) + ordered * (6 + 6) + 1
+    assert len({stage.evaluation for stage in stages}) == 3 * (first + other) + ordered * (6 + 6) + growing + 1
 
 
 def test_only_strategies_that_keep_something_have_a_state(everything: list[tuple[str, tuple[Stage, ...]]]) -> None:

@@ -20,7 +20,8 @@ from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.secret import private
-from xclrun.core.stream import Hop, Stream, resolve_order, sequence, transfer
+from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
+from xclrun.data.blocks import shares_answers, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.model.source import depth, encoder_identity
@@ -110,15 +111,19 @@ class Run:
         return {
             "model": digest([model, trainer, len(self.dataset.labels), len(self.dataset.tags)])[:16],
             "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",
-            "examples": sum(len(self.dataset.split(language, "train")) for language in hop.train),
+            "examples": self.sentences(hop),
         }
+
+    def sentences(self, hop: Hop) -> int:
+        """Return how many sentences a hop trains on, in each epoch."""
+        return sum(len(self.dataset.split(key, "train")) for key in hop.train)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What a person should know before the run begins, a line each: settings that do not do what they seem to."""
         lengths = []
         for hop in self.stream.hops[1:]:
-            sentences, trainer = sum(self.dataset.sizes()[language] for language in hop.train), self.trainer(hop)
+            sentences, trainer = self.sentences(hop), self.trainer(hop)
             steps = trainer.epochs * ceil(sentences / max(1, trainer.batch(sentences)))
             points = self.config.evaluate.has_points
             lengths.append(Length(hop, sentences, steps, trainer.epochs * sentences, points))
@@ -134,6 +139,17 @@ class Run:
                 f"order={order.name}: languages have equally many training sentences{limit}, and so come as the "
                 f"dataset has them: {','.join(self.stream.languages)}; order=[…] names another"
             )
+
+    @property
+    def in_blocks(self) -> dict[str, Any]:
+        """Facts of a stream in blocks, for its manifest: their number, and whether the start knows their head.
+
+        Empty for other streams.
+        """
+        number, (*start, key) = self.config.dataset.blocks, self.stream.languages
+        if number is None:
+            return {}
+        return {"blocks": number, "start_knows": shares_answers(self.dataset, key, tuple(start))}
 
     def trainer(self, hop: Hop) -> TrainerConfig:
         """Return how a hop is trained."""
@@ -172,6 +188,17 @@ def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
         whole = "" if config.bucket is None else _identity(read_whole(config.dataset)).fingerprint
         _datasets[key] = dataset, _identity(dataset), whole
     return _datasets[key]
+
+
+def _in_blocks(config: Config, dataset: Dataset, key: str) -> tuple[Dataset, DataIdentity]:
+    """Return a run's dataset with the blocks of a key, and what of it goes into ids.
+
+    Raises:
+        UsageError: it cannot be cut into so many.
+    """
+    assert config.dataset.blocks is not None
+    cut = with_blocks(dataset, key, config.dataset.blocks, config.dataset.subset_seed)
+    return cut, _identity(cut)
 
 
 def _identity(dataset: Dataset) -> DataIdentity:
@@ -287,6 +314,10 @@ def plan_run(config: Config) -> Run:
     name = config.order.name or "-".join(order)
     config = replace(config, order=replace(config.order, name=name, languages=list(order)))
     config = replace(config, plugins=_plugins(config))
+    # Blocks are of the same sentences: what the encoder comes from is that of runs without them.
+    encoder = encoder_identity(config.model, dataset)
+    if config.dataset.blocks is not None:
+        dataset, data = _in_blocks(config, dataset, order[-1])
     strategy = make(config.strategy)
     if (reason := strategy.unfit(dataset.task)) is not None:
         raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task.name}: {reason}")
@@ -296,10 +327,10 @@ def plan_run(config: Config) -> Run:
         )
     stream = stream_of(config, strategy, order)
     for language in stream.languages:
-        if not dataset.split(language, "train") and any(language in hop.train for hop in stream.hops):
+        learnt = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
+        if not dataset.split(language, "train") and learnt:
             raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
     _check_dev(config, dataset, stream)
-    encoder = encoder_identity(config.model, dataset)
     if (layers := depth(config.model)) is not None:
         strategy.check_depth(layers)
     resolved = plain(config)
@@ -361,8 +392,17 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
     """Return the hops of a run: the strategy's own, or those of few-shot transfer.
 
     Raises:
-        UsageError: the strategy has hops of its own, which few-shot transfer cannot have.
+        UsageError: the strategy has hops of its own, which few-shot transfer or blocks cannot have; or parts for each
+            language, which blocks are none.
     """
+    if config.dataset.blocks is not None:
+        which = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
+        if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
+            raise UsageError(f"{which}: gives each language parts of its own; blocks are of one language")
+        try:
+            return in_blocks(order, config.dataset.blocks, strategy.stream)
+        except ValueError as error:
+            raise UsageError(f"{which}: {error}; growing, naive and inc_joint do") from None
     stream = strategy.stream(order)
     if config.protocol is None:
         return stream

@@ -132,7 +132,7 @@ class Study:
                 **self._named(record),
                 "metric": metric,
                 "hop": hop,
-                "learnt": "" if not hop else "all" if record.stream == "joint" else record.languages[hop - 1],
+                "learnt": record.learnt[hop - 1] if hop else "",
                 "language": language,
                 "score": matrix[hop, column],
             }

@@ -39,8 +39,8 @@ def test_every_measure_is_whole() -> None:
         assert name == one.name
         assert one.title
         assert one.definition
-        assert one.unit in ("%", "points")
-        assert "sequence" in one.streams
+        assert one.unit in ("%", "points", "bits", "kbits")
+        assert "sequence" in one.streams or one.otherwise
         needed = one.needs(4)
         assert needed.shape == (5, 4)
         assert not one.reference or needed.any()

@@ -29,7 +29,7 @@ Do = Callable[..., Run]
 
 # Main steps of each hop on the corpus: 2 epochs of 6, 5 and 4 batches, and of their unions.
 HOPS = (12, 10, 8)
-STEPS = {"inc_joint": 12 + 20 + 28, "multilingual": 28, "zero_shot": 12}
+STEPS = {"inc_joint": 12 + 20 + 28, "growing": 12 + 20 + 28, "multilingual": 28, "zero_shot": 12}
 
 
 def interrupted(run: Run, do: Do, *steps: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xclrun.analysis import metrics
+from xclrun.analysis.codelength import Codelength, code_of
 from xclrun.analysis.points import aultc, curve_forgetting, curve_intransigence
 from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
@@ -20,7 +21,9 @@ from xclrun.core.plugins import provides
 NOT_A_SEQUENCE = {
     "independent": "trains each language alone",
     "joint": "needs a sequence of hops",
+    "growing": "learns what it knows anew in each hop",
     "zero_shot": "needs a sequence of hops",
+    "blocks": "is of several languages; this run learns blocks of one",
     "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
 
@@ -147,6 +150,14 @@ def _learnt(n: int) -> np.ndarray:
     return np.eye(n + 1, n, k=-1, dtype=bool)
 
 
+def _coded(scores: Scores, of: Callable[[Codelength], float]) -> float:
+    """Return a number of the codelength of what a metric scores; NaN where the run has none."""
+    found = code_of(scores.record, scores.metric)
+    return float("nan") if found is None else of(found)
+
+
+# What runs lack that have no codelength.
+WITHOUT_BLOCKS = "needs the labels of all blocks (dataset.blocks)"
 # What runs lack that have no evaluation points.
 WITHOUT_POINTS = "needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)"
 
@@ -314,6 +325,30 @@ for _measure in (
         otherwise=WITHOUT_POINTS,
         unit="%",
     ),
+    Measure(
+        "L",
+        "online codelength",
+        "online codelength: bits to send the labels of all blocks, each coded by the model that learnt those before it",
+        "GLI §4",
+        higher_is_better=False,
+        formula=lambda s: _coded(s, lambda code: code.kbits),
+        example=None,
+        streams=("blocks",),
+        otherwise=WITHOUT_BLOCKS,
+        unit="kbits",
+    ),
+    Measure(
+        "L_example",
+        "codelength of an example",
+        "online codelength divided by the number of examples",
+        "GLI §4",
+        higher_is_better=False,
+        formula=lambda s: _coded(s, lambda code: code.bits_per_example),
+        example=None,
+        streams=("blocks",),
+        otherwise=WITHOUT_BLOCKS,
+        unit="bits",
+    ),
 ):
     register(_measure)
 
@@ -346,7 +381,8 @@ def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
     found: Measured = {}
     for name, one in MEASURES.items():
         if record.stream not in one.streams:
-            found[name, ""] = Absent(NOT_A_SEQUENCE.get(record.stream, "is not of a sequence of hops"))
+            reason = NOT_A_SEQUENCE[record.stream] if "sequence" in one.streams else one.otherwise
+            found[name, ""] = Absent(reason)
             continue
         found[name, ""] = _value_or_reason(float(one.formula(scores)), one, scores, None)
         for j, value in enumerate(() if one.by_language is None else one.by_language(scores)):

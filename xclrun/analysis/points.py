@@ -64,13 +64,17 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
     return found
 
 
+# Streams whose hops do not go on, or need not.
+ANEW = ("independent", "growing", "blocks")
+
+
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return sentences of the stream's own data seen, shape (E,), and the test score on each language, (E, N).
 
-    Begins at 0 with hop 0. None where a hop has no points, or every hop starts anew (``lang_spec_ft``).
+    Begins at 0 with hop 0. None where a hop has no points, or hops start anew (``lang_spec_ft``) or may do so.
     """
     hops = hop_points(record, metric)
-    if len(hops) < record.hops or record.stream == "independent":
+    if len(hops) < record.hops or record.stream in ANEW:
         return None
     ends = np.cumsum([0.0, *(hop.own[-1] for hop in hops)])
     seen = np.concatenate([[0.0], *(hop.own + start for hop, start in zip(hops, ends[:-1], strict=True))])
@@ -281,5 +285,6 @@ def _sources(record: RunRecord, hop: int) -> tuple[int, ...]:
     """Return the columns of a hop's training languages: those whose dev scores its epochs have."""
     trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
     if not trained:
-        trained = set(record.languages) if record.stream == "joint" else {record.languages[hop - 1]}
+        last = min(hop, len(record.languages)) - 1
+        trained = set(record.languages) if record.stream == "joint" else {record.languages[last]}
     return tuple(j for j, language in enumerate(record.languages) if language in trained)

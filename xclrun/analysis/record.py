@@ -25,9 +25,16 @@ STREAMS = {
     "sequence": lambda n: n,  # hop after hop, each from the one before
     "independent": lambda n: n,  # hop i starts from hop 0 and learns languages[i - 1] alone
     "joint": lambda n: 1,  # one hop on the union of all languages
+    "growing": lambda n: n,  # hop i starts from hop 0 and learns the first i languages
     "zero_shot": lambda n: 1,  # one hop on the first language; the others are tested alone
     "transfer": lambda n: n,  # few-shot: a source, where there is one, then a target
+    "blocks": lambda n: n - 1,  # languages that come first; then blocks of the last one, but for the last block
 }
+
+
+def number_of_hops(stream: str, languages: int, blocks: int | None) -> int:
+    """Return how many hops, without hop 0, a stream of some languages has; ``blocks``: `dataset.blocks`."""
+    return STREAMS[stream](languages) + (blocks - 1 if stream == "blocks" and blocks is not None else 0)
 
 
 # What a run takes, name → unit. Memory is what a strategy keeps from hop to hop beside its parameters, at its largest;
@@ -54,8 +61,9 @@ class RunRecord:
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
         seed, bucket: as in conf; ``bucket`` is None where the whole training split is used.
         stream: ``sequence`` (hop after hop), ``independent`` (hop i is trained from hop 0 on ``languages[i - 1]``
-            alone), ``joint`` (one hop on the union), ``zero_shot`` (one hop on the first language) or ``transfer``
-            (few-shot: a source, if any, then a target).
+            alone), ``joint`` (one hop on the union), ``growing`` (hop i is trained from hop 0 on the first i),
+            ``zero_shot`` (one hop on the first language), ``transfer`` (few-shot: a source, if any, then a target) or
+            ``blocks`` (languages that come first, then blocks of the last one).
         scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured. Read-only.
         config: the resolved config, nested.
         data_fingerprint: hash of the data.
@@ -74,6 +82,9 @@ class RunRecord:
             adapters, where it has those.
         costs: what the run took, by the names of `COSTS`; a name that is missing was not measured.
         environment: versions, platform, host and times, for people.
+        coded: one dict for each block whose labels were asked for: ``hop`` whose model was asked, ``block`` (from 1),
+            ``codes``: ``labels`` or ``tags`` → ``examples``, ``bits``, ``uniform`` (`xclrun.analysis.codelength`), and
+            ``start_knows``: whether the model before the first block knows the head.
         whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
 
     Raises:
@@ -104,6 +115,7 @@ class RunRecord:
     points: tuple[dict[str, Any], ...] = ()
     whole_fingerprint: str = ""
     averaged: tuple[dict[str, Any], ...] = ()
+    coded: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -116,6 +128,7 @@ class RunRecord:
         object.__setattr__(self, "curve", tuple(self.curve))
         object.__setattr__(self, "points", tuple(self.points))
         object.__setattr__(self, "averaged", tuple(self.averaged))
+        object.__setattr__(self, "coded", tuple(self.coded))
         object.__setattr__(self, "scores", {metric: self._checked(metric, R) for metric, R in self.scores.items()})
 
     def _checked(self, metric: str, scores: Any) -> np.ndarray:
@@ -131,12 +144,23 @@ class RunRecord:
     @property
     def hops(self) -> int:
         """Number of hops, without hop 0."""
-        return STREAMS[self.stream](len(self.languages))
+        return number_of_hops(self.stream, len(self.languages), self.config.get("dataset", {}).get("blocks"))
+
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """What each hop learns, hop 1 first, in short: a language, ``all``, or how many blocks of a language so far."""
+        if self.stream == "joint":
+            return ("all",)
+        *first, key = self.languages
+        if self.stream == "blocks":
+            return (*first, *(f"{key}#{i}" for i in range(1, self.hops - len(first) + 1)))
+        return self.languages[: self.hops]
 
     @property
     def path(self) -> tuple[str, ...]:
         """What the run learns, in order, where the order changes that: its languages, or its source; else empty."""
-        return {"sequence": self.languages, "zero_shot": self.languages[:1]}.get(self.stream, ())
+        ordered = dict.fromkeys(("sequence", "growing", "blocks"), self.languages)
+        return {**ordered, "zero_shot": self.languages[:1]}.get(self.stream, ())
 
     @property
     def shots(self) -> int | None:
@@ -171,7 +195,7 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        later = ("costs", "environment", "points", "whole_fingerprint", "averaged")
+        later = ("costs", "environment", "points", "whole_fingerprint", "averaged", "coded")
         needed = {f.name for f in fields(cls) if f.name not in later}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
@@ -204,6 +228,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "curve": list,
     "points": list,
     "averaged": list,
+    "coded": list,
     "costs": dict,
     "environment": dict,
 }
@@ -217,6 +242,6 @@ def _check_types(given: dict[str, Any]) -> None:
     if not all(isinstance(language, str) for language in given["languages"]):
         raise ValueError(f"run record: languages are {given['languages']!r}")
     if not all(
-        isinstance(point, dict) for point in (*given["curve"], *given.get("points", ()), *given.get("averaged", ()))
+        isinstance(point, dict) for name in ("curve", "points", "averaged", "coded") for point in given.get(name, ())
     ):
         raise ValueError("run record: the points of curves must be objects")

@@ -86,6 +86,11 @@ LIMITS: tuple[Limit, ...] = (
         SWEEP_NAME.fullmatch,
         "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'",
     ),
+    (
+        "dataset.blocks",
+        lambda v: 2 <= v < 2**31,
+        "at least 2 blocks, the first to learn from and the next to be asked for; or null",
+    ),
     ("paths.outputs", bool, "is empty; name a folder (XCLRUN_OUTPUTS too)"),
     ("order.languages", _names_only, "must be a list of names"),
     ("dataset.languages", _names_only, "must be a list of names"),
@@ -155,6 +160,19 @@ def _check_points(e: EvaluateConfig) -> None:
     _require(kept is None or e.has_points, "evaluate.keep_points", kept, none)
 
 
+def _check_blocks(cfg: Config) -> None:
+    """Refuse blocks of a training split that is not one set of examples."""
+    others = {
+        "shots": cfg.shots is not None,
+        "experiment=fewshot": cfg.protocol is not None,
+        # Copies of an example would lie in several blocks.
+        "dataset.repeat_to": cfg.dataset.repeat_to is not None,
+    }
+    for name, given in others.items():
+        possible = f"blocks of a training split cannot be had with {name}"
+        _require(cfg.dataset.blocks is None or not given, "dataset.blocks", cfg.dataset.blocks, possible)
+
+
 def _check_protocol(cfg: Config) -> None:
     """Check the keys of few-shot transfer, and refuse them outside `experiment=fewshot`."""
     if cfg.protocol is None:
@@ -214,6 +232,7 @@ def check(cfg: Config) -> None:
             check_name(key, name)
     _check_limits(cfg.trainer, TRAINER_LIMITS, "trainer.")
     _check_points(cfg.evaluate)
+    _check_blocks(cfg)
     _check_protocol(cfg)
     b = cfg.dataset.buckets
     from_files = b.sampler is Sampler.files

@@ -194,6 +194,7 @@ class DatasetConfig:
     max_eval: int | None = None
     stratified: bool = False
     repeat_to: int | None = None
+    blocks: int | None = None
     subset_seed: int = 0
     on_bad_line: OnBadLine = OnBadLine.error
     buckets: BucketsConfig = field(default_factory=BucketsConfig)

@@ -72,6 +72,7 @@ LATER: Mapping[str, Any] = {
     "dataset.tags_are": "spans",
     "dataset.stratified": False,
     "dataset.repeat_to": None,
+    "dataset.blocks": None,
     "trainer.optimizer_state": "fresh",
     "protocol.source_trainer.optimizer_state": "fresh",
     "protocol": None,
@@ -258,6 +259,7 @@ def stages(
             # The untrained model's key holds no trainer, but its predictions depend on the precision too.
             "precision": known["trainer"]["precision"],
             "strategy": strategy.serving_signature(hop),
+            **({"codes": data.fingerprints[hop.codes, "train"]} if hop.codes else {}),
         }
         evaluation = digest({"kind": "evaluation", "train": trained[hop.index], "evaluate": evaluate, **served})
         attention = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from xclrun.core.errors import UsageError, did_you_mean
 
@@ -21,6 +21,8 @@ class Hop:
             so that a model trained from hop 0 on one language is the same model wherever the language stands in an
             order.
         adapts: whether it adapts to few sentences of a target language: the last hop of few-shot transfer.
+        codes: the block whose training examples its model is asked for, before any hop learns them: what an online
+            codelength is made of (`in_blocks`); empty in other streams.
     """
 
     index: int
@@ -29,10 +31,14 @@ class Hop:
     parent: int
     depth: int
     adapts: bool = False
+    codes: str = ""
 
     @property
     def name(self) -> str:
-        """What the hop learns: ``en``, ``en+de``, or ``before fine-tuning``."""
+        """What the hop learns: ``en``, ``en+de``, ``de#1-3`` (three blocks), or ``before fine-tuning``."""
+        ends = [language.rpartition("#") for language in self.train]
+        if len(ends) > 1 and {key for key, _, _ in ends} == {ends[0][0]} and ends[0][0]:
+            return f"{self.train[0]}-{ends[-1][2]}"
         return "+".join(self.train) or "before fine-tuning"
 
 
@@ -42,8 +48,9 @@ class Stream:
 
     Attributes:
         kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
-            union), ``zero_shot`` (one hop on the first language), ``transfer`` (source training, where there is any,
-            then target adapting).
+            union), ``growing`` (hop i starts from hop 0 and learns the first i), ``zero_shot`` (one hop on the first
+            language), ``transfer`` (source training, where there is any, then target adapting), ``blocks`` (languages
+            learnt first, where there are any, then blocks of the last one).
         languages: the order; all of them are evaluated after every hop.
         hops: hop 0 first.
     """
@@ -76,6 +83,48 @@ def joint(order: Sequence[str]) -> Stream:
     # Sorted, since the union has no order: all orders of the same languages share this one training.
     union = tuple(sorted(order))
     return Stream("joint", tuple(order), (BEFORE, Hop(1, union, union, parent=0, depth=1)))
+
+
+def growing(order: Sequence[str]) -> Stream:
+    """Return the stream whose hop i trains on the first i languages together, always from hop 0."""
+    hops = [Hop(i, tuple(order[:i]), tuple(order[:i]), parent=0, depth=1) for i in range(1, len(order) + 1)]
+    return Stream("growing", tuple(order), (BEFORE, *hops))
+
+
+def block_names(key: str, number: int) -> tuple[str, ...]:
+    """Return what the blocks of a key's training data are called: ``de#1``, ``de#2``, …"""
+    return tuple(f"{key}#{i}" for i in range(1, number + 1))
+
+
+def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]], Stream]) -> Stream:
+    """Return the stream that learns all languages of an order but the last, then the last one block by block.
+
+    The model after the languages that come first, or that of hop 0, is the start. Each hop from there on is asked for
+    the labels of the block that comes next, before any hop learns it; so the last block is never learnt.
+
+    Args:
+        number: of blocks, at least 2.
+        stream: a strategy's hops of an order: what it makes of the blocks; hop 0 stands for the start.
+
+    Raises:
+        ValueError: hop i does not learn block i, learns a later one, or that block alone from the start.
+    """
+    *first, key = order
+    names = block_names(key, number)
+    start = sequence(first).hops
+    made, at = stream(names[:-1]), len(start) - 1
+    own = made.hops[1:]
+    in_turn = [hop.train[-1:] for hop in own] == [(name,) for name in names[:-1]]
+    if made.kind not in ("sequence", "growing") or not in_turn:
+        raise ValueError("its hops do not take one block after another")
+    before = (*start[:-1], replace(start[-1], codes=names[0]))
+    after = (
+        replace(
+            hop, index=at + i, parent=at + hop.parent, depth=at + hop.depth, select=(key,), codes=names[i]
+        )
+        for i, hop in enumerate(own, start=1)
+    )  # fmt: skip
+    return Stream("blocks", tuple(order), (*before, *after))
 
 
 def zero_shot(order: Sequence[str]) -> Stream:

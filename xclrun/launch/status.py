@@ -79,8 +79,10 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
     Raises:
         ValueError, KeyError, TypeError, AttributeError: that is not what a manifest is.
     """
+    from xclrun.analysis.record import number_of_hops
+
     stream = manifest["stream"]
-    hops = 1 if stream["kind"] in ("joint", "zero_shot") else len(stream["languages"])
+    hops = number_of_hops(stream["kind"], len(stream["languages"]), stream.get("blocks"))
     done = max((stage["hop"] for stage in manifest["stages"]), default=0)
     host = f"{manifest['host']}:{manifest['pid']}"
     if directory.finished:

@@ -32,12 +32,11 @@ class TimeLeft:
             key for store in {run.store.root: run.store for run in self.runs}.values() for key in store.all_keys()
         }
         for run in self.runs:
-            sizes = run.dataset.sizes("train")
             stages = [run.stages[index] for index in sorted(needed(run, in_store))]
             self.of[run.id] = [stage.train for stage in stages]
             for stage in stages:
                 epochs = run.trainer(stage.hop).epochs
-                self.work.setdefault(stage.train, epochs * sum(sizes[language] for language in stage.hop.train))
+                self.work.setdefault(stage.train, epochs * run.sentences(stage.hop))
         self.began: float | None = None
         # Share of each training that is done, and that was done when it was first heard of.
         self.share: dict[str, float] = {}

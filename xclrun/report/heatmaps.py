@@ -86,8 +86,7 @@ def hop_names(record: RunRecord) -> list[str]:
     if record.stream == "joint":
         return ["0 (before)", "1 (all)"]
     alone = " alone" if record.stream == "independent" else ""
-    learnt = record.languages[: record.hops]
-    return ["0 (before)", *(f"{i} {language}{alone}" for i, language in enumerate(learnt, start=1))]
+    return ["0 (before)", *(f"{i} {name}{alone}" for i, name in enumerate(record.learnt, start=1))]
 
 
 def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
@@ -111,6 +110,6 @@ def _outlines(axes: Axes, record: RunRecord) -> None:
 
     if record.stream == "joint":
         return
-    for j in range(record.hops):
+    for j in range(min(record.hops, len(record.languages))):
         for ink, width in (("white", 3.2), ("black", 1.4)):
             axes.add_patch(Rectangle((j - 0.46, j + 0.54), 0.92, 0.92, fill=False, edgecolor=ink, linewidth=width))

@@ -13,6 +13,13 @@
 | log2_gold_tags | log2 p(gold tags) of the words the model saw; null where one is −1 |
 | tokens | words of the sentence |
 
+The rows of the block that a hop is asked for before it is learnt (`xclrun.core.stream.Hop.codes`; split ``train``) have
+one column more, since an online codelength counts words beyond the length limit too:
+
+| column | meaning |
+|---|---|
+| seen | words that the model saw; 0 without tags |
+
 Of a sentence that was cut at the length limit, slots beyond count as not found, so all words are scored; tags beyond
 are left out where the task is ``token_tags``: then `tokens` says how many words there were.
 """
@@ -27,6 +34,10 @@ from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# The rows of a block in the folder of a stage.
+BLOCK = "next.parquet"
 
 
 def schema() -> pa.Schema:
@@ -56,11 +67,18 @@ def schema() -> pa.Schema:
     )
 
 
-def table(columns: dict[str, Any]) -> pa.Table:
-    """Return prediction rows as an Arrow table with the exact types of `schema`."""
+def of_block(columns: dict[str, Any]) -> pa.Table:
+    """Return the rows of a block as an Arrow table: those of `table`, and ``seen``."""
     import pyarrow as pa
 
-    types = schema()
+    return table(columns, schema().append(pa.field("seen", pa.int16())))
+
+
+def table(columns: dict[str, Any], types: pa.Schema | None = None) -> pa.Table:
+    """Return prediction rows as an Arrow table with exact types; None: those of `schema`."""
+    import pyarrow as pa
+
+    types = types or schema()
     return pa.table({f.name: pa.array(columns[f.name], type=f.type, from_pandas=True) for f in types}, schema=types)
 
 

@@ -57,7 +57,7 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
 def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str | None) -> RunRecord:
     import numpy as np
 
-    from xclrun.analysis.record import STREAMS, RunRecord
+    from xclrun.analysis.record import RunRecord, number_of_hops
 
     manifest = directory.read_manifest()
     config = _config(directory)
@@ -65,7 +65,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
-    hops = STREAMS[stream](len(languages))
+    hops = number_of_hops(stream, len(languages), manifest["stream"].get("blocks"))
     counted, metrics = _counted(directory, counts, config, manifest), metrics_of(config, manifest)
     scores = {}
     for metric in metrics:
@@ -108,6 +108,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
         curve=tuple(curve),
         points=tuple(points),
         averaged=tuple(_averaged(directory, config, manifest)),
+        coded=tuple(_coded(directory, manifest)),
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )
@@ -159,6 +160,21 @@ def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[st
         if name is not None and whole(path):
             test = of_hop(predictions.read(path), metrics, manifest["tags"] if macro else None)
             yield {"hop": int(name[2]), "of": name[1], "test": test}
+
+
+def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what the labels of each block cost that was asked for (`RunRecord.coded`)."""
+    from xclrun.analysis.codelength import COLUMNS, of_block
+
+    stream = manifest["stream"]
+    if "blocks" not in stream:
+        return
+    before = len(stream["languages"]) - 1
+    classes = {what: len(manifest[what]) for what in ("labels", "tags")}
+    for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
+        rows = directory.table(directory.next_block(hop), COLUMNS)
+        found = {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"]}
+        yield found | {"codes": of_block(rows, classes)}
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:

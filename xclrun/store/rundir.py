@@ -2,6 +2,7 @@
 
 config.yaml   the resolved config             predictions/hop-<i>.parquet   one row per split, language, example
                                               predictions/points-<i>.parquet  the same at points inside the hop
+                                              predictions/next-<i>.parquet  of the block that comes next, in blocks
                                               attention.parquet             of [CLS], by word, where asked for
                                               overlap.parquet               of gradients, by step, where asked for
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
@@ -81,6 +82,10 @@ class RunDirectory:
     def points(self, hop: int) -> Path:
         """Return the path of the predictions at the evaluation points inside a hop, where there are such."""
         return self.path / "predictions" / f"points-{hop}.parquet"
+
+    def next_block(self, hop: int) -> Path:
+        """Return the path of a hop's predictions of the block that comes next, where the data come in blocks."""
+        return self.path / "predictions" / f"next-{hop}.parquet"
 
     def prediction_files(self) -> list[Path]:
         """Return all prediction files that are there, sorted."""

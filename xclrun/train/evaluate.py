@@ -122,6 +122,7 @@ class Evaluator:
             "log2_gold": log2_gold.tolist(),
             "tokens": [len(e.tokens) for e in examples],
             "log2_gold_tags": log2_tags.tolist(),
+            "seen": list(map(len, sequences)),
         }
         count = word_counts if self.task.tag is not None and self.task.tag.of is Scored.words else span_counts
         for name in ("gold_tags", "predicted_tags", "tp", "fp", "fn"):

@@ -156,6 +156,9 @@ class _Execution:
         rows = predictions.read(folder / "predictions.parquet")
         scores = self._scores(rows)
         predictions.write(self.directory.predictions(hop.index), rows, run_id=self.run.id, hop=hop.index)
+        if hop.codes:
+            rows = predictions.read(folder / predictions.BLOCK)
+            predictions.write(self.directory.next_block(hop.index), rows, run_id=self.run.id, hop=hop.index)
         self.graph.attention(stage)
         if (folder / POINTS).is_file():
             rows = predictions.read(folder / POINTS)
@@ -238,7 +241,7 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
         "algorithms": ALGORITHMS,
         "strategy_version": strategy_version,
         "encoder": run.encoder,
-        "stream": {"kind": run.stream.kind, "languages": list(run.stream.languages)},
+        "stream": {"kind": run.stream.kind, "languages": list(run.stream.languages), **run.in_blocks},
         "labels": list(dataset.labels),
         "tags": list(dataset.tags),
         # Reports know the package's own.

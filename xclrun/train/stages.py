@@ -190,7 +190,8 @@ class StageGraph:
     def _prepare_evaluation(self, hop: Hop) -> None:
         self._need_lookup(hop)
         self._bring(hop)
-        self._need_features(hop, [(language, "test") for language in self.run.stream.languages])
+        block = [(hop.codes, "train")] if hop.codes else []
+        self._need_features(hop, [*((language, "test") for language in self.run.stream.languages), *block])
 
     def prepare_training(self, hop: Hop) -> None:
         """Bring model and strategy to where the training of ``hop`` starts, with all in the store that it relies on."""
@@ -240,7 +241,8 @@ class StageGraph:
             return
         stream = self.run.stream
         seen = [language for h in stream.hops[: hop.index + 1] for language in h.train]
-        for split in [*((k, "train") for k in seen), *((k, "test") for k in stream.languages)]:
+        block = [(hop.codes, "train")] if hop.codes else []
+        for split in [*((k, "train") for k in seen), *((k, "test") for k in stream.languages), *block]:
             key = lookup_key(self.run, split)
             if key not in self._checked:
                 self._find_or_make(key, lambda split=split, key=key: self._make_lookup(split, key))  # type: ignore[misc]
@@ -346,7 +348,9 @@ class StageGraph:
         hop = stage.hop
         self._prepare_evaluation(hop)
         training = self.store.facts(stage.train)["training"] if hop.index else UNTRAINED
-        table = self._predict(hop, self._selected(hop, training))
+        point = self._selected(hop, training)
+        table = self._predict(hop, point)
+        block = predictions.of_block(self._at(self.bench.of_block(hop), point)) if hop.codes else None
         facts: dict[str, Any] = {"training": training}
         if hop.index == 0:
             # Every run reads this first, and then knows its parameters without building a model.
@@ -358,6 +362,8 @@ class StageGraph:
 
         def fill(folder: Path) -> None:
             predictions.write(folder / "predictions.parquet", table)
+            if block is not None:
+                predictions.write(folder / predictions.BLOCK, block)
             # They outlive the weights, as the counters do.
             for path in inside:
                 if path.is_file():
@@ -375,10 +381,13 @@ class StageGraph:
         for _, rows in self.bench.predictions(hop):
             for name, values in rows.items():
                 columns.setdefault(name, []).extend(values)
+        return predictions.table(self._at(columns, point))
+
+    def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Return prediction columns with those that say of which weights they are."""
         n = len(columns["split"])
         # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
-        columns |= {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
-        return predictions.table(columns)
+        return columns | {"hop": [-1] * n, "step": [point["step"]] * n, "examples_seen": [point["examples"]] * n}
 
     def _selected(self, hop: Hop, training: dict[str, Any]) -> dict[str, Any]:
         """Return the facts of the epoch whose weights a hop's training gave."""

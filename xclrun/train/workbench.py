@@ -181,7 +181,10 @@ class Workbench:
     def context(self, hop: Hop, trains: bool = True) -> Context:
         """Return what the strategy's hooks may use in a hop, or in the evaluation after it."""
         trainer = self.run.trainer(hop)
-        train = {language: self.encodings.splits[language, "train"] for language in self.run.stream.languages}
+        # Of a stream in blocks also those: strategies look back to what earlier hops learnt.
+        stream = self.run.stream
+        keys = dict.fromkeys([*stream.languages, *(key for other in stream.hops for key in other.train)])
+        train = {key: self.encodings.splits[key, "train"] for key in keys}
         if trains:
             train |= {language: self.sentences(hop, language, "train") for language in hop.train}
         return Context(
@@ -294,6 +297,17 @@ class Workbench:
             sentences = self.sentences(hop, language, "test")
             yield language, self.evaluator.predict(self.model, sentences, language, "test", answer)
 
+    def of_block(self, hop: Hop) -> dict[str, list[Any]]:
+        """Return the prediction rows, by column, of the block that comes next after a hop (`Hop.codes`)."""
+        context, key = self.context(hop, trains=False), hop.codes
+        self.strategy.for_language(key, self._learnt(hop))
+
+        def answer(batch: Batch) -> Prediction:
+            self.stop.check()
+            return self.strategy.answer(batch, key, "train", context)
+
+        return self.evaluator.predict(self.model, self.sentences(hop, key, "train"), key, "train", answer)
+
     def attention(self, hop: Hop) -> pa.Table:
         """Return what [CLS] attends to in the test splits after a hop (see `xclrun.train.attention`)."""
         config, dataset, summaries = self.run.config, self.run.dataset, {}
@@ -310,7 +324,7 @@ class Workbench:
 
         Sorted: what runs share is the same whichever run's order made it.
         """
-        seen = [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
+        seen = self._learnt(hop)
         if self.strategy.serving_signature(hop):
             # Choosing parts changes the model, so that what is needed next is read anew.
             self.weights_of = None
@@ -318,6 +332,9 @@ class Workbench:
             self.stop.check()
             self.strategy.for_language(language, seen)
             yield language
+
+    def _learnt(self, hop: Hop) -> list[str]:
+        return [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
 
 
 def lookup_key(run: Run, split: Split) -> str:

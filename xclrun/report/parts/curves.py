@@ -154,7 +154,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
                 x, y, color=colour(k), marker=marker(k) if few else "", markersize=2.5, linewidth=1 if few else 0.6
             )
             tip(line, run.run_id)
-        names = runs[0].languages[: runs[0].hops] if runs[0].stream != "joint" else ("all",)
+        names = runs[0].learnt
         upright = axes.get_xaxis_transform()
         begins = [[(start, 0), (start, 1)] for start in starts[:-1]]
         axes.add_collection(
@@ -260,6 +260,6 @@ def _value(run: RunRecord, point: dict[str, Any], what: str) -> float:
     if what == "loss":
         loss = point.get("loss")
         return float("nan") if loss is None else float(loss)
-    learnt = run.languages if run.stream == "joint" else (run.languages[point["hop"] - 1],)
+    learnt = run.languages if run.stream == "joint" else (run.languages[min(point["hop"], len(run.languages)) - 1],)
     scores = [(point.get("dev") or {}).get(language, {}).get(what) for language in learnt]
     return float("nan") if any(score is None for score in scores) else 100 * float(np.mean(scores))

@@ -1,0 +1,51 @@
+"""Blocks of a training split (``dataset.blocks``): equal, disjoint, in a fixed order that is not the file's.
+
+An online codelength asks for examples in a fixed, predefined order (GLI, section 4). That order is the hash rank of
+`xclrun.data.load.subset`: the first i of M blocks are the subset of i/M of the examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from xclrun.core.errors import UsageError
+from xclrun.core.stream import block_names
+from xclrun.data.example import Dataset, Example
+from xclrun.data.load import subset
+
+
+def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Dataset:
+    """Return the dataset with the blocks of a key's training split beside it: ``(de#1, train)``, ``(de#2, train)``, …
+
+    They have no dev and test split of their own, and are none of the dataset's languages. Sizes differ by one example
+    at the most; a block has its examples in the order of the file.
+
+    Raises:
+        UsageError: fewer examples than blocks, or a language that is called as a block.
+    """
+    examples, names = dataset.split(key, "train"), block_names(key, number)
+    if number > len(examples):
+        raise UsageError(f"dataset.blocks={number}: {key}/train has {len(examples)} examples; at most as many blocks")
+    if taken := set(names) & set(dataset.languages):
+        raise UsageError(f"dataset.blocks={number}: the dataset has a language '{min(taken)}', as a block is called")
+    seed, ends = (subset_seed, key, "train"), [len(examples) * i // number for i in range(number + 1)]
+    cut: dict[tuple[str, str], tuple[Example, ...]] = {
+        (name, "train"): subset(examples, end - begin, seed, begin)
+        for name, begin, end in zip(names, ends[:-1], ends[1:], strict=True)
+    }
+    return replace(dataset, splits={**dataset.splits, **cut})
+
+
+def shares_answers(dataset: Dataset, key: str, others: tuple[str, ...]) -> bool:
+    """Whether training on other keys has a class of this key's training data, or a tag other than ``O``.
+
+    Then a model that learnt them knows the head that this key is read with.
+    """
+
+    def answers(of: str) -> set[str]:
+        examples = dataset.split(of, "train")
+        labels = {e.label for e in examples if e.label is not None} if dataset.task.label is not None else set()
+        tags = {tag for e in examples for tag in e.tags or ()} if dataset.task.tag is not None else set()
+        return {f"label {label}" for label in labels} | {f"tag {tag}" for tag in tags - {"O"}}
+
+    return bool(answers(key) & {answer for other in others for answer in answers(other)})

@@ -1,0 +1,39 @@
+"""Growing training sets: hop i trains on the data of languages 1…i together, anew from the model before any.
+
+What a learner knows after each number of examples, whatever it knew after fewer: learning curves by size of training
+data, and the hops of the online codelength, whose model is a function of the data so far alone (GLI = "Learning and
+Evaluating General Linguistic Intelligence", Yogatama et al. 2019, section 4). With `dataset.blocks` the data are blocks
+of the order's last language, and hop 0 is the model after the others.
+
+Settings: ``continues``: start each hop from the model of the hop before, as `inc_joint` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xclrun.config.schema import StrategyConfig
+from xclrun.core.stream import Hop, Stream, growing, sequence
+from xclrun.strategy.base import Strategy
+
+
+@dataclass
+class GrowingSettings(StrategyConfig):
+    continues: bool = False
+
+
+class Growing(Strategy[GrowingSettings]):
+    """Plain fine-tuning on all data so far."""
+
+    name = "growing"
+    settings_type = GrowingSettings
+    mixes_languages = True
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        # The hops' data and parents say all.
+        return {}
+
+    def stream(self, order: Sequence[str]) -> Stream:
+        return sequence(order, cumulative=True) if self.settings.continues else growing(order)
