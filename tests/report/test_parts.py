@@ -15,13 +15,14 @@ from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.analysis.record import RunRecord
 from xclrun.report import Options, write_report
+from xclrun.report.codelength import codelength_sections
 from xclrun.report.fewshot import few_shot_sections
 from xclrun.report.part import PARTS, Item, Needs, Plot, make_block, part
 from xclrun.report.published import ll
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Table
 
-from . import few_shot, test_checkpoints, test_lifelong, test_overlap
+from . import few_shot, test_checkpoints, test_codelength, test_lifelong, test_overlap
 from .study import ORDERS, run, section_of
 from .test_inside_hops import with_points
 
@@ -54,6 +55,7 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     sections += [section_of([test_lifelong.statements(seed=1)])]
     standard, online = ll.STREAMS["standard"], test_lifelong.online
     sections += [section_of([online(name, seed, standard) for name in ("naive", "replay") for seed in (1, 2, 3)])]
+    sections += codelength_sections([test_codelength.coded([9.0, 8.0, 7.0], dataset="squad", model="bert")])
     shown = [block for section in sections for block in section.blocks]
 
     assert PARTS.keys() - {block.part.name for block in shown} == set()

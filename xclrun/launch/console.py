@@ -43,8 +43,10 @@ def workers_line(runs: Sequence[Run], left: TimeLeft | None) -> str:
 
 
 def learnt(hop: Hop) -> str:
-    """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``."""
-    return "before" if hop.index == 0 else hop.name if len(hop.train) <= 2 else f"{len(hop.train)} joint"
+    """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``, ``de#1-7``."""
+    if hop.index == 0:
+        return "before"
+    return hop.name if len(hop.train) <= 2 or hop.codes else f"{len(hop.train)} joint"
 
 
 BAR = 12

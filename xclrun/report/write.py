@@ -28,6 +28,7 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import code, link, markdown, slug
 from xclrun.report import parts as parts
 from xclrun.report.caveats import report_caveats, unfinished
+from xclrun.report.codelength import codelength_sections
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.latex import latex
 from xclrun.report.page import page, runs_table, templates
@@ -165,7 +166,7 @@ def write_report(
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures", options.formats) as workers:
         workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))
-        sections += few_shot_sections(unique, given, options)
+        sections += [*few_shot_sections(unique, given, options), *codelength_sections(unique)]
         every = _plots(block for section in sections for block in section.blocks)
         saved = workers.finish(every)
     figures = [path for plot in every for path in saved[plot.name]]

@@ -1,0 +1,164 @@
+"""Codelengths in reports: tables by hand, switching to the best, and GLI's numbers beside ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.analysis.build import record
+from xclrun.analysis.measures import measure
+from xclrun.analysis.record import RunRecord
+from xclrun.report.codelength import codelength_sections
+from xclrun.report.part import make_block
+from xclrun.report.parts.codelength import by_size, codelengths, gli_codelengths, score_table, total_table
+from xclrun.report.published import gli
+from xclrun.report.tables import Table
+
+from .study import drawn
+
+# Ten examples a block, 4 bits each in the uniform code.
+UNIFORM = 40.0
+
+
+def coded(
+    bits: Sequence[float], *, start: Sequence[str] = (), knows: bool | None = None, tags: Sequence[float] | None = None,
+    seed: int = 1, selection: str = "last", scores: Sequence[float] = (), **fields: Any,
+) -> RunRecord:  # fmt: skip
+    """Make a run whose blocks of ten German examples cost so many bits under the models before them."""
+    languages, hops = (*start, "de"), len(start) + len(bits) - 1
+    matrix = np.full((hops + 1, len(languages)), 0.5)
+    matrix[len(start) :, -1] = scores or np.linspace(0.1, 0.4, len(bits))
+    of = {"labels": bits} | ({} if tags is None else {"tags": tags})
+    blocks = tuple(
+        {
+            "hop": len(start) + i,
+            "block": i + 1,
+            "start_knows": bool(start) if knows is None else knows,
+            "codes": {what: {"examples": 10, "bits": them[i], "uniform": UNIFORM} for what, them in of.items()},
+        }
+        for i in range(len(bits))
+    )
+    fields = {
+        "config": {"dataset": {"blocks": len(bits)}, "trainer": {"selection": selection, "patience": None}}
+    } | fields
+    fields.setdefault("run_id", f"{fields.get('model', 'tiny')}-{'-'.join(languages)}-{selection}-{seed}")
+    return record("growing", seed=seed, scores=matrix, languages=languages, stream="blocks", coded=blocks, **fields)
+
+
+STUDY = [
+    *(coded([99, 30, 20, 10], seed=seed) for seed in (1, 2)),
+    *(coded([99, 20 + seed, 12, 12], seed=seed, model="e5_small") for seed in (1, 2)),
+    coded([9, 8, 7, 6], start=("en",), model="e5_small"),
+]
+
+
+def rows(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
+    return {row[: table.left]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+
+
+def test_totals_by_hand_the_shortest_code_first() -> None:
+    (section,) = codelength_sections(STUDY)
+    table = total_table(section)
+    assert [row[:2] for row in table.rows] == [
+        ("e5_small", "en"), ("e5_small", "–"), ("tiny", "–"), ("best", "of each"), ("uniform", "–")
+    ]  # fmt: skip
+    found = rows(table)
+    # The first block is uniform, 40 bits, but for a start that knows the head.
+    assert found["e5_small", "en", "growing", "strict"]["L kbits ↓"] == "0.030"
+    assert found["tiny", "–", "growing", "strict"]["L/example ↓"] == "2.50 ± 0.00"
+    e5 = found["e5_small", "–", "growing", "strict"]
+    assert (e5["runs"], e5["L kbits ↓"], e5["% of uniform"]) == ("2", "0.085 ± 0.001", "53.4 ± 0.4")
+    assert e5["intent at the end"] == "40.00 ± 0.00"
+    assert found["uniform", "–", "–", "strict"]["L/example ↓"] == "4.00"
+
+
+def test_switching_to_the_best_counts_the_choice_and_only_seeds_that_all_have() -> None:
+    (section,) = codelength_sections(STUDY)
+    bits, among = section.switching(strict=True) or (np.zeros(0), 0)
+    assert (bits.shape, among) == ((1, 4), 3)
+    np.testing.assert_allclose(bits[0], np.array([9, 8, 7, 6]) + math.log2(3))
+    assert section.switching(strict=False) is None
+    (alone,) = codelength_sections(STUDY[:1])
+    assert alone.switching(strict=True) is None
+    assert [row[0] for row in total_table(alone).rows] == ["tiny", "uniform"]
+
+
+def test_a_code_whose_checkpoints_dev_data_chose_is_not_strict() -> None:
+    (section,) = codelength_sections([coded([99, 30]), coded([99, 20], selection="best")])
+    assert [(coder.strict, coder.name) for coder in section.coders] == [
+        (False, "tiny, growing, with dev"), (True, "tiny, growing")
+    ]  # fmt: skip
+    assert section.switching(strict=True) is None
+
+
+def test_labels_and_tags_are_counted_apart_and_together() -> None:
+    (section,) = codelength_sections([coded([99, 10], tags=[99, 30])])
+    (row,) = [row for row in rows(total_table(section)).values() if row["model"] == "tiny"]
+    assert (row["L/example ↓"], row["labels"], row["tags"]) == ("6.00", "2.50", "3.50")
+
+
+def test_runs_on_other_blocks_have_a_section_of_their_own() -> None:
+    assert len(codelength_sections([coded([99, 30]), coded([99, 30, 20]), coded([99, 9], dataset="mtop")])) == 3
+    unfinished = coded([99, 30], status="running")
+    assert codelength_sections([unfinished, record()]) == []
+
+
+def test_scores_stand_by_the_examples_that_were_learnt() -> None:
+    (section,) = codelength_sections([coded([9, 8, 7], start=("en",), scores=(0.2, 0.5, 0.625))])
+    table = score_table(section, "intent_accuracy")
+    assert table.header[4:] == ("0", "10", "20")
+    assert table.rows[0][4:] == ("20.00", "50.00", "62.50")
+
+
+def test_the_measures_are_kbits_and_bits_of_what_their_metric_scores() -> None:
+    mine = coded([99, 10], tags=[99, 30])
+    of = {metric: measure(mine, metric, np.full(1, math.nan)) for metric in mine.scores}
+    assert (of["intent_accuracy"]["L", ""], of["intent_accuracy"]["L_example", ""]) == (0.05, 2.5)
+    plain = measure(record(), "intent_accuracy", np.full(3, math.nan))["L", ""]
+    assert getattr(plain, "reason", None) == "needs the labels of all blocks (dataset.blocks)"
+
+
+def test_figures_are_drawn_and_the_findings_name_the_order() -> None:
+    (section,) = codelength_sections(STUDY)
+    assert section.conclusions == [
+        "Bits for each example, the shortest code first: e5_small after en, growing 0.75; e5_small, growing 2.14; "
+        "tiny, growing 2.50; the uniform code 4.00."
+    ]
+    assert section.caveats == [
+        "the first block is coded by the start, which knows the head: e5_small after en, growing"
+    ]
+    (axes,) = drawn(section, codelengths, section.where).axes
+    *lines, dashed = axes.lines
+    assert [line.get_ydata().tolist() for line in lines] == [
+        [0.9, 0.8, 0.7, 0.6], [4.0, 2.15, 1.2, 1.2], [4.0, 3.0, 2.0, 1.0]
+    ]  # fmt: skip
+    assert {tuple(line.get_xdata()) for line in (*lines, dashed)} == {(0, 10, 20, 30)}
+    assert dashed.get_ydata().tolist() == [4.0] * 4
+    (axes,) = drawn(section, by_size, section.where).axes
+    assert [line.get_xdata().tolist() for line in axes.lines] == [[10, 20, 30]] * 3
+    assert axes.lines[0].get_ydata() == pytest.approx([20, 30, 40])
+
+
+@pytest.mark.parametrize(("dataset", "expected"), [("squad", [102.42, 112.96, 31.7, 54.5]), ("mnli", [89.25, 132.17])])
+def test_glis_codelengths_are_those_of_its_text(dataset: str, expected: list[float]) -> None:
+    assert sorted(gli.codelengths(dataset).values()) == sorted(expected)
+
+
+def test_glis_numbers_stand_beside_ours_with_what_is_wrong_with_them() -> None:
+    (section,) = codelength_sections([coded([99, 30], dataset="squad", model="bert")])
+    block = make_block(gli_codelengths, section)
+    assert "cannot be those of its formula" in block.paragraphs[0]
+    (table,) = block.tables
+    assert rows(table)["bert", "–"]["L kbits"] == "102.4"
+    assert rows(table)["bert", "–"]["ours"] == "0.07"
+    assert rows(table)["elmo", "–"]["ours"] == "–"
+    (other,) = codelength_sections([coded([99, 30])])
+    assert not make_block(gli_codelengths, other)
+    # What the paragraph says, from the printed numbers.
+    left = gli.codelengths("mnli")["bert", False] - 40_000 * math.log2(3) / 1000
+    assert round(left, 1) == 25.9
+    assert left / 353 < 0.074 < 1 - gli.gli_tables()["3", "bert", "random_curriculum", "mnli", "accuracy"] / 100

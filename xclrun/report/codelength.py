@@ -1,0 +1,145 @@
+"""The section of a report about runs that learn the same blocks: their online codelengths, whatever model they have.
+
+GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4; docs/codelength.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from xclrun.analysis.codelength import bits_of_blocks, blocks, parts, start_knows, switched
+from xclrun.analysis.grouping import grouped, strategy_labels
+from xclrun.analysis.record import RunRecord
+from xclrun.report.section import Section
+from xclrun.report.tables import Table
+
+# Settings that rows name in columns of their own.
+IN_COLUMNS = ("languages", "trainer.selection", "trainer.patience")
+
+
+@dataclass(frozen=True)
+class Coder:
+    """Runs that code the same blocks alike, but for the seed: a row of a table.
+
+    Attributes:
+        model: its name.
+        start: the languages that were learnt first; empty: hop 0.
+        strategy: its label.
+        strict: whether no labels of dev data chose weights.
+        runs: finished ones.
+    """
+
+    model: str
+    start: tuple[str, ...]
+    strategy: str
+    strict: bool
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def name(self) -> str:
+        """For legends and sentences: ``e5_small after en, growing``."""
+        start = f" after {'+'.join(self.start)}" if self.start else ""
+        return f"{self.model}{start}, {self.strategy}{'' if self.strict else ', with dev'}"
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(run.run_id for run in self.runs)
+
+    def bits(self, what: Sequence[str]) -> np.ndarray:
+        """Return the bits of each block, shape (runs, M)."""
+        return np.stack([bits_of_blocks(run, what) for run in self.runs])
+
+
+def is_strict(run: RunRecord) -> bool:
+    """Whether labels of dev data chose neither a run's weights nor the end of its training."""
+    trainer = run.config["trainer"]
+    return bool(trainer["selection"] == "last" and not trainer["patience"])
+
+
+def in_blocks(run: RunRecord) -> bool:
+    """Whether a run learns blocks, and all of them have been asked for."""
+    return run.status == "finished" and bool(found := parts(run)) and all(blocks(run, what) for what in found)
+
+
+def codelength_sections(records: Iterable[RunRecord]) -> list[CodelengthSection]:
+    """Return a section for each set of blocks that finished runs have learnt; other runs are left out."""
+    coded = [record for record in records if in_blocks(record)]
+    return [CodelengthSection(runs) for runs in grouped(coded, _of).values()]
+
+
+def _of(run: RunRecord) -> tuple[object, ...]:
+    """Return what runs agree on that code the same answers: their blocks, and what these cost uniformly."""
+    uniform = tuple((what, tuple((b.examples, b.uniform) for b in blocks(run, what) or ())) for what in parts(run))
+    return run.dataset, run.languages[-1], run.bucket, run.config["dataset"].get("subset_seed", 0), uniform
+
+
+class CodelengthSection(Section):
+    """What a report says of runs that learn the same blocks.
+
+    Args:
+        runs: finished runs of the same blocks.
+    """
+
+    definitions = {
+        "L ↓": "online codelength: bits to send the labels of all blocks, each coded by the model that learnt those "
+        "before it (GLI §4)"
+    }
+    legend = "bits, mean ± standard deviation over seeds; fewer is better"
+
+    def __init__(self, runs: Sequence[RunRecord]) -> None:
+        super().__init__()
+        self.runs, first = runs, runs[0]
+        self.dataset, self.key, self.parts = first.dataset, first.languages[-1], parts(first)
+        of = [blocks(first, what) or [] for what in self.parts]
+        # Of a block: its examples, and its bits in the uniform code; by what is coded, and together.
+        self.sizes = np.array([block.examples for block in of[0]])
+        self.uniform_of = {one: np.array([b.uniform for b in them]) for one, them in zip(self.parts, of, strict=True)}
+        self.uniform = np.sum(list(self.uniform_of.values()), axis=0)
+        self.title = f"{self.dataset} · {self.key} in {len(self.sizes)} blocks · online codelength"
+        self.where = f"codelength_{self.dataset}_{self.key}_{len(self.sizes)}"
+
+    @cached_property
+    def coders(self) -> list[Coder]:
+        """The rows, the shortest code first."""
+        labels = strategy_labels(self.runs, IN_COLUMNS)
+        rows = grouped(self.runs, lambda r: (r.model, r.languages[:-1], labels[r.run_id], is_strict(r)))
+        found = [Coder(*key, tuple(sorted(runs, key=lambda r: r.seed))) for key, runs in rows.items()]
+        return sorted(found, key=lambda coder: float(coder.bits(self.parts).sum(axis=1).mean()))
+
+    @property
+    def total(self) -> int:
+        """Number of examples."""
+        return int(self.sizes.sum())
+
+    def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
+        """Return the bits of each block where the best coder codes it, (seeds, M), and among how many it is chosen.
+
+        Over the seeds that all coders of the kind have; None where there are fewer than two of them, or no such seed.
+        """
+        coders = [coder for coder in self.coders if coder.strict == strict]
+        of = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]
+        seeds = sorted(set.intersection(*map(set, of))) if len(of) > 1 else []
+        return (np.stack([switched([bits[seed] for bits in of]) for seed in seeds]), len(of)) if seeds else None
+
+    @property
+    def caveats(self) -> list[str]:
+        knows = {coder.name for coder in self.coders if start_knows(coder.runs[0])}
+        told = f"the first block is coded by the start, which knows the head: {'; '.join(sorted(knows))}"
+        return [*([told] if knows else []), *super().caveats]
+
+    @property
+    def conclusions(self) -> list[str]:
+        """The order of the codes, in words."""
+        per = [(coder.name, float(coder.bits(self.parts).sum(axis=1).mean()) / self.total) for coder in self.coders]
+        even = float(self.uniform.sum()) / self.total
+        said = "; ".join(f"{name} {bits:.2f}" for name, bits in per)
+        beside = "" if any(len(coder.runs) > 1 for coder in self.coders) else " One seed each: nothing is tested."
+        return [f"Bits for each example, the shortest code first: {said}; the uniform code {even:.2f}.{beside}"]
+
+    @property
+    def terminal(self) -> list[Table]:
+        return [table for block in self.make() if block.part.name == "codelengths" for table in block.tables]

@@ -1,0 +1,214 @@
+"""Online codelengths of runs on the same blocks: totals, by block; scores by size of the training data (GLI §4, §5).
+
+Bits; scores in percent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.core.task import BY_NAME, short_name
+from xclrun.report.codelength import CodelengthSection, Coder
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.published import gli
+from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
+from xclrun.report.tables import BOLD, Cell, Table, mark_best
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COUNTED = (
+    "labels are coded by log2 p(gold class), tags by the log2-probability of a sentence's gold tags and log2 |tags| "
+    "for each word beyond the length limit; label sets and texts are known beforehand"
+)
+STRICT = (
+    "code: strict where nothing but labels that were sent before chose the weights (trainer.selection=last); with dev "
+    "where labels of the dev split, which are not paid for, chose checkpoints"
+)
+
+
+@part(CodelengthSection, place=10, title="Codelengths")
+def codelengths(section: CodelengthSection) -> Iterator[Item]:
+    yield (
+        f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are coded "
+        "by the model that learnt the blocks before it; the first block uniformly, or by a start that knows the head."
+    )
+    yield total_table(section)
+    yield block_table(section)
+    yield Plot(f"{section.where}_blocks", "Bits for each example, by block", partial(block_figure, section))
+
+
+@part(CodelengthSection, place=20, title="Scores by size of the training data")
+def by_size(section: CodelengthSection) -> Iterator[Item]:
+    for metric in section.runs[0].metrics:
+        yield score_table(section, metric)
+        draw = partial(score_figure, section, metric)
+        yield Plot(f"{section.where}_size_{short_name(metric)}", "Learning curves by size of the training data", draw)
+
+
+@part(CodelengthSection, place=30, title="GLI paper, Table 1 and section 5.1")
+def gli_codelengths(section: CodelengthSection) -> Iterator[Item]:
+    table = published_table(section)
+    if table is not None:
+        yield gli.IMPOSSIBLE
+        yield table
+
+
+def head(coder: Coder) -> tuple[str, ...]:
+    """Return the first cells of a coder's row."""
+    return coder.model, "+".join(coder.start) or "–", coder.strategy, "strict" if coder.strict else "with dev"
+
+
+HEADER = ("model", "start", "strategy", "code")
+
+
+def _spread(values: np.ndarray, digits: int, runs: tuple[str, ...] = ()) -> Cell:
+    """Return mean ± sample standard deviation of values over seeds."""
+    text = f"{values.mean():.{digits}f}" + (f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else "")
+    return Cell(text, float(values.mean()), runs)
+
+
+def total_table(section: CodelengthSection) -> Table:
+    """Return a row for each coder, what switching to the best one costs, and the uniform code."""
+    several, total, even = len(section.parts) > 1, section.total, float(section.uniform.sum())
+    metrics = section.runs[0].metrics
+    rows: list[tuple[str, ...]] = []
+    best: list[Cell] = []
+    for coder in section.coders:
+        bits, ids = coder.bits(section.parts).sum(axis=1), coder.ids
+        each = _spread(bits / total, 2, ids)
+        best.append(each)
+        own = [_spread(coder.bits([one]).sum(axis=1) / total, 2, ids) for one in section.parts if several]
+        cells = [each, *own, _spread(bits / 1000, 3, ids), _spread(100 * bits / even, 1, ids)]
+        rows.append((*head(coder), str(len(coder.runs)), *cells, *(_final(coder, metric) for metric in metrics)))
+    mark_best(best, highest=False)
+    ruled, notes = len(rows), []
+    for strict in (True, False):
+        if (found := section.switching(strict)) is not None:
+            bits, among = found[0].sum(axis=1), found[1]
+            rows.append((
+                "best", "of each", "block", "strict" if strict else "with dev", str(len(bits)),
+                _spread(bits / total, 2), *("–" for _ in section.parts if several), _spread(bits / 1000, 3),
+                _spread(100 * bits / even, 1), *("–" for _ in metrics),
+            ))  # fmt: skip
+            told = f"best of each block: each is coded by the best of {among} rows, and log2 {among} bits say by which"
+            notes += [told] if told not in notes else []
+    parts = (section.uniform_of[one].sum() / total for one in section.parts if several)
+    rows.append((
+        "uniform", "–", "–", "strict", "–", Cell(f"{even / total:.2f}", even / total),
+        *(f"{each:.2f}" for each in parts), f"{even / 1000:.3f}", "100.0", *("–" for _ in metrics),
+    ))  # fmt: skip
+    header = (*HEADER, "runs", "L/example ↓", *(section.parts if several else ()), "L kbits ↓", "% of uniform",
+              *(f"{short_name(metric)} at the end" for metric in metrics))  # fmt: skip
+    notes += [COUNTED, STRICT, f"at the end: test score on {section.key} after the last hop, percent"]
+    return Table("Online codelength", header, tuple(rows), tuple(notes), left=4, raised=(BOLD,), ruled=(ruled,))
+
+
+def _final(coder: Coder, metric: str) -> Cell:
+    values = np.array([100 * run.scores[metric][-1, -1] for run in coder.runs])
+    return _spread(values, 2, coder.ids)
+
+
+def block_table(section: CodelengthSection) -> Table:
+    """Return the bits for each example in each block, means over seeds."""
+    body: list[tuple[str, ...]] = []
+    for coder in section.coders:
+        each = coder.bits(section.parts).mean(axis=0) / section.sizes
+        body.append((*head(coder), *(Cell(f"{value:.2f}", float(value), coder.ids) for value in each)))
+    body.append(("uniform", "–", "–", "strict", *(f"{value:.2f}" for value in section.uniform / section.sizes)))
+    names = tuple(f"block {i} ({size})" for i, size in enumerate(section.sizes, start=1))
+    notes = ("bits for each example; in brackets: examples of the block", COUNTED)
+    return Table("Codelength by block", (*HEADER, *names), tuple(body), notes, left=4, ruled=(len(section.coders),))
+
+
+def sizes_and_scores(coder: Coder, metric: str, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the examples of the blocks that hops learnt, (M,), and the test scores on their key, (runs, M), percent.
+
+    The first is 0: the start.
+    """
+    learnt = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    return learnt, np.stack([100 * run.scores[metric][-len(sizes) :, -1] for run in coder.runs])
+
+
+def score_table(section: CodelengthSection, metric: str) -> Table:
+    """Return the test score on the key after each hop, means over seeds."""
+    body = []
+    for coder in section.coders:
+        learnt, scores = sizes_and_scores(coder, metric, section.sizes)
+        cells = (Cell(f"{value:.2f}", float(value), coder.ids) for value in scores.mean(axis=0))
+        body.append((*head(coder), *cells))
+    names = (f"{int(n):,}" for n in learnt)
+    known = BY_NAME[metric]
+    notes = (
+        f"{known.title} on the test split of {section.key}, percent, by the number of its training examples",
+        "0: the start",
+        *((known.definition,) if known.definition else ()),
+    )
+    title = f"{short_name(metric).capitalize()} by size of the training data"
+    return Table(title, (*HEADER, *names), tuple(body), notes, left=4)
+
+
+def block_figure(section: CodelengthSection) -> Figure:
+    """Draw bits for each example by the examples that the model had learnt, and the uniform code."""
+    figure = figure_of(7.4, 3.9)
+    axes = figure.subplots()
+    before = np.concatenate([[0], np.cumsum(section.sizes)[:-1]])
+    for k, coder in enumerate(section.coders):
+        y = coder.bits(section.parts).mean(axis=0) / section.sizes
+        (line,) = axes.plot(before, y, color=colour(k), marker=marker(k), markersize=4, linewidth=1.2)
+        tip(line, f"{coder.name}: {', '.join(f'{value:.2f}' for value in y)}")
+    axes.plot(before, section.uniform / section.sizes, color=GREY, linestyle="--", linewidth=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(f"examples of {section.key} learnt before the block", fontsize=8)
+    axes.set_ylabel("bits for each example of the block", fontsize=8)
+    plain(axes)
+    names = [coder.name for coder in section.coders]
+    legend(figure, names, names)
+    titled(figure, f"{section.dataset}, {section.key}: codelength by block (dashed: the uniform code)")
+    return figure
+
+
+def score_figure(section: CodelengthSection, metric: str) -> Figure:
+    """Draw test scores by the number of training examples, on a log scale (GLI, Figs 1 and 2)."""
+    figure = figure_of(7.4, 3.9)
+    axes = figure.subplots()
+    for k, coder in enumerate(section.coders):
+        learnt, scores = sizes_and_scores(coder, metric, section.sizes)
+        y = scores.mean(axis=0)
+        (line,) = axes.plot(learnt[1:], y[1:], color=colour(k), marker=marker(k), markersize=4, linewidth=1.2)
+        tip(line, f"{coder.name}: {', '.join(f'{value:.2f}' for value in y[1:])}")
+    axes.set_xscale("log")
+    axes.set_xticks(learnt[1:], [f"{int(n):,}" for n in learnt[1:]])
+    axes.minorticks_off()
+    axes.set_xlabel(f"training examples of {section.key} (log scale)", fontsize=8)
+    axes.set_ylabel(f"{BY_NAME[metric].title} (%)", fontsize=8)
+    plain(axes)
+    names = [coder.name for coder in section.coders]
+    legend(figure, names, names)
+    titled(figure, f"{section.dataset}, {section.key}: {BY_NAME[metric].title} by size of the training data")
+    return figure
+
+
+def published_table(section: CodelengthSection) -> Table | None:
+    """Return GLI's codelengths of this dataset with ours beside; None where it prints none."""
+    rows = []
+    for (model, supervised), kbits in gli.codelengths(section.dataset).items():
+        ours = next((c for c in section.coders if c.model == model and bool(c.start) == supervised), None)
+        bits = math.nan if ours is None else float(ours.bits(section.parts).sum(axis=1).mean())
+        mine = Cell("–") if ours is None else Cell(f"{bits / 1000:.2f}", bits, ours.ids)
+        rows.append((model, "other tasks first" if supervised else "–", Cell(f"{kbits:.1f}", kbits), mine))
+    if not rows:
+        return None
+    notes = (
+        f"published: GLI, Table 1 and section 5.1, kbits of {section.dataset}; ours: {section.total} examples in "
+        f"{len(section.sizes)} blocks",
+        "orders may be compared, kbits may not",
+    )
+    return Table(
+        "GLI codelengths: published beside ours", ("model", "start", "L kbits", "ours"), tuple(rows), notes, left=2
+    )
