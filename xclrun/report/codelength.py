@@ -107,7 +107,10 @@ class CodelengthSection(Section):
         """The rows, the shortest code first."""
         labels = strategy_labels(self.runs, IN_COLUMNS)
         rows = grouped(self.runs, lambda r: (r.model, r.languages[:-1], labels[r.run_id], is_strict(r)))
-        found = [Coder(*key, tuple(sorted(runs, key=lambda r: r.seed))) for key, runs in rows.items()]
+        found = [
+            Coder(model, start, label, strict, tuple(sorted(runs, key=lambda r: r.seed)))
+            for (model, start, label, strict), runs in rows.items()
+        ]
         return sorted(found, key=lambda coder: float(coder.bits(self.parts).sum(axis=1).mean()))
 
     @property
