@@ -92,7 +92,7 @@ def named(config: str, made: Task) -> tuple[dict, dict]:
 def test_a_further_metric_is_one_entry_which_brings_its_counting_and_trains_nothing() -> None:
     made = task.register(Task("chunks", None, ENTITY_F1, tags_needed=True, beside=(EXACT,)))
     assert made.metrics(tagged=True) == (ENTITY_F1,)
-    assert metrics_of(*named("chunks", made)) == (ENTITY_F1, EXACT)
+    assert metrics_of(*named("chunks", made)).all == (ENTITY_F1, EXACT)
     assert task.BY_SHORT["exact"] is task.METRICS[-1] is EXACT
     gold = np.array([0, 0, 0])
     tp, fp, fn = (np.array(counts) for counts in ([[1], [2], [0]], [[0], [1], [0]], [[0], [0], [0]]))
@@ -104,9 +104,9 @@ def test_a_further_metric_is_one_entry_which_brings_its_counting_and_trains_noth
 @pytest.mark.usefixtures("own_registries")
 def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
     config, manifest = named("chunks", Task("chunks", None, ENTITY_F1, beside=(EXACT,)))
-    assert metrics_of(config, manifest) == (ENTITY_F1,)
+    assert metrics_of(config, manifest).all == (ENTITY_F1,)
     _, manifest = named("chunks", Task("chunks", None, EXACT))
-    [unknown] = metrics_of(config, manifest)
+    [unknown] = metrics_of(config, manifest).all
     with pytest.raises(ValueError, match=r"^the metric exact_match is counted by a plug-in that is not loaded$"):
         Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
 

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from xclrun.config.checks import check
-from xclrun.config.schema import Config, DatasetConfig, LabelOn, PartConfig, TrainerConfig, plain
+from xclrun.config.schema import Config, DatasetConfig, LabelOn, PartConfig, SlotF1, TrainerConfig, plain
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
@@ -108,8 +108,9 @@ class Run:
         if how["optimizer_state"] != "fresh":
             # More is stored.
             trainer["optimizer_state"] = how["optimizer_state"]
+        heads = [number for of in self.dataset.targets for number in (len(of.labels), len(of.tags))]
         return {
-            "model": digest([model, trainer, len(self.dataset.labels), len(self.dataset.tags)])[:16],
+            "model": digest([model, trainer, *heads])[:16],
             "strategy": self.strategy_name if self.strategy().signature(hop) else "naive",
             "examples": self.sentences(hop),
         }
@@ -202,8 +203,13 @@ def _in_blocks(config: Config, dataset: Dataset, key: str) -> tuple[Dataset, Dat
 
 
 def _identity(dataset: Dataset) -> DataIdentity:
-    spans = any(metric.span_f1 for metric in dataset.task.metrics(tagged=bool(dataset.tags)))
-    return DataIdentity(dataset.fingerprints, digest([dataset.task.identified, dataset.labels, dataset.tags]), spans)
+    spans = any(metric.span_f1 for metric in dataset.metrics.all)
+    sets = [[of.task.identified, of.labels, of.tags] for of in dataset.targets]
+    if dataset.task is None:
+        # Examples do not say by which task they are learnt.
+        whole = [[*own, sorted(of.keys)] for own, of in zip(sets, dataset.targets, strict=True)]
+        return DataIdentity(dataset.fingerprints, digest(whole), spans)
+    return DataIdentity(dataset.fingerprints, digest(sets[0]), spans)
 
 
 def notes(runs: Iterable[Run]) -> list[str]:
@@ -319,12 +325,7 @@ def plan_run(config: Config) -> Run:
     if config.dataset.blocks is not None:
         dataset, data = _in_blocks(config, dataset, order[-1])
     strategy = make(config.strategy)
-    if (reason := strategy.unfit(dataset.task)) is not None:
-        raise UsageError(f"strategy={config.strategy.name} dataset.task={dataset.task.name}: {reason}")
-    if config.model.label_on is LabelOn.all and dataset.task.tag is not None and not dataset.task.crf:
-        raise UsageError(
-            f"model.label_on=all dataset.task={dataset.task.name}: every piece has a tag only in intent_slots"
-        )
+    _check_tasks(config, dataset, strategy)
     stream = stream_of(config, strategy, order)
     for language in stream.languages:
         learnt = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
@@ -344,6 +345,28 @@ def plan_run(config: Config) -> Run:
         whole_fingerprint=whole,
         encoder=encoder,
     )
+
+
+def _check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
+    """Check that a strategy and a model can learn the tasks of a dataset.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    tasks = [of.task for of in dataset.targets]
+    for task in tasks:
+        if (reason := strategy.unfit(task)) is not None:
+            raise UsageError(f"strategy={config.strategy.name} dataset.task={task.name}: {reason}")
+        if config.model.label_on is LabelOn.all and task.tag is not None and not task.crf:
+            raise UsageError(f"model.label_on=all dataset.task={task.name}: every piece has a tag only in intent_slots")
+    if dataset.task is not None:
+        return
+    names = ", ".join(task.identified for task in tasks)
+    if (reason := strategy.unfit_together(tasks)) is not None:
+        raise UsageError(f"strategy={config.strategy.name}: dataset.parts has several tasks ({names}); {reason}")
+    if config.evaluate.slot_f1 is not SlotF1.span_micro:
+        way = config.evaluate.slot_f1.value
+        raise UsageError(f"evaluate.slot_f1={way}: dataset.parts has several tasks ({names}); it is of one task")
 
 
 def _check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:

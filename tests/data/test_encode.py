@@ -1,6 +1,7 @@
 """Encoding and batching, held against what the tokenizers themselves give, and against plain loops."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -303,13 +304,14 @@ def test_select_and_concat(encoded: Encoded) -> None:
     assert again.ids.tolist() == ["6", "2", "0", "2"]
     assert again.languages.tolist() == ["en", "fr", "en", "fr"]
     expected, got = encoded.batch([6, 2, 0, 2]), again.batch(range(4))
-    there = {name for name, value in vars(expected).items() if value is not None}
-    assert there == {name for name, value in vars(got).items() if value is not None}
-    for name in there - {"indices"}:
-        assert torch.equal(getattr(expected, name), getattr(got, name))
+    assert expected.tensors.keys() == got.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert torch.equal(tensor, got.tensors[name])
     assert (again.words == encoded.words[[6, 2, 0, 2]]).all()
     with pytest.raises(ValueError, match="one tokenizer"):
         concat([])
+    with pytest.raises(ValueError, match="one task are needed; theirs are \\['', 'other'\\]"):
+        concat([encoded, replace(encoded, task="other")])
 
 
 RAGGED = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=8)

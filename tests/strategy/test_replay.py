@@ -45,8 +45,8 @@ class Noting(Replay):
 
     signature = Replay.signature
 
-    def batch(self, drawn: Any, context: Any) -> Any:
-        return [(key, int(i)) for key, indices in drawn.items() for i in indices]
+    def batches(self, drawn: Any, context: Any) -> Any:
+        return [[(key, int(i)) for key, indices in drawn.items() for i in indices]]
 
 
 def replay(write: float = 0.3, interval: int = 10, number: int = 7) -> Noting:
@@ -130,12 +130,13 @@ def test_draws_are_uniform_over_the_whole_memory(context: Any) -> None:
     given = context(3, SIZES)
     for interval in range(1, 400):
         for part in strategy.draw(interval, "replay", given):
-            for pair in strategy.batch(part, given):
+            for pair in strategy.batches(part, given)[0]:
                 counts[pair] += 1
     assert sum(counts.values()) == 399 * 10
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
     # Which of them share a batch is chance too: keys are not kept apart.
-    assert any(len({key for key, _ in strategy.batch(part, given)}) > 1 for part in strategy.draw(1, "replay", given))
+    [batches] = zip(*(strategy.batches(part, given) for part in strategy.draw(1, "replay", given)), strict=True)
+    assert any(len({key for key, _ in batch}) > 1 for batch in batches)
 
 
 def test_draws_depend_on_seed_hop_and_interval_alone(context: Any) -> None:

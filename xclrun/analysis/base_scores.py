@@ -11,14 +11,14 @@ for each tag, and so has counts of tags instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.core.task import BY_NAME, Metric, Scored
+from xclrun.core.task import BY_NAME, Metric, MetricsOfKeys, Scored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +104,7 @@ class Sentences:
         tags: hits, occurrences in gold and in predicted tags of each tag, shape (3, tags, cells); only where F1 of
             spans is ``tag_macro``.
         log2_gold: log2 p(gold class), shape (S, cells); None where it was not read.
+        own: the metrics of the key's own task, where keys have several; empty: it has all.
     """
 
     ids: np.ndarray
@@ -112,6 +113,7 @@ class Sentences:
     spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     tags: np.ndarray | None = None
     log2_gold: np.ndarray | None = None
+    own: tuple[Metric, ...] = ()
 
     @property
     def right(self) -> np.ndarray:
@@ -125,8 +127,12 @@ class Sentences:
         Raises:
             ValueError: there are none, or they need a plug-in that is not loaded.
         """
+        if metric.of is Scored.keys and self.own:
+            return self.counts(self.own[0])
         if metric.mean_of:
             raise ValueError(f"{metric.title} is no ratio of sums over sentences")
+        if self.own and metric not in self.own:
+            raise ValueError(f"there is no {metric.title} of the key's task")
         if metric.count is not None:
             hits, totals = metric.count(self)
             return Counts(self._of_cells(hits), None if totals is None else self._of_cells(totals))
@@ -137,11 +143,15 @@ class Sentences:
         return Counts.of_f1(*self.spans)
 
     def scores(self, metric: Metric) -> np.ndarray:
-        """Return the scores of the cells, shape (cells,).
+        """Return the scores of the cells, shape (cells,); NaN where it is a metric of other keys' tasks.
 
         Raises:
             ValueError: there are no counts for the metric.
         """
+        if metric.of is Scored.keys and self.own:
+            return self.scores(self.own[0])
+        if self.own and metric not in self.own:
+            return np.full(self.predicted.shape[1], np.nan)
         if metric.span_f1 and self.tags is not None:
             return np.array([_macro_f1(*cell) for cell in np.moveaxis(self.tags, 2, 0)])
         if metric.mean_of:
@@ -276,14 +286,19 @@ def of_hops(
     return found
 
 
-def of_hop(table: pa.Table, metrics: Sequence[Metric], tags: Sequence[str] | None = None) -> Scores:
+def with_own(found: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
+    """Return the sentences of keys with the metrics of their own tasks, where keys have several."""
+    return {key: replace(them, own=metrics.own.get(key, ())) for key, them in found.items()}
+
+
+def of_hop(table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None) -> Scores:
     """Return language → metric → score of one hop's prediction rows on the test split; ``tags`` as in `of_hops`."""
-    found = of_hops([table], tags=tags)
-    return {k: {metric.name: float(them.scores(metric)[0]) for metric in metrics} for k, them in found.items()}
+    found = with_own(of_hops([table], tags=tags), metrics)
+    return {k: {metric.name: float(them.scores(metric)[0]) for metric in metrics.of(k)} for k, them in found.items()}
 
 
 def of_points(
-    table: pa.Table, metrics: Sequence[Metric], tags: Sequence[str] | None = None
+    table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None
 ) -> dict[int, dict[str, Scores]]:
     """Return step → split → language → metric → score of the evaluation points inside one hop."""
     rows = _Rows.of_table(table, tags)
@@ -295,9 +310,9 @@ def of_points(
             inside = (step == point) & (split == part)
             for language in np.unique(of[inside]):
                 own = np.flatnonzero(inside & (of == language))
-                scores = rows.cell(ids[own], own).scores
+                cell = replace(rows.cell(ids[own], own), own=metrics.own.get(str(language), ()))
                 by_language = found.setdefault(int(point), {}).setdefault(str(part), {})
-                by_language[str(language)] = {metric.name: float(scores(metric)[0]) for metric in metrics}
+                by_language[str(language)] = {m.name: float(cell.scores(m)[0]) for m in metrics.of(str(language))}
     return found
 
 
@@ -307,9 +322,12 @@ def of_split(
     """Return metric → score of the prediction columns of one split of one language.
 
     Args:
+        metrics: those of the language; of all keys' own scores the first one says which it is.
         tags: names of the tag ids, where F1 of spans is ``tag_macro``.
     """
     sentences = _Rows.of_columns(columns, tags).cell(np.asarray(columns["example_id"]), np.arange(len(columns["tp"])))
+    if metrics[0].of is Scored.keys:
+        sentences = replace(sentences, own=tuple(metrics[1:]))
     return {metric.name: float(sentences.scores(metric)[0]) for metric in metrics}
 
 

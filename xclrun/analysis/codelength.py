@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from xclrun.core.task import BY_NAME, Scored
+from xclrun.core.task import BY_NAME, KEY_SCORE, Scored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,6 +153,8 @@ def code(record: RunRecord, what: str) -> Codelength | None:
 def code_of(record: RunRecord, metric: str) -> Codelength | None:
     """Return the online codelength of what a metric scores; None where there is none."""
     known = BY_NAME.get(metric)
+    if known is KEY_SCORE:
+        known = BY_NAME.get(record.metric_of[record.languages[-1]])
     return None if known is None or known.beside else code(record, OF.get(known.of, ""))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xclrun.core.task import METRICS
+from xclrun.core.task import KEY_SCORE, METRICS
 
 SCHEMA = 1
 
@@ -64,7 +64,8 @@ class RunRecord:
             alone), ``joint`` (one hop on the union), ``growing`` (hop i is trained from hop 0 on the first i),
             ``zero_shot`` (one hop on the first language), ``transfer`` (few-shot: a source, if any, then a target) or
             ``blocks`` (languages that come first, then blocks of the last one).
-        scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured. Read-only.
+        scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured, and on keys
+            of other tasks. Read-only.
         config: the resolved config, nested.
         data_fingerprint: hash of the data.
         code_version: for people, for example ``0.1.0+gabc123``.
@@ -175,8 +176,22 @@ class RunRecord:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that have tables of their own, in their order; `scores` also has those beside them."""
+        """Names of the metrics that have tables of their own, in their order; `scores` also has those beside them.
+
+        Where keys have several tasks it is `KEY_SCORE` alone, and those of single tasks stand beside it.
+        """
+        if KEY_SCORE.name in self.scores:
+            return (KEY_SCORE.name,)
         return tuple(metric.name for metric in METRICS if metric.name in self.scores and not metric.beside)
+
+    @property
+    def metric_of(self) -> dict[str, str]:
+        """Key → name of the metric that stands for it in `KEY_SCORE`; empty where all keys have one task."""
+        if KEY_SCORE.name not in self.scores:
+            return {}
+        own = [m.name for m in METRICS if m.name in self.scores and not m.beside and m is not KEY_SCORE]
+        measured = {name: np.isfinite(self.scores[name]).any(axis=0) for name in own}
+        return {key: next((m for m in own if measured[m][j]), "") for j, key in enumerate(self.languages)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain data for ``json.dumps``: NaN becomes null, ``schema`` is added."""

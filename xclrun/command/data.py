@@ -54,8 +54,8 @@ def _print(given: argparse.Namespace) -> None:
     facts = {
         "dataset": dataset.name,
         "model": config.model.name,
-        "labels": len(dataset.labels),
-        "tags": len(dataset.tags),
+        "labels": sum(len(of.labels) for of in dataset.targets),
+        "tags": sum(len(of.tags) for of in dataset.targets),
         "notes": noted(dataset),
         "coverage": [asdict(row) for row in coverage(dataset)],
         "overlaps": [asdict(row) for row in overlaps(dataset)],
@@ -64,9 +64,7 @@ def _print(given: argparse.Namespace) -> None:
     if given.json:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return
-    print(
-        f"{dataset.name}: {len(dataset.languages)} languages, {len(dataset.labels)} labels, {len(dataset.tags)} tags\n"
-    )
+    print(f"{dataset.name}: {len(dataset.languages)} languages, {facts['labels']} labels, {facts['tags']} tags\n")
     print("\n".join(table.text(80) for table in _tables(facts, config.model.max_length)))
     for note in told([dataset]):
         print(f"note: {note}")
@@ -79,8 +77,8 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
         "Sizes and labels",
         ("language", "split", "sentences", "words", "labels", "tags", "rarest", "unseen", "not own"),
         tuple(
-            (r["language"], r["split"], f"{r['sentences']:,}", f"{r['words']:,}", f"{r['labels']} of {facts['labels']}",
-             f"{r['tags']} of {facts['tags']}", str(r["rarest"]), str(r["unseen"]), str(r["not_in_own_train"]))
+            (r["language"], r["split"], f"{r['sentences']:,}", f"{r['words']:,}", f"{r['labels']} of {r['of_labels']}",
+             f"{r['tags']} of {r['of_tags']}", str(r["rarest"]), str(r["unseen"]), str(r["not_in_own_train"]))
             for r in facts["coverage"]
         ),
         ("rarest: sentences of the rarest label that occurs",

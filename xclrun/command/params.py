@@ -14,9 +14,30 @@ from xclrun.command.common import Parser
 from xclrun.compose.jobs import Composed
 from xclrun.config.schema import Config, plain
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import TASKS, Metric, Task, task_of_dataset
+from xclrun.core.task import TASKS, Metric, Task, tasks_of_dataset
 from xclrun.core.terminal import many, size, table
 from xclrun.strategy.shared.parameters import Count
+
+
+@dataclass(frozen=True)
+class OfTask:
+    """What the heads of one task tell apart.
+
+    Attributes:
+        task: what is predicted, and so by which heads.
+        labels: number of intents or classes; 0 where there are none.
+        tags: number of tags; 0 where there are none.
+    """
+
+    task: Task
+    labels: int
+    tags: int
+
+    @property
+    def text(self) -> str:
+        """The numbers of labels and tags, for a person."""
+        numbers = [] if self.task.label is None else [many(self.labels, self.task.label.noun, self.task.label.nouns)]
+        return ", ".join([*numbers, many(self.tags, "tag")] if self.task.tag is not None else numbers)
 
 
 @dataclass(frozen=True)
@@ -24,18 +45,14 @@ class Sizes:
     """What of a dataset the number of parameters depends on.
 
     Attributes:
-        task: what is predicted, and so by which heads.
-        labels: number of intents or classes; 0 where there are none.
-        tags: number of tags; 0 where there are none.
+        heads: of each task.
         languages: the languages of the stream.
         vocabulary: word pieces of an encoder that is trained from scratch, where the data that it is learnt from is
             at hand.
         kept: word pieces that a trimmed vocabulary keeps, where the data is at hand; None where nothing is trimmed.
     """
 
-    task: Task
-    labels: int
-    tags: int
+    heads: tuple[OfTask, ...]
     languages: tuple[str, ...]
     vocabulary: int | None = None
     kept: int | None = None
@@ -43,8 +60,7 @@ class Sizes:
     @property
     def text(self) -> str:
         """The numbers of labels and tags, for a person."""
-        numbers = [] if self.task.label is None else [many(self.labels, self.task.label.noun, self.task.label.nouns)]
-        return ", ".join([*numbers, many(self.tags, "tag")] if self.task.tag is not None else numbers)
+        return ", ".join(of.text for of in self.heads)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -176,7 +192,7 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
 
     from xclrun.config.checks import check
     from xclrun.core.identity import strategy_name
-    from xclrun.model.network import skeleton
+    from xclrun.model.network import HeadSizes, skeleton
     from xclrun.run import stream_of
     from xclrun.strategy import make
     from xclrun.strategy.shared.parameters import count, sizes
@@ -185,8 +201,11 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     strategy, of_data = make(job.config.strategy), _sizes(job.config, given)
     stream = stream_of(job.config, strategy, of_data.languages)
 
+    sizes_of = [HeadSizes(of.task, of.labels, of.tags) for of in of_data.heads]
+
     def counted(vocabulary: int | None) -> Count:
-        model = skeleton(job.config.model, of_data.labels, of_data.tags, vocabulary, of_data.task)
+        one, several = sizes_of[0], sizes_of if len(sizes_of) > 1 else ()
+        model = skeleton(job.config.model, one.classes, one.tags, vocabulary, one.task, several)
         with torch.device("meta"):
             strategy.prepare(model, stream, _Nowhere())
         return count(sizes(model), strategy, stream)
@@ -225,7 +244,12 @@ def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
         if listed is not None and len(listed) != number:
             raise UsageError(f"task.languages={number}: the order has {many(len(listed), 'language')}")
         listed = listed or [f"language {i}" for i in range(1, number + 1)]
-    task = task_of_dataset(plain(config.dataset))
+    tasks = tasks_of_dataset(plain(config.dataset))
+    if len(tasks) > 1:
+        if other := next((key for key in given if key != "task.languages"), None):
+            raise UsageError(f"{other}: dataset.parts has several tasks, whose numbers come from the data alone")
+        return _from_data(config, {}, listed, ())
+    task = tasks[0]
     # What the task has → the key that gives its number.
     keys = {} if task.label is None else {"labels": _labels_key(task.label)}
     keys |= {} if task.tag is None else {"tags": "task.tags"}
@@ -233,7 +257,7 @@ def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
         raise UsageError(f"{other}: dataset.task={task.name} takes {' and '.join(keys.values())}")
     numbers = {part: given[key] for part, key in keys.items() if key in given}
     if listed is not None and numbers.keys() == keys.keys():
-        return Sizes(task, numbers.get("labels", 0), numbers.get("tags", 0), tuple(listed))
+        return Sizes((OfTask(task, numbers.get("labels", 0), numbers.get("tags", 0)),), tuple(listed))
     return _from_data(config, numbers, listed, keys.values())
 
 
@@ -249,8 +273,10 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
     except UsageError as error:
         numbers = " ".join(f"{key}=N" for key in (*keys, "task.languages"))
         raise UsageError(f"{error}; params also takes {numbers}") from error
-    labels = given.get("labels", len(dataset.labels))
-    tags = given.get("tags", outputs(dataset.tags, config.model.label_on) if dataset.task.tag is not None else 0)
+    heads = []
+    for of in dataset.targets:
+        tags = outputs(of.tags, config.model.label_on) if of.task.tag is not None else 0
+        heads.append(OfTask(of.task, given.get("labels", len(of.labels)), given.get("tags", tags)))
     vocabulary = kept = None
     model = config.model
     if from_scratch(model) or model.trim_vocabulary:
@@ -260,7 +286,9 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
             tokenizer = load_tokenizer(model, dataset, cache if cache.is_dir() else Path(folder))
         vocabulary = len(tokenizer) if from_scratch(model) else None
         if model.trim_vocabulary:
-            whole, origin = dataset.task.words, dataset.origin.splits.values()
-            splits = (encode(e, tokenizer, (), (), model.max_length, model.label_on, whole) for e in origin)
+            splits = (
+                encode(e, tokenizer, (), (), model.max_length, model.label_on, dataset.task_of(key).words)
+                for (key, _), e in dataset.origin.splits.items()
+            )
             kept = len(used_pieces(splits, tokenizer))
-    return Sizes(dataset.task, labels, tags, tuple(listed or dataset.languages), vocabulary, kept)
+    return Sizes(tuple(heads), tuple(listed or dataset.languages), vocabulary, kept)

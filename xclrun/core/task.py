@@ -19,7 +19,7 @@ Standard library alone, so that analysis and reports may use it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from operator import methodcaller
 from typing import Any
@@ -34,6 +34,7 @@ class Scored(Enum):
     labels = "labels"  # examples whose class is right, of all
     words = "words"  # words whose tag is right, of all that the model saw
     spans = "spans"  # micro F1 over labelled spans
+    keys = "keys"  # what the first metric of each key's own task counts, where keys have several tasks
 
 
 # From the sentences of a test set (`xclrun.analysis.base_scores.Sentences`) to hits and totals of each.
@@ -156,10 +157,21 @@ BESIDE_STATEMENTS = (
     CONSTANT_ACCURACY,
 )  # fmt: skip
 
+# Of datasets whose keys have several tasks: what their tables, tests and measures are of.
+KEY_SCORE = Metric(
+    "key_score",
+    "score",
+    "score",
+    Scored.keys,
+    "answer",
+    "answers",
+    "of each key the first metric of its own task, so that means over keys are over different metrics",
+)
+
 # Those of all tasks, in the order of tables: a task brings its own.
-METRICS: list[Metric] = []
-BY_SHORT: dict[str, Metric] = {}
-BY_NAME: dict[str, Metric] = {}
+METRICS: list[Metric] = [KEY_SCORE]
+BY_SHORT: dict[str, Metric] = {KEY_SCORE.short: KEY_SCORE}
+BY_NAME: dict[str, Metric] = {KEY_SCORE.name: KEY_SCORE}
 
 
 def short_name(metric: str) -> str:
@@ -219,6 +231,44 @@ class Task:
     def identified(self) -> str:
         """The part of the task that enters ids and keys."""
         return self.name if self.tag is None or self.tag_spans else f"{self.name}/words"
+
+    @property
+    def head(self) -> str:
+        """Name of its heads in a model of several tasks."""
+        return self.identified.replace("/", "_")
+
+
+@dataclass(frozen=True)
+class MetricsOfKeys:
+    """Which metrics the keys of a dataset have.
+
+    Attributes:
+        every: of all keys, where they have one task.
+        own: key → those of its own task, where keys have several; empty otherwise.
+    """
+
+    every: tuple[Metric, ...] = ()
+    own: Mapping[str, tuple[Metric, ...]] = field(default_factory=dict)
+
+    def of(self, key: str) -> tuple[Metric, ...]:
+        """Return the metrics of a key; where keys have several tasks its `KEY_SCORE` comes first."""
+        return (KEY_SCORE, *self.own[key]) if self.own else self.every
+
+    @property
+    def all(self) -> tuple[Metric, ...]:
+        """All metrics, each once."""
+        own = (metric for metrics in self.own.values() for metric in metrics)
+        return tuple(dict.fromkeys((KEY_SCORE, *own))) if self.own else self.every
+
+
+def shown(metrics: MetricsOfKeys) -> tuple[Metric, ...]:
+    """Return the metrics that a score matrix has a column for: where keys have several tasks, one that names theirs."""
+    if not metrics.own:
+        return metrics.every
+    keys: dict[str, list[str]] = {}
+    for key, own in metrics.own.items():
+        keys.setdefault(own[0].title, []).append(key)
+    return (replace(KEY_SCORE, title=", ".join(f"{title} ({', '.join(of)})" for title, of in keys.items())),)
 
 
 TASKS: dict[str, Task] = {}
@@ -333,30 +383,34 @@ def task_of(name: str, tags_are: str = "spans") -> Task:
     return WORD_TAGS
 
 
-def task_of_dataset(dataset: Mapping[str, Any]) -> Task:
-    """Return the task of a resolved config's dataset: of its labels or tags, or of statements about them.
+def tasks_of_dataset(dataset: Mapping[str, Any]) -> tuple[Task, ...]:
+    """Return the tasks of a resolved config's dataset, each once: of its labels or tags, or of statements about them.
 
     Raises:
-        UsageError: see `task_of`; the parts of a composite dataset have several tasks, and no statements make them one.
+        UsageError: see `task_of`.
     """
     if makes_statements(dataset):
-        return STATEMENT_TRUTH
-    tasks: dict[Task, str] = {}
+        return (STATEMENT_TRUTH,)
+    tasks: list[Task] = []
     for name, part in (dataset.get("parts") or {"": {}}).items():
         task, tags_are = part.get("task"), part.get("tags_are")
         try:
-            found = task_of(task or dataset["task"], tags_are or dataset.get("tags_are", "spans"))
+            tasks.append(task_of(task or dataset["task"], tags_are or dataset.get("tags_are", "spans")))
         except UsageError as error:
             if task is None and tags_are is None:
                 raise
             raise UsageError(f"dataset.parts.{name}.{str(error).removeprefix('dataset.')}") from None
-        tasks.setdefault(found, name)
-    if len(tasks) > 1:
-        told = ", ".join(
-            f"{name} has {task.name}{f' ({task.tag.nouns})' if task.tag else ''}" for task, name in tasks.items()
-        )
-        raise UsageError(f"dataset.parts: parts must have one task: {told}")
-    return next(iter(tasks))
+    return tuple(dict.fromkeys(tasks))
+
+
+def task_identified(identified: str) -> Task:
+    """Return the task of which `Task.identified` is this.
+
+    Raises:
+        UsageError: there is none.
+    """
+    name, _, words = identified.partition("/")
+    return task_of(name, words or "spans")
 
 
 def makes_statements(dataset: Mapping[str, Any]) -> bool:

@@ -23,7 +23,8 @@ class Coverage:
 
     Attributes:
         sentences, words: how many.
-        labels, tags: distinct ones, of all that training has in any language.
+        labels, tags: distinct ones that it has.
+        of_labels, of_tags: those of its task: all that training has in any language.
         rarest: sentences of the rarest label that occurs.
         unseen: sentences with a label or tag that no training split has: scored as wrong.
         not_in_own_train: sentences with a label or tag that only training splits of other languages have.
@@ -34,7 +35,9 @@ class Coverage:
     sentences: int
     words: int
     labels: int
+    of_labels: int
     tags: int
+    of_tags: int
     rarest: int
     unseen: int
     not_in_own_train: int
@@ -82,10 +85,11 @@ class Pieces:
 
 def coverage(dataset: Dataset) -> list[Coverage]:
     """Return sizes and label coverage of every language and split."""
-    labels, tags = set(dataset.labels), set(dataset.tags)
-    outside = {OUTSIDE} if dataset.task.tag_spans else set()
     found = []
     for language in dataset.languages:
+        targets = dataset.targets_of(language)
+        labels, tags = set(targets.labels), set(targets.tags)
+        outside = {OUTSIDE} if targets.task.tag_spans else set()
         own_labels, own_tags = _names(dataset.split(language, "train"), outside)
         for split in SPLITS:
             examples = dataset.split(language, split)
@@ -99,7 +103,9 @@ def coverage(dataset: Dataset) -> list[Coverage]:
                     len(examples),
                     sum(len(e.tokens) for e in examples),
                     len(here & labels),
+                    len(labels),
                     len(here_tags & tags),
+                    len(tags),
                     min(Counter(e.label for e in examples if e.label is not None).values(), default=0),
                     sum(unseen),
                     sum(f and not u for f, u in zip(foreign, unseen, strict=True)),
@@ -140,8 +146,8 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int
             length = {word: max(1, len(row)) for word, row in zip(words, split_up, strict=True)}
             unknown = {w for w, row in zip(words, split_up, strict=True) if not row or tokenizer.unk_token_id in row}
             total = words.total()
-            whole = dataset.task.words
-            encoded = encode(examples, tokenizer, dataset.labels, dataset.tags, max_length, whole_words=whole)
+            of = dataset.targets_of(language)
+            encoded = encode(examples, tokenizer, of.labels, of.tags, max_length, whole_words=of.task.words)
             found.append(
                 Pieces(
                     language,

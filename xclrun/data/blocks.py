@@ -33,7 +33,8 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
         (name, "train"): subset(examples, end - begin, seed, begin)
         for name, begin, end in zip(names, ends[:-1], ends[1:], strict=True)
     }
-    return replace(dataset, splits={**dataset.splits, **cut})
+    tasks = dataset.tasks and {**dataset.tasks, **dict.fromkeys(names, dataset.tasks[key])}
+    return replace(dataset, splits={**dataset.splits, **cut}, tasks=tasks)
 
 
 def shares_answers(dataset: Dataset, key: str, others: tuple[str, ...]) -> bool:
@@ -42,10 +43,12 @@ def shares_answers(dataset: Dataset, key: str, others: tuple[str, ...]) -> bool:
     Then a model that learnt them knows the head that this key is read with.
     """
 
+    task = dataset.task_of(key)
+
     def answers(of: str) -> set[str]:
-        examples = dataset.split(of, "train")
-        labels = {e.label for e in examples if e.label is not None} if dataset.task.label is not None else set()
-        tags = {tag for e in examples for tag in e.tags or ()} if dataset.task.tag is not None else set()
+        examples = dataset.split(of, "train") if dataset.task_of(of) == task else ()
+        labels = {e.label for e in examples if e.label is not None} if task.label is not None else set()
+        tags = {tag for e in examples for tag in e.tags or ()} if task.tag is not None else set()
         return {f"label {label}" for label in labels} | {f"tag {tag}" for tag in tags - {"O"}}
 
     return bool(answers(key) & {answer for other in others for answer in answers(other)})

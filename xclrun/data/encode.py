@@ -92,6 +92,7 @@ class Batch:
         indices: (B,) the examples' positions in the `Encoded` that the batch comes from.
         cls: (B, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
         word_states: (B, W, H) float32, the same of the words; None where nothing reads them.
+        task: name of the heads that answer it (`xclrun.core.task.Task.head`), in a model of several tasks; else empty.
     """
 
     input_ids: torch.Tensor
@@ -104,6 +105,12 @@ class Batch:
     indices: np.ndarray
     cls: torch.Tensor | None = None
     word_states: torch.Tensor | None = None
+    task: str = ""
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its tensors by name, those that are there."""
+        return {name: v for name, v in vars(self).items() if v is not None and name not in ("indices", "task")}
 
     @property
     def size(self) -> int:
@@ -120,13 +127,16 @@ class Batch:
         if self.size <= size:
             return [self]
         parts = [slice(start, start + size) for start in range(0, self.size, size)]
-        there = {name: value for name, value in vars(self).items() if value is not None}
-        return [replace(self, **{name: value[part] for name, value in there.items()}) for part in parts]
+        return [self.at(part) for part in parts]
+
+    def at(self, rows: slice | np.ndarray) -> Batch:
+        """Return some of the examples; the padding stays."""
+        chosen: dict[str, Any] = {name: value[rows] for name, value in self.tensors.items()}
+        return replace(self, **chosen, indices=self.indices[rows])
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on ``device``."""
-        there = {name: value for name, value in vars(self).items() if name != "indices" and value is not None}
-        moved = {name: value.to(device) for name, value in there.items()}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in self.tensors.items()}
         return replace(self, **moved)
 
 
@@ -148,6 +158,7 @@ class Encoded:
         pad: the piece that fills up a batch.
         cls: (n, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
         word_states: the same of each word that the model sees, (H,) a word; None where nothing reads them.
+        task: as of `Batch`.
     """
 
     ids: np.ndarray
@@ -162,6 +173,7 @@ class Encoded:
     pad: int
     cls: np.ndarray | None = None
     word_states: Ragged | None = None
+    task: str = ""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -208,6 +220,7 @@ class Encoded:
             indices=at,
             cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
             word_states=None if self.word_states is None else torch.from_numpy(self.word_states.padded(at, 0)[0]),
+            task=self.task,
         )
 
 
@@ -318,10 +331,27 @@ def word_numbers(
 
 
 def concat(parts: Sequence[Encoded]) -> Encoded:
-    """Return the examples of all parts, one part after the other; the parts must share a tokenizer."""
+    """Return the examples of all parts, one part after the other; the parts must share a tokenizer and a task."""
     if len({part.pad for part in parts}) != 1:
         raise ValueError(f"parts of one tokenizer are needed; their padding pieces are {[part.pad for part in parts]}")
+    if len({part.task for part in parts}) > 1:
+        raise ValueError(f"parts of one task are needed; theirs are {[part.task for part in parts]}")
     return Encoded(**{name: _concat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+
+
+def by_task(parts: Sequence[Encoded]) -> list[tuple[Encoded, np.ndarray]]:
+    """Return the examples of parts, those of one task together, and their positions in all parts one after the other.
+
+    One entry, with the positions 0 to n − 1, where all parts are of one task; otherwise in the order of first parts.
+    """
+    starts = _offsets(np.array([len(part) for part in parts]))
+    groups: dict[str, list[int]] = {}
+    for i, part in enumerate(parts):
+        groups.setdefault(part.task, []).append(i)
+    return [
+        (concat([parts[i] for i in group]), np.concatenate([np.arange(starts[i], starts[i + 1]) for i in group]))
+        for group in groups.values()
+    ]
 
 
 def epoch_batches(n: int, batch_size: int, generator: np.random.Generator) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from xclrun.core.task import Task
+from xclrun.core.task import MetricsOfKeys, Task
 
 SPLITS = ("train", "dev", "test")
 OUTSIDE = "O"
@@ -66,31 +66,61 @@ def same_sentence(example: Example) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """Labelled examples in several languages; knows its task and its label sets.
+class Targets:
+    """What the heads of one task tell apart.
 
-    Label sets come from the training splits of all its languages alone, sorted by name, so that ids depend neither on
-    the order of languages nor on what dev or test hold; or they are known beforehand, where the task says so. ``tags``
-    starts with ``O`` where tags are spans; it is empty where no example has tags.
+    Attributes:
+        task: the task.
+        keys: the keys whose task it is.
+        labels: class names: those seen in training, sorted, or those of the task.
+        tags: tags seen in training, sorted, ``O`` first where they are spans; empty where no example has tags.
+    """
+
+    task: Task
+    keys: tuple[str, ...]
+    labels: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    @cached_property
+    def _known(self) -> tuple[frozenset[str], frozenset[str]]:
+        return frozenset(self.labels), frozenset(self.tags)
+
+    def unseen(self, example: Example) -> bool:
+        """Whether training never had the example's label, or one of its tags."""
+        labels, tags = self._known
+        return (example.label is not None and example.label not in labels) or any(
+            tag not in tags for tag in example.tags or ()
+        )
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled examples in several languages; knows its tasks and their label sets.
+
+    Label sets come from the training splits of all languages of a task alone, sorted by name, so that ids depend
+    neither on the order of languages nor on what dev or test hold; or they are known beforehand, where the task says
+    so. Most datasets have one task: then `labels` and `tags` are its sets.
 
     Attributes:
         name: name in conf (``mini``, ``mtop``, …).
-        task: what is predicted (docs/glossary.md).
+        task: what is predicted (docs/glossary.md); None where keys have several tasks: see `task_of`.
         languages: keys, in the order of the config: languages, or the keys of a composite dataset.
         splits: (language, split) → examples.
         notes: counts that a manifest must tell, for example ``{"skipped": {"de/train": 2}}``.
         whole: the dataset that its buckets were drawn from; None without buckets. Label sets, and all else that must be
             equal in all buckets (vocabularies, what names an untrained encoder), come from it: see `origin`.
         part_of: key → the entry of ``dataset.parts`` that it comes from; empty for a dataset that is not composite.
+        tasks: key → its task, where keys have several; empty otherwise.
     """
 
     name: str
-    task: Task
+    task: Task | None
     languages: tuple[str, ...]
     splits: Mapping[tuple[str, str], tuple[Example, ...]]
     notes: dict[str, dict[str, int]] = field(default_factory=dict)
     whole: Dataset | None = None
     part_of: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, Task] = field(default_factory=dict)
 
     @property
     def origin(self) -> Dataset:
@@ -101,35 +131,58 @@ class Dataset:
         """Return the examples of one language and split."""
         return self.splits[language, split]
 
-    @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """Class names: those seen in training, sorted, or those of the task."""
-        if self.task.classes:
-            return self.task.classes
-        if self.whole is not None:
-            return self.whole.labels
-        seen = {e.label for language in self.languages for e in self.splits[language, "train"]}
-        return tuple(sorted(label for label in seen if label is not None))
+    def task_of(self, key: str) -> Task:
+        """Return the task of a key."""
+        return self.tasks[key] if self.task is None else self.task
 
     @cached_property
-    def tags(self) -> tuple[str, ...]:
-        """Tags seen in training, sorted, ``O`` first where they are spans; empty where the dataset has no tags."""
+    def targets(self) -> tuple[Targets, ...]:
+        """What is told apart, for each task; in an order that no order of keys changes."""
         if self.whole is not None:
-            return self.whole.tags
-        seen = {t for language in self.languages for e in self.splits[language, "train"] for t in e.tags or ()}
-        if not self.task.tag_spans:
-            return tuple(sorted(seen))
-        return (OUTSIDE, *sorted(seen - {OUTSIDE})) if seen else ()
+            return self.whole.targets
+        if self.task is not None:
+            return (self._targets(self.task, self.languages),)
+        tasks = sorted(dict.fromkeys(self.tasks.values()), key=lambda task: task.identified)
+        return tuple(
+            self._targets(task, tuple(key for key in self.languages if self.tasks[key] == task)) for task in tasks
+        )
+
+    def _targets(self, task: Task, keys: tuple[str, ...]) -> Targets:
+        seen = [e for key in keys for e in self.splits[key, "train"]]
+        labels = task.classes or tuple(sorted({e.label for e in seen if e.label is not None}))
+        tags = {t for e in seen for t in e.tags or ()}
+        first = (OUTSIDE,) if task.tag_spans and tags else ()
+        return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))))
+
+    def targets_of(self, key: str) -> Targets:
+        """Return what is told apart in the examples of a key."""
+        if self.task is not None:
+            return self.targets[0]
+        return next(targets for targets in self.targets if targets.task == self.tasks[key])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Class names of the one task; see `targets` where there are several."""
+        [targets] = self.targets
+        return targets.labels
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of the one task; see `targets` where there are several."""
+        [targets] = self.targets
+        return targets.tags
 
     def unseen(self, example: Example) -> bool:
         """Whether training never had the example's label, or one of its tags."""
-        return (example.label is not None and example.label not in self._known[0]) or any(
-            tag not in self._known[1] for tag in example.tags or ()
-        )
+        return self.targets_of(example.language).unseen(example)
 
-    @cached_property
-    def _known(self) -> tuple[frozenset[str], frozenset[str]]:
-        return frozenset(self.labels), frozenset(self.tags)
+    @property
+    def metrics(self) -> MetricsOfKeys:
+        """The base scores of its keys."""
+        by_task = {of.task: of.task.metrics(tagged=bool(of.tags)) for of in self.targets}
+        if self.task is not None:
+            return MetricsOfKeys(by_task[self.task])
+        return MetricsOfKeys(own={key: by_task[self.tasks[key]] for key in self.languages})
 
     @cached_property
     def fingerprints(self) -> dict[tuple[str, str], str]:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import cycle, islice
 
-from xclrun.config.schema import DatasetConfig, plain
+from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
-from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of, task_of_dataset
+from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import Dataset, Example
 from xclrun.data.parts import read_parts, stating
-from xclrun.data.readers.files import Notes, Splits
+from xclrun.data.readers.files import Notes
 from xclrun.data.statements import stated
 
 
@@ -93,7 +93,7 @@ def _drawn(
     """Return the subset of one split that the config asks for."""
     size, seed = limit(cfg, whole, *key), (cfg.subset_seed, *key)
     if cfg.stratified and key[1] != "train":
-        return stratified(examples, size, seed, whole.task)
+        return stratified(examples, size, seed, whole.task_of(key[0]))
     return subset(examples, size, seed, skip)
 
 
@@ -103,13 +103,16 @@ def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[
         if given:
             raise UsageError(f"shots={shots}: few-shot training sets cannot be had with dataset.{name}")
     whole = read_whole(cfg)
+    if whole.task is None:
+        raise UsageError(f"shots={shots}: few-shot training sets are of one task; dataset.parts has several")
     few = whole.languages if few_shot is None else few_shot
     splits = with_buckets(cfg, whole, shots, bucket, few)
     for key, examples in splits.items():
         if key[1] != "train" or key[0] not in few:
             splits[key] = _drawn(cfg, whole, examples, key)
-    _check_tags(cfg.name, splits)
-    return replace(whole, splits=splits, whole=whole)
+    found = replace(whole, splits=splits, whole=whole)
+    _check_tags(found)
+    return found
 
 
 _last: tuple[str, Dataset] | None = None
@@ -127,16 +130,18 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         parts = read_parts(cfg)
         if stating(cfg):
             parts = [stated(cfg, part) for part in parts]
-        task = task_of_dataset(plain(cfg)) if cfg.parts else parts[0].task
         splits = {at: examples for part in parts for at, examples in part.splits.items()}
         notes: Notes = {}
         for part in parts:
             for what, counts in part.notes.items():
                 notes.setdefault(what, {}).update(counts)
-        _check_tags(cfg.name, splits)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
-        _last = key, Dataset(cfg.name, task, languages, splits, notes, part_of=part_of)
+        tasks = {key: part.task for part in parts for key in part.keys}
+        task = parts[0].task if len(set(tasks.values())) == 1 else None
+        whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, {} if task else tasks)
+        _check_tags(whole)
+        _last = key, whole
     return _last[1]
 
 
@@ -213,14 +218,16 @@ def _rank(seed: tuple[int, str, str], name: str) -> bytes:
     return blake2b(f"{'/'.join(map(str, seed))}/{name}".encode(), digest_size=8).digest()
 
 
-def _check_tags(name: str, splits: Splits) -> None:
-    """Refuse a dataset in which some examples have tags and some have none: its tag head would learn from a part."""
-    one_of_each: dict[bool, str] = {}
-    for (language, split), examples in splits.items():
+def _check_tags(dataset: Dataset) -> None:
+    """Refuse a task of which some examples have tags and some have none: its tag head would learn from a part."""
+    one_of_each: dict[Task, dict[bool, str]] = {}
+    for (language, split), examples in dataset.splits.items():
+        found = one_of_each.setdefault(dataset.task_of(language), {})
         for example in examples:
-            one_of_each.setdefault(example.tags is None, f"{language}/{split} example '{example.id}'")
-    if len(one_of_each) == 2:
-        raise UsageError(
-            f"dataset={name}: tags must be on every example or on none: "
-            f"{one_of_each[False]} has them, {one_of_each[True]} has none"
-        )
+            found.setdefault(example.tags is None, f"{language}/{split} example '{example.id}'")
+    for found in one_of_each.values():
+        if len(found) == 2:
+            raise UsageError(
+                f"dataset={dataset.name}: tags must be on every example or on none: "
+                f"{found[False]} has them, {found[True]} has none"
+            )

@@ -71,9 +71,9 @@ def in_train(dataset: Dataset, language: str) -> int:
 def _where(dataset: Dataset, count: Callable[[Sequence[str]], int]) -> dict[str, int]:
     """Return ``language/split`` → the sum of a count over tags, where they are spans and it is not 0."""
     found = {}
-    for (language, split), examples in dataset.splits.items() if dataset.task.tag_spans else ():
-        if language not in dataset.languages:
-            # A block, whose examples are those of a language.
+    for (language, split), examples in dataset.splits.items():
+        # Examples of a block are those of a language.
+        if language not in dataset.languages or not dataset.task_of(language).tag_spans:
             continue
         key = (count.__name__, dataset.fingerprints[language, split])
         if n := _once(key, lambda examples=examples: sum(count(e.tags or ()) for e in examples)):  # type: ignore[misc]

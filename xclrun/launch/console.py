@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from xclrun.core.errors import XclrunError
 from xclrun.core.stream import Hop
+from xclrun.core.task import shown
 from xclrun.core.terminal import about, duration, if_slow, line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.store.files import read_json
@@ -137,7 +138,7 @@ class Console(Listener):
         if self.held:
             line(f"{self._number(run)} {run.label}: started")
         self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
-        metrics = run.dataset.task.metrics(tagged=bool(run.dataset.tags))
+        metrics = shown(run.dataset.metrics)
         names = [learnt(hop) for hop in run.stream.hops]
         self.rows = MatrixRows(run.stream.languages, metrics, names, self.width, self.terminal)
         self.head = self.rows.head()  # printed with the first row, when everything has been loaded

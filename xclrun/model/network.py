@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,64 +77,41 @@ class Prediction:
     log2_tags: Tensor | None
 
 
-class Model(nn.Module):
-    """An encoder with the heads of a task.
+@dataclass(frozen=True)
+class HeadSizes:
+    """What the heads of one task tell apart.
 
     Attributes:
-        vocabulary: rows of the encoder's word embeddings before they were trimmed, where that is known.
-        still: whether the encoder stays in eval mode while heads are trained.
+        task: decides on the heads.
+        classes: number of classes; not used where the task has no labels.
+        tags: number of tags; 0 where there are none.
+    """
+
+    task: Task
+    classes: int
+    tags: int
+
+
+class Heads(nn.Module):
+    """The heads of one task.
+
+    Attributes:
         intent: class head on [CLS] itself, or None.
         pooler, classifier: class head that reads [CLS] through BERT's pooler, or None both.
         tagger: tag head, or None.
     """
 
-    def __init__(
-        self,
-        encoder: nn.Module,
-        classes: int,
-        tags: int,
-        dropout: float,
-        vocabulary: int | None = None,
-        task: Task = INTENT_SLOTS,
-    ) -> None:
+    def __init__(self, hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None) -> None:
         super().__init__()
-        self.vocabulary, self.still = vocabulary, False
-        hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
-        self.encoder = encoder
+        self._make(hidden, sizes, dropout, pooler)
+
+    def _make(self, hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None) -> None:
+        task = sizes.task
         self.dropout = nn.Dropout(dropout)
-        self.intent = nn.Linear(hidden, classes) if task.label is not None and not task.pooled else None
-        self.pooler = _taken_pooler(encoder, task) if task.pooled else None
-        self.classifier = ClassHead(hidden, classes) if task.pooled else None
-        self.tagger: WordHead | None = tag_head(task)(hidden, tags) if tags else None
-
-    def train(self, mode: bool = True) -> Model:
-        """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""
-        if not self.still:
-            return super().train(mode)
-        # Skip the encoder's hundreds of modules: steps that train heads take milliseconds.
-        self.training = mode
-        for name, part in self.named_children():
-            if name != "encoder":
-                part.train(mode)
-            elif part.training:
-                part.eval()
-        return self
-
-    def forward(self, batch: Batch) -> Output:
-        """Encode a batch and apply the heads."""
-        return self.answer(self.encode(batch))
-
-    def encode(self, batch: Batch) -> Features:
-        """Return what the heads get of a batch: what it brings, or what the encoder makes of it."""
-        if batch.cls is not None:
-            return Features(batch.cls, batch.word_states)
-        hidden = self.encoder(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
-        ).last_hidden_state
-        if self.tagger is None:
-            return Features(hidden[:, 0], None)
-        index = batch.word_pieces.unsqueeze(2).expand(-1, -1, hidden.shape[2])
-        return Features(hidden[:, 0], hidden.gather(1, index))
+        self.intent = nn.Linear(hidden, sizes.classes) if task.label is not None and not task.pooled else None
+        self.pooler = pooler if task.pooled else None
+        self.classifier = ClassHead(hidden, sizes.classes) if task.pooled else None
+        self.tagger: WordHead | None = tag_head(task)(hidden, sizes.tags) if sizes.tags else None
 
     def answer(self, features: Features) -> Output:
         """Apply the heads in fp32, whatever the encoder's precision."""
@@ -149,9 +127,8 @@ class Model(nn.Module):
                 emissions = self.tagger(self.dropout(features.words.float()))
         return Output(features.cls, logits, emissions)
 
-    def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
+    def loss_of(self, batch: Batch, output: Output) -> Tensor:
         """Return class cross-entropy + tag negative log-likelihood, means over the sentences, in nats (scalar)."""
-        output = self(batch) if output is None else output
         losses = []
         if output.logits is not None:
             losses.append(functional.cross_entropy(output.logits, batch.labels))
@@ -159,10 +136,8 @@ class Model(nn.Module):
             losses.append(-self.tagger.log_likelihood(output.emissions, batch.tags, batch.word_mask).mean())
         return losses[0] + losses[1] if len(losses) == 2 else losses[0]
 
-    @torch.no_grad()
-    def predict(self, batch: Batch) -> Prediction:
+    def prediction_of(self, batch: Batch, output: Output) -> Prediction:
         """Return predictions and the log-probabilities of the gold labels; gold ids of −1 are allowed here."""
-        output = self(batch)
         label = log2_label = tags = log2_tags = None
         if output.logits is not None:
             label = output.logits.argmax(dim=1).cpu()
@@ -174,6 +149,89 @@ class Model(nn.Module):
             unknown = ((batch.tags < 0) & batch.word_mask).any(dim=1)
             log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan).cpu()
         return Prediction(label, log2_label, tags, log2_tags)
+
+
+class Model(Heads):
+    """An encoder with the heads of a task, or with those of several: then a batch says whose it is for.
+
+    A model of one task is its own heads, under the names that parameters had before there were several.
+
+    Attributes:
+        vocabulary: rows of the encoder's word embeddings before they were trimmed, where that is known.
+        still: whether the encoder stays in eval mode while heads are trained.
+        tasks: name (`Task.head`) → the heads of a task, where there are several; empty otherwise.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        classes: int,
+        tags: int,
+        dropout: float,
+        vocabulary: int | None = None,
+        task: Task = INTENT_SLOTS,
+        several: Sequence[HeadSizes] = (),
+    ) -> None:
+        nn.Module.__init__(self)
+        self.vocabulary, self.still = vocabulary, False
+        hidden: int = encoder.config.hidden_size  # type: ignore[union-attr,assignment]
+        self.encoder = encoder
+        own = HeadSizes(task, classes, tags)
+        pooled = next((sizes.task for sizes in several or (own,) if sizes.task.pooled), None)
+        pooler = None if pooled is None else _taken_pooler(encoder, pooled)
+        if several:
+            self.dropout = nn.Dropout(dropout)
+            self.intent = self.pooler = self.classifier = self.tagger = None
+        else:
+            self._make(hidden, own, dropout, pooler)
+        # Each task that reads through the pooler trains one of its own.
+        self.tasks = nn.ModuleDict(
+            {sizes.task.head: Heads(hidden, sizes, dropout, copy.deepcopy(pooler)) for sizes in several}
+        )
+
+    def heads_of(self, task: str) -> Heads:
+        """Return the heads that answer the batches of a task (`Batch.task`)."""
+        heads = self.tasks[task] if self.tasks else self
+        assert isinstance(heads, Heads)
+        return heads
+
+    def train(self, mode: bool = True) -> Model:
+        """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""
+        if not self.still:
+            return super().train(mode)
+        # Skip the encoder's hundreds of modules: steps that train heads take milliseconds.
+        self.training = mode
+        for name, part in self.named_children():
+            if name != "encoder":
+                part.train(mode)
+            elif part.training:
+                part.eval()
+        return self
+
+    def forward(self, batch: Batch) -> Output:
+        """Encode a batch and apply the heads of its task."""
+        return self.heads_of(batch.task).answer(self.encode(batch))
+
+    def encode(self, batch: Batch) -> Features:
+        """Return what the heads get of a batch: what it brings, or what the encoder makes of it."""
+        if batch.cls is not None:
+            return Features(batch.cls, batch.word_states)
+        hidden = self.encoder(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
+        ).last_hidden_state
+        if self.heads_of(batch.task).tagger is None:
+            return Features(hidden[:, 0], None)
+        index = batch.word_pieces.unsqueeze(2).expand(-1, -1, hidden.shape[2])
+        return Features(hidden[:, 0], hidden.gather(1, index))
+
+    def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
+        """Return the loss of a batch's task (`Heads.loss_of`)."""
+        return self.heads_of(batch.task).loss_of(batch, self(batch) if output is None else output)
+
+    @torch.no_grad()
+    def predict(self, batch: Batch) -> Prediction:
+        """Return the predictions of a batch's task (`Heads.prediction_of`)."""
+        return self.heads_of(batch.task).prediction_of(batch, self(batch))
 
 
 def _taken_pooler(encoder: Any, task: Task) -> nn.Module:
@@ -324,7 +382,12 @@ def _positions(encoder: Any) -> int:
 
 
 def skeleton(
-    config: ModelConfig, classes: int, tags: int, vocabulary: int | None = None, task: Task = INTENT_SLOTS
+    config: ModelConfig,
+    classes: int,
+    tags: int,
+    vocabulary: int | None = None,
+    task: Task = INTENT_SLOTS,
+    several: Sequence[HeadSizes] = (),
 ) -> Model:
     """Return the model without any numbers in it, on torch's meta device: for counting, in seconds and without weights.
 
@@ -332,6 +395,7 @@ def skeleton(
 
     Args:
         vocabulary: rows of the word embeddings, where they are trimmed or learnt from the data; default: the shape's.
+        several: as of `build`.
 
     Raises:
         UsageError: the shape is not known.
@@ -345,7 +409,8 @@ def skeleton(
         check_layers(config)
         shape = _shape(config, vocabulary or config.vocab_size or 0, 0)
     with torch.device("meta"):
-        return Model(AutoModel.from_config(shape, trust_remote_code=False), classes, tags, config.dropout, task=task)
+        encoder = AutoModel.from_config(shape, trust_remote_code=False)
+        return Model(encoder, classes, tags, config.dropout, task=task, several=several)
 
 
 def build(
@@ -356,6 +421,7 @@ def build(
     seed: int,
     kept: np.ndarray | None = None,
     task: Task = INTENT_SLOTS,
+    several: Sequence[HeadSizes] = (),
 ) -> Model:
     """Return the untrained model (hop 0): the encoder as pretrained or freshly initialised, and fresh heads.
 
@@ -366,6 +432,7 @@ def build(
         seed: the run's seed: equal seeds give equal weights, and the global random state is left as it was.
         kept: rows of the word embeddings to keep (see `keep_rows`), or None for all. The other weights are the same.
         task: decides on the heads.
+        several: the heads of a model of several tasks; then classes, tags and task say nothing.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))
@@ -377,4 +444,4 @@ def build(
         if kept is not None:
             keep_rows(encoder, kept)
         torch.default_generator.manual_seed(derive(seed, "heads"))
-        return Model(encoder, classes, tags, config.dropout, rows, task)
+        return Model(encoder, classes, tags, config.dropout, rows, task, several)

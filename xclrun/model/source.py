@@ -119,16 +119,23 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
 # Pieces of a vocabulary that is learnt, before those of the data.
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Identity of training splits, and whether second texts count → their characters.
-_alphabets: dict[tuple[str, bool], frozenset[str]] = {}
+_alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
 
 def _check_learnt(model: ModelConfig, dataset: Dataset, identity: str) -> None:
     """Check, while planning, that the characters of the training splits fit into the vocabulary."""
     if model.vocab_size is not None:
-        key = identity, dataset.task.pairs
+        key = identity, pairs(dataset)
         if key not in _alphabets:
             _alphabets[key] = alphabet(learnt_from(dataset))
         check_vocabulary(model.vocab_size, _alphabets[key])
+
+
+def pairs(dataset: Dataset) -> bool | tuple[str, ...]:
+    """Whether a vocabulary is learnt from second texts too; of several tasks, the keys whose task reads them."""
+    if dataset.task is not None:
+        return dataset.task.pairs
+    return tuple(sorted(key for key, task in dataset.tasks.items() if task.pairs))
 
 
 def learnt_from(dataset: Dataset) -> Iterator[str]:
@@ -137,7 +144,7 @@ def learnt_from(dataset: Dataset) -> Iterator[str]:
     for language in sorted(origin.languages):
         for example in origin.split(language, "train"):
             yield " ".join(example.tokens)
-            if dataset.task.pairs and example.text_b is not None:
+            if dataset.task_of(language).pairs and example.text_b is not None:
                 yield example.text_b
 
 

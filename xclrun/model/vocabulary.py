@@ -27,6 +27,7 @@ from xclrun.model.source import (
     from_scratch,
     learnt_from,
     locate,
+    pairs,
     source_identity,
 )
 from xclrun.store.kept import Kept
@@ -92,7 +93,7 @@ def load_tokenizer(
 
     if from_scratch(model):
         # Whatever the pieces depend on: with the second texts of pairs they are others.
-        key = digest([source_identity(model, dataset), model.vocab_size, dataset.task.pairs])
+        key = digest([source_identity(model, dataset), model.vocab_size, pairs(dataset)])
         kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", warn)
         path = kept.find()
         if path is None:

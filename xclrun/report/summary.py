@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.analysis.measures import MEASURES, headlines, leaves_out
 from xclrun.analysis.reference import is_reference
-from xclrun.core.task import BY_NAME, short_name
+from xclrun.core.task import BY_NAME, KEY_SCORE, short_name
 from xclrun.report.style import metric_title
 from xclrun.report.tables import BOLD, Cell, Reasons, Table, mark_best
 
@@ -252,8 +252,20 @@ class Summary:
         lines = []
         for metric in (BY_NAME[metric] for metric in metrics):
             definition = self.scoring if metric.span_f1 else metric.definition
+            if metric is KEY_SCORE:
+                definition += f": {of_keys(self.comparison)}"
             lines += [f"{metric.short}: {definition}"] if definition else []
         return lines
+
+
+def of_keys(comparison: Comparison) -> str:
+    """Say which metric is whose in the scores of keys of several tasks: ``class accuracy (a, b), entity F1 (c)``."""
+    own = {key: metric for run in comparison.runs for key, metric in run.metric_of.items()}
+    keys: dict[str, list[str]] = {}
+    for key in comparison.languages:
+        if metric := own.get(key):
+            keys.setdefault(metric, []).append(key)
+    return ", ".join(f"{BY_NAME[metric].title} ({', '.join(of)})" for metric, of in keys.items())
 
 
 def _headlines() -> list[str]:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xclrun.analysis import base_scores
-from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences
+from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences, with_own
 from xclrun.core.errors import XclrunError
 from xclrun.core.identity import digest
-from xclrun.core.task import Metric
+from xclrun.core.task import MetricsOfKeys
 from xclrun.store.kept import Kept
 from xclrun.store.rundir import RunDirectory
 
@@ -54,7 +54,7 @@ class Counted:
 def count(
     directory: RunDirectory,
     manifest: dict[str, Any],
-    metrics: Sequence[Metric],
+    metrics: MetricsOfKeys,
     tags: Sequence[str] | None = None,
     alignment: Alignment | None = None,
 ) -> Counted:
@@ -62,7 +62,7 @@ def count(
 
     Args:
         manifest: of the run.
-        metrics: of the evaluation points.
+        metrics: of the keys.
         tags: names of the tags, where F1 of spans is ``tag_macro``.
         alignment: keeps what runs on the same sentences have in common.
 
@@ -71,7 +71,7 @@ def count(
             sentences.
     """
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
-    columns += base_scores.BELIEF_COLUMNS if any(metric.probabilities for metric in metrics) else ()
+    columns += base_scores.BELIEF_COLUMNS if any(metric.probabilities for metric in metrics.all) else ()
     hops = [stage["hop"] for stage in manifest["stages"]]
     inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]
     tables = (directory.table(directory.predictions(hop), columns) for hop in hops)
@@ -80,7 +80,7 @@ def count(
         hop: base_scores.of_points(directory.table(directory.points(hop), [*columns, "step"]), metrics, tags)
         for hop in inside
     }
-    return Counted(Predictions(tuple(manifest["labels"]), sentences), points)
+    return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), points)
 
 
 class CountsOfRuns:
@@ -98,7 +98,7 @@ class CountsOfRuns:
         self._ids: dict[str, np.ndarray] = {}
 
     def of(
-        self, directory: RunDirectory, manifest: dict[str, Any], metrics: Sequence[Metric], tags: Sequence[str] | None
+        self, directory: RunDirectory, manifest: dict[str, Any], metrics: MetricsOfKeys, tags: Sequence[str] | None
     ) -> Counted:
         """Return what a run's prediction files count, as `count` does; of a finished run it may be kept.
 
@@ -112,7 +112,7 @@ class CountsOfRuns:
         if kept is None:
             kept = self._rows(count(directory, manifest, metrics, tags, self._alignment))
             self._new[entry] = key, kept
-        return self._counted(kept, manifest)
+        return self._counted(kept, manifest, metrics)
 
     def keep(self) -> None:
         """Write the new counts; if that fails, they are counted again next time."""
@@ -188,7 +188,7 @@ class CountsOfRuns:
             columns["points"].append(points)
         return pa.table(columns, schema=_schema())
 
-    def _counted(self, rows: pa.Table, manifest: dict[str, Any]) -> Counted:
+    def _counted(self, rows: pa.Table, manifest: dict[str, Any], metrics: MetricsOfKeys) -> Counted:
         sentences, points = {}, "[]"
         for row in rows.to_pylist():
             ids, points = self._ids[row["ids"]], row["points"]
@@ -207,7 +207,7 @@ class CountsOfRuns:
         by_hop: dict[int, dict[int, dict[str, Scores]]] = {}
         for hop, step, scores in json.loads(points):
             by_hop.setdefault(hop, {})[step] = scores
-        return Counted(Predictions(tuple(manifest["labels"]), sentences), by_hop)
+        return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), by_hop)
 
 
 def _schema() -> pa.Schema:
@@ -217,7 +217,7 @@ def _schema() -> pa.Schema:
     return pa.schema([*text, *((name, pa.binary()) for name in _ARRAYS)])
 
 
-def _key(directory: RunDirectory, metrics: Sequence[Metric]) -> str:
+def _key(directory: RunDirectory, metrics: MetricsOfKeys) -> str:
     """Return what changes when the prediction files of a finished run do: what DONE says of them, and their times.
 
     And when its metrics do: of evaluation points scores are kept, not counts.
@@ -228,7 +228,7 @@ def _key(directory: RunDirectory, metrics: Sequence[Metric]) -> str:
     return digest(
         [
             FORMAT,
-            [metric.name for metric in metrics],
+            [metric.name for metric in metrics.all],
             [[name, checksum, at.st_size, at.st_mtime_ns] for name, checksum, at in files],
         ]
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from xclrun.core.identity import strategy_name
-from xclrun.core.task import Metric, Scored, restored, task_of_dataset
+from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json
 from xclrun.store.kept import whole
@@ -68,7 +68,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
     hops = number_of_hops(stream, len(languages), manifest["stream"].get("blocks"))
     counted, metrics = _counted(directory, counts, config, manifest), metrics_of(config, manifest)
     scores = {}
-    for metric in metrics:
+    for metric in metrics.all:
         scores[metric.name] = np.full((hops + 1, len(languages)), np.nan)
         if measured := [stage["hop"] for stage in manifest["stages"]]:
             scores[metric.name][measured] = counted.predictions.matrix(metric, languages)
@@ -114,15 +114,28 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
     )
 
 
-def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[Metric, ...]:
-    """Return the base scores that a run has, and those beside them."""
-    dataset = config["dataset"]
-    task = restored(manifest["task"]) if "task" in manifest else task_of_dataset(dataset)
-    return task.measured(tagged=bool(manifest["tags"]))
+def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
+    """Return the base scores that the keys of a run have, and those beside them."""
+    if "tasks" in manifest:
+        own = {
+            key: _task(of["task"]).measured(tagged=bool(of["tags"])) for of in manifest["tasks"] for key in of["keys"]
+        }
+        return MetricsOfKeys(own=own)
+    if "task" in manifest:
+        task = _task(manifest["task"])
+    else:
+        # Before there could be several, manifests did not say it.
+        [task] = tasks_of_dataset(config["dataset"])
+    return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])))
+
+
+def _task(told: str | dict[str, Any]) -> Task:
+    """Return the task of a manifest: described there where it is a plug-in's."""
+    return task_identified(told) if isinstance(told, str) else restored(told)
 
 
 def _as_scored(
-    dev: dict[str, dict[str, float]], slot_f1: str, config: dict[str, Any], metrics: Sequence[Metric]
+    dev: dict[str, dict[str, float]], slot_f1: str, config: dict[str, Any], metrics: MetricsOfKeys
 ) -> dict[str, dict[str, float]]:
     """Return the dev scores of an epoch without F1 of spans where training computed it in another way.
 
@@ -134,7 +147,7 @@ def _as_scored(
     """
     if slot_f1 == config["evaluate"]["slot_f1"]:
         return dev
-    other = {metric.name for metric in metrics if metric.span_f1}
+    other = {metric.name for metric in metrics.all if metric.span_f1}
     return {language: {k: v for k, v in scores.items() if k not in other} for language, scores in dev.items()}
 
 
@@ -144,8 +157,13 @@ def _counted(
     from xclrun.store.counts import count
 
     metrics = metrics_of(config, manifest)
-    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics)
+    macro = _macro(config, metrics)
     return (counts.of if counts else count)(directory, manifest, metrics, manifest["tags"] if macro else None)
+
+
+def _macro(config: dict[str, Any], metrics: MetricsOfKeys) -> bool:
+    """Whether F1 of spans is that of single tags, whose names are then needed; not offered of several tasks."""
+    return config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics.every)
 
 
 def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -154,7 +172,7 @@ def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[st
     from xclrun.store import predictions
 
     metrics = metrics_of(config, manifest)
-    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics)
+    macro = _macro(config, metrics)
     for path in sorted(directory.averages.glob("*-hop-*.parquet")):
         name = re.fullmatch(r"(all|last-\d+)-hop-(\d+)-[0-9a-f]{64}\.parquet", path.name)
         if name is not None and whole(path):
@@ -170,7 +188,9 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
     if "blocks" not in stream:
         return
     before = len(stream["languages"]) - 1
-    classes = {what: len(manifest[what]) for what in ("labels", "tags")}
+    # Of several tasks, that of the language that comes in blocks.
+    sets = next((of for of in manifest.get("tasks", ()) if stream["languages"][-1] in of["keys"]), manifest)
+    classes = {what: len(sets[what]) for what in ("labels", "tags")}
     for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
         rows = directory.table(directory.next_block(hop), COLUMNS)
         found = {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"]}
@@ -276,7 +296,7 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     if not len(ids) or ids != tuple(after["example_id"].to_pylist()):
         raise ValueError(f"{directory.run_id}: hops were tested on different sentences of {language}")
     found = {}
-    for metric in metrics_of(_config(directory), manifest):
+    for metric in metrics_of(_config(directory), manifest).every:
         tags = metric.of is not Scored.labels
         gold, predicted = ("gold_tags", "predicted_tags") if tags else ("gold", "predicted")
         if before[gold].null_count:

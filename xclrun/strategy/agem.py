@@ -5,7 +5,8 @@ mini-batch and r that of a random batch of the memory (all languages seen before
 
     g ← g − (g · r / r · r) r    where g · r < 0
 
-over all trained weights that languages share, before clipping and the optimiser's step. After each hop a sample of its
+over all trained weights that languages share, before clipping and the optimiser's step; heads of other tasks, which the
+step leaves as they are, have no part in it. After each hop a sample of its
 training sentences enters the memory, with equal shares per language.
 
 Settings: ``memory`` in sentences, all languages together; ``every_k``: how many main mini-batches come to one whose
@@ -58,15 +59,18 @@ class AGEM(MemoryStrategy[MemorySettings]):
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
         """Return the random batch of the memory that belongs to this step, as (language, batch).
 
-        It is one batch under the name of its first language where all languages share the whole model, else one for
-        each language.
+        It is one batch for each task, under the name of its first language, where all languages share the whole model,
+        else one for each language.
         """
         from xclrun.data.encode import concat
 
         drawn = self.memory.draw_from_all(context.batch_size, context.generator("reference", self._step))
-        groups = [[*drawn]] if self.settings.expansion is None else [[language] for language in drawn]
+        groups: dict[str, list[str]] = {}
+        for language in drawn:
+            together = self.settings.expansion is None
+            groups.setdefault(context.train[language].task if together else language, []).append(language)
         found = []
-        for group in groups:
+        for group in groups.values():
             sentences = concat([context.train[language].select(drawn[language]) for language in group])
             found.append((group[0], sentences.batch(range(len(sentences))).to(context.device)))
         return found

@@ -48,7 +48,7 @@ class AGEMReplay(WrittenStrategy[WrittenSettings]):
         if not self._intervals or not any(len(indices) for indices in self.memory.values()):
             return
         drawn = self.draw(self._intervals[-1], "reference", context)
-        batches = [("memory", self.batch(part, context)) for part in drawn]
+        batches = [("memory", batch) for part in drawn for batch in self.batches(part, context)]
         parameters = [p for p in context.model.parameters() if p.grad is not None]
         reference = mean_gradient(batches, parameters, self._largest, lambda _, part: context.model.loss(part), context)
         project([p.grad for p in parameters if p.grad is not None], reference)

@@ -221,6 +221,10 @@ class Strategy(Generic[Settings]):
         """Return why the strategy cannot learn a task; None where it can."""
         return None
 
+    def unfit_together(self, tasks: Sequence[Task]) -> str | None:
+        """Return why the strategy cannot learn several tasks in one model, each with heads of its own; None: it can."""
+        return None
+
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         """Return warnings to print before a run with hops of these lengths begins, a line each.
 

@@ -20,6 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, State
@@ -80,28 +82,43 @@ class QuadraticPenalty(Expandable[Settings]):
                 for name, p in context.model.named_parameters()
                 if name in self.precision and p.requires_grad
             ]
-        if not self._terms or not self.settings.penalty:
+        # Heads of another task than the batch's are left as they are.
+        terms = [(p.grad, p, *held) for p, *held in self._terms if p.grad is not None]
+        if not terms or not self.settings.penalty:
             return
-        weights, precision, anchor = (list(column) for column in zip(*self._terms, strict=True))
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in weights]
+        gradients, weights, precision, anchor = (list(column) for column in zip(*terms, strict=True))
         with torch.no_grad():
             away = torch._foreach_sub(weights, anchor)
             torch._foreach_addcmul_(gradients, precision, away, value=self.settings.penalty)
-        for p, gradient in zip(weights, gradients, strict=True):
-            p.grad = gradient
 
     def fisher(self, context: Context) -> dict[str, Tensor]:
         """Return the Fisher information of the hop that has just been trained, by parameter name."""
-        from xclrun.data.encode import concat
+        from xclrun.data.encode import by_task
         from xclrun.strategy.shared.fisher import diagonal_fisher
         from xclrun.strategy.shared.inference import frozen
 
-        sentences = concat([context.train[language] for language in context.hop.train])
-        if (bound := self.settings.fisher_examples) is not None and bound < len(sentences):
-            sentences = sentences.select(context.generator("fisher").permutation(len(sentences))[:bound])
+        groups = by_task([context.train[language] for language in context.hop.train])
+        sentences, total = [group for group, _ in groups], sum(len(group) for group, _ in groups)
+        if (bound := self.settings.fisher_examples) is not None and bound < total:
+            drawn = context.generator("fisher").permutation(total)[:bound]
+            place = np.zeros(total, np.int64)
+            for group, positions in groups:
+                place[positions] = np.arange(len(group))
+            sentences = [group.select(place[drawn[np.isin(drawn, positions)]]) for group, positions in groups]
         # A language's own parts are trained in its hop alone; later languages start with fresh ones.
         with frozen([p for name, p in context.model.named_parameters() if self.language_specific(name)]):
-            return diagonal_fisher(context.model, sentences, context.device)
+            found = [
+                (len(part), diagonal_fisher(context.model, part, context.device)) for part in sentences if len(part)
+            ]
+        if len(found) == 1:
+            return found[0][1]
+        seen = sum(n for n, _ in found)
+        mean: dict[str, Tensor] = {}
+        for n, of_task in found:
+            for name, squares in of_task.items():
+                share = squares * (n / seen)
+                mean[name] = mean[name] + share if name in mean else share
+        return mean
 
     def footprint(self) -> dict[str, int]:
         return {"examples": 0, "bytes": sum(tensor.nbytes for tensor in self.state_dict().tensors.values())}

@@ -37,6 +37,7 @@ from xclrun.strategy.shared.written import WrittenSettings
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from xclrun.core.task import Task
     from xclrun.data.encode import Batch, Encoded
     from xclrun.model import Model
     from xclrun.model.network import Prediction
@@ -118,6 +119,10 @@ class MbPA(Replay[MbPASettings]):
         s = self.settings
         return hop.depth > 0 and s.replay_write > 0 and s.neighbours > 0 and s.adapt_steps > 0
 
+    def unfit_together(self, tasks: Sequence[Task]) -> str | None:
+        own = "strategy.key=pooler: each task has a pooler of its own; use strategy.key=cls"
+        return own if self.settings.key is Key.pooler else super().unfit_together(tasks)
+
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         inside = any(length.points and self.looks_up(length.hop) for length in lengths)
         if not inside or self.settings.adapt_points:
@@ -143,7 +148,8 @@ class MbPA(Replay[MbPASettings]):
     # Inference.
 
     def answer(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
-        memory = {key: indices for key, indices in self.memory.items() if len(indices)}
+        # Neighbours are of the example's own task, where there are several: each has heads of its own.
+        memory = {k: kept for k, kept in self.memory.items() if len(kept) and context.train[k].task == batch.task}
         if not self.looks_up(context.hop) or not memory:
             return context.model.predict(batch)
         from xclrun.data.encode import concat
@@ -156,7 +162,7 @@ class MbPA(Replay[MbPASettings]):
         order = np.argsort(-examples.lengths[rows].max(axis=1), kind="stable")
         size = self.settings.adapt_together
         groups = [order[start : start + size] for start in range(0, len(order), size)]
-        found = joined([self._adapted(selected(batch, at), examples, rows[at], context) for at in groups])
+        found = joined([self._adapted(batch.at(at), examples, rows[at], context) for at in groups])
         back = np.argsort(order)
         return replace(found, **{name: value[back] for name, value in vars(found).items() if value is not None})
 
@@ -188,10 +194,10 @@ class MbPA(Replay[MbPASettings]):
         start, (asked, shown) = compact(model, [batch, near])
 
         def loss(weights: Mapping[str, Tensor], fields: Mapping[str, Tensor]) -> Tensor:
-            return with_weights(model, weights, lambda m: m.loss(made(fields)))
+            return with_weights(model, weights, lambda m: m.loss(made(fields, batch.task)))
 
         def predict(weights: Mapping[str, Tensor], fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            found = with_weights(model, weights, lambda m: m.predict(made(fields)))
+            found = with_weights(model, weights, lambda m: m.predict(made(fields, batch.task)))
             return {name: value for name, value in vars(found).items() if value is not None}
 
         neighbours = {name: value.unflatten(0, (count, k)) for name, value in fields_of(shown).items()}
@@ -240,23 +246,17 @@ def compact(model: Model, batches: Sequence[Batch]) -> tuple[dict[str, Tensor], 
     return trained, [replace(b, input_ids=torch.searchsorted(used, b.input_ids)) for b in batches]
 
 
-def selected(batch: Batch, at: np.ndarray) -> Batch:
-    """Return some examples of a batch; the padding stays."""
-    return replace(batch, **{name: value[at] for name, value in vars(batch).items() if value is not None})
-
-
 def fields_of(batch: Batch) -> dict[str, Tensor]:
     """Return a batch's tensors by name, ready to be mapped: masks as (B, L, L), which libraries do not look into."""
-    fields = {name: value for name, value in vars(batch).items() if name != "indices" and value is not None}
     mask = batch.attention_mask
-    return fields | {"attention_mask": mask.unsqueeze(1).expand(-1, mask.shape[1], -1)}
+    return batch.tensors | {"attention_mask": mask.unsqueeze(1).expand(-1, mask.shape[1], -1)}
 
 
-def made(fields: Mapping[str, Tensor]) -> Batch:
+def made(fields: Mapping[str, Tensor], task: str) -> Batch:
     """Return a batch of tensors, by name."""
     from xclrun.data.encode import Batch
 
-    return Batch(**fields, indices=np.arange(len(fields["labels"])))
+    return Batch(**fields, indices=np.arange(len(fields["labels"])), task=task)
 
 
 def joined(parts: Sequence[Prediction]) -> Prediction:

@@ -32,4 +32,4 @@ class Replay(WrittenStrategy[Settings]):
         yield main
         for interval in intervals:
             for drawn in self.draw(interval, "replay", context):
-                yield self.batch(drawn, context)
+                yield from self.batches(drawn, context)

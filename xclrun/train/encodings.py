@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
-from xclrun.core.task import Task
 from xclrun.core.terminal import note
 from xclrun.data.encode import Encoded, encode
-from xclrun.data.example import Example
+from xclrun.data.example import Dataset
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.run import Run
 from xclrun.store.kept import Kept
@@ -33,15 +32,17 @@ class Encodings:
     splits: Mapping[tuple[str, str], Encoded]
     kept: np.ndarray | None = None
 
-    def cut(self, task: Task) -> dict[str, dict[str, int]]:
+    def cut(self, dataset: Dataset) -> dict[str, dict[str, int]]:
         """Return what the length limit cuts, for the manifest: what → ``language/split`` → count, if any.
 
-        ``truncated``: sentences; and ``unscored_words``, where the task leaves out the words beyond: their number.
+        ``truncated``: sentences; and ``unscored_words``, where a task leaves out the words beyond: their number.
         """
         named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
         found = {"truncated": {name: e.truncated for name, e in named.items() if e.truncated}}
-        if task.words and task.outside is None:
-            beyond = {name: int((e.words - e.word_pieces.lengths).sum()) for name, e in named.items()}
+        left_out = {k for k in dataset.languages if (of := dataset.task_of(k)).words and of.outside is None}
+        if left_out:
+            of_them = {name: e for name, e in named.items() if name.rpartition("/")[0] in left_out}
+            beyond = {name: int((e.words - e.word_pieces.lengths).sum()) for name, e in of_them.items()}
             found["unscored_words"] = {name: count for name, count in beyond.items() if count}
         return found
 
@@ -53,13 +54,13 @@ class _Common:
     Attributes:
         key: what they agree on.
         tokenizer, kept: see `Encodings`.
-        splits: fingerprint of a split's examples → the split, encoded.
+        splits: fingerprint of a split's examples, and its task's name → the split, encoded.
     """
 
     key: tuple[str, ...]
     tokenizer: Any
     kept: np.ndarray | None
-    splits: dict[str, Encoded]
+    splits: dict[tuple[str, str], Encoded]
 
 
 _common: _Common | None = None
@@ -79,31 +80,32 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
     """
     global _common
     dataset, config = run.dataset, run.config.model
-    sets = digest([dataset.task.identified, dataset.labels, dataset.tags])
+    sets = digest([[of.task.identified, of.labels, of.tags] for of in dataset.targets])
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
     if _common is None or _common.key != key:
         tokenizer, whole = load_tokenizer(config, dataset, run.cache, warn), dataset.origin
         kept = None
         if config.trim_vocabulary:
-            pieces = (_encode(run, whole.splits[name], tokenizer) for name in whole.splits)
+            pieces = (_encode(run, whole, name, tokenizer) for name in whole.splits)
             kept = used_pieces(pieces, tokenizer)
         _common = _Common(key, tokenizer, kept, {})
     splits = {}
-    for name, examples in dataset.splits.items():
-        content = dataset.fingerprints[name]
+    for name in dataset.splits:
+        content = dataset.fingerprints[name], dataset.task_of(name[0]).identified
         if content not in _common.splits:
-            encoded = _encode(run, examples, _common.tokenizer)
+            encoded = _encode(run, dataset, name, _common.tokenizer)
             _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
         splits[name] = _common.splits[content]
     found = Encodings(_common.tokenizer, splits, _common.kept)
-    _kept_cut(run, warn).write(json.dumps(found.cut(dataset.task), sort_keys=True).encode())
+    _kept_cut(run, warn).write(json.dumps(found.cut(dataset), sort_keys=True).encode())
     return found
 
 
-def _encode(run: Run, examples: Sequence[Example], tokenizer: Any) -> Encoded:
-    dataset, config = run.dataset, run.config.model
-    words = dataset.task.words
-    return encode(examples, tokenizer, dataset.labels, dataset.tags, config.max_length, config.label_on.value, words)
+def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) -> Encoded:
+    of, config = dataset.targets_of(split[0]), run.config.model
+    examples, words = dataset.splits[split], of.task.words
+    found = encode(examples, tokenizer, of.labels, of.tags, config.max_length, config.label_on.value, words)
+    return found if dataset.task is not None else replace(found, task=of.task.head)
 
 
 def _trimmed(encoded: Encoded, kept: np.ndarray) -> Encoded:

@@ -13,7 +13,7 @@ import torch
 from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
-from xclrun.core.task import Scored, Task
+from xclrun.core.task import KEY_SCORE, Scored
 from xclrun.data.encode import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset
 from xclrun.model.network import Model, Prediction
@@ -52,10 +52,6 @@ class Evaluator:
     precision: str
     slot_f1: SlotF1
 
-    @property
-    def task(self) -> Task:
-        return self.dataset.task
-
     def predict(
         self, model: Model, encoded: Encoded, language: str, split: str, answer: Answer | None = None
     ) -> dict[str, list[Any]]:
@@ -68,6 +64,7 @@ class Evaluator:
         predicted, log2_gold = np.zeros(n, dtype=np.int64), np.full(n, np.nan)
         log2_tags = np.full(n, np.nan)
         sequences: list[list[int]] = [[] for _ in range(n)]
+        names = self.dataset.targets_of(language).tags
         training = model.training
         model.eval()
         for indices in length_sorted_batches(encoded.lengths, self.batch_size):
@@ -83,21 +80,9 @@ class Evaluator:
                 for row, gold, index, words in zip(
                     result.tags.tolist(), batch.tags.tolist(), indices, seen, strict=True
                 ):
-                    sequences[index] = self._of_words(row[:words], gold[:words])
+                    sequences[index] = _of_words(row[:words], gold[:words], names)
         model.train(training)
         return self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
-
-    def _of_words(self, predicted: list[int], gold: list[int]) -> list[int]:
-        """Return the tag of each word, which is that of its first piece, where every piece has one (``label_on=all``).
-
-        X, the tag of later pieces, says nothing of a word: at its first piece it counts as a tag outside of spans.
-        """
-        tail = len(self.dataset.tags)
-        if tail not in gold and tail not in predicted:
-            return predicted
-        outside = self.dataset.tags.index("O") if "O" in self.dataset.tags else 0
-        pairs = zip(predicted, gold, strict=True)
-        return [outside if tag == tail else tag for tag, known in pairs if known != tail]
 
     def _columns(
         self,
@@ -110,9 +95,10 @@ class Evaluator:
         sequences: list[list[int]],
     ) -> dict[str, list[Any]]:
         examples = self.dataset.split(language, split)
-        names, ids = self.dataset.tags, {tag: i for i, tag in enumerate(self.dataset.tags)}
-        labels = {label: i for i, label in enumerate(self.dataset.labels)}
-        labelled = self.task.label is not None
+        of = self.dataset.targets_of(language)
+        task, names, ids = of.task, of.tags, {tag: i for i, tag in enumerate(of.tags)}
+        labels = {label: i for i, label in enumerate(of.labels)}
+        labelled = task.label is not None
         columns: dict[str, list[Any]] = {
             "split": [split] * len(examples),
             "language": [language] * len(examples),
@@ -124,7 +110,7 @@ class Evaluator:
             "log2_gold_tags": log2_tags.tolist(),
             "seen": list(map(len, sequences)),
         }
-        count = word_counts if self.task.tag is not None and self.task.tag.of is Scored.words else span_counts
+        count = word_counts if task.tag is not None and task.tag.of is Scored.words else span_counts
         for name in ("gold_tags", "predicted_tags", "tp", "fp", "fn"):
             columns[name] = []
         for e, sequence in zip(examples, sequences, strict=True):
@@ -133,10 +119,10 @@ class Evaluator:
             else:
                 gold = e.tags or ()
                 # The model did not see words beyond the length limit, so it predicts nothing for them.
-                if self.task.outside is None:
+                if task.outside is None:
                     gold = gold[: len(sequence)]
                 else:
-                    sequence = sequence + [ids.get(self.task.outside, 0)] * (len(gold) - len(sequence))
+                    sequence = sequence + [ids.get(task.outside, 0)] * (len(gold) - len(sequence))
                 counts = count(gold, [names[i] for i in sequence])
                 values = ([ids.get(tag, -1) for tag in gold], sequence, *counts)
             for name, value in zip(("gold_tags", "predicted_tags", "tp", "fp", "fn"), values, strict=True):
@@ -144,12 +130,27 @@ class Evaluator:
         return columns
 
     def scores(self, columns: dict[str, list[Any]]) -> dict[str, float]:
-        """Return the base scores of one split's columns, by the names of the task's metrics; in [0, 1]."""
+        """Return the base scores of one split's columns, by the names of the metrics of its language; in [0, 1]."""
+        language = columns["language"][0] if columns["language"] else self.dataset.languages[0]
+        metrics = self.dataset.metrics.of(language)
         tags = self.dataset.tags if self.slot_f1 is SlotF1.tag_macro else None
-        return base_scores.of_split(columns, self.task.metrics(tagged=bool(self.dataset.tags)), tags)
+        return base_scores.of_split(columns, metrics, tags)
+
+
+def _of_words(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:
+    """Return the tag of each word, which is that of its first piece, where every piece has one (``label_on=all``).
+
+    X, the tag of later pieces, says nothing of a word: at its first piece it counts as a tag outside of spans.
+    """
+    tail = len(names)
+    if tail not in gold and tail not in predicted:
+        return predicted
+    outside = names.index("O") if "O" in names else 0
+    pairs = zip(predicted, gold, strict=True)
+    return [outside if tag == tail else tag for tag, known in pairs if known != tail]
 
 
 def selection_score(scores: dict[str, dict[str, float]]) -> float:
-    """Return what selects the best epoch: the mean over languages and over their base scores."""
-    values = [value for by_metric in scores.values() for value in by_metric.values()]
-    return math.fsum(values) / len(values)
+    """Return what selects the best epoch: the mean over languages of the mean over their base scores."""
+    of_keys = [[value for name, value in by.items() if name != KEY_SCORE.name] for by in scores.values()]
+    return math.fsum(value / len(values) for values in of_keys for value in values) / len(of_keys)

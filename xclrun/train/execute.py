@@ -21,7 +21,7 @@ from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.identity import ALGORITHMS, Stage
 from xclrun.core.plugins import provided
-from xclrun.core.task import described
+from xclrun.core.task import Task, described
 from xclrun.data.notes import noted
 from xclrun.run import Run
 from xclrun.store import predictions
@@ -194,7 +194,7 @@ class _Execution:
         """Return language → metric → score of a hop's rows, which runs share that score them in other ways."""
         dataset = self.run.dataset
         tags = dataset.tags if self.run.config.evaluate.slot_f1 is SlotF1.tag_macro else None
-        return base_scores.of_hop(rows, dataset.task.metrics(tagged=bool(dataset.tags)), tags)
+        return base_scores.of_hop(rows, dataset.metrics, tags)
 
     def _write_scores(self, scores: list[Scores]) -> None:
         import pandas as pd
@@ -242,10 +242,7 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
         "strategy_version": strategy_version,
         "encoder": run.encoder,
         "stream": {"kind": run.stream.kind, "languages": list(run.stream.languages), **run.in_blocks},
-        "labels": list(dataset.labels),
-        "tags": list(dataset.tags),
-        # Reports know the package's own.
-        **({"task": described(dataset.task)} if dataset.task.name in provided("task") else {}),
+        **_targets(run),
         "data": {
             "fingerprint": run.data_fingerprint,
             "whole": run.whole_fingerprint,
@@ -256,6 +253,25 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
         "keys": run.keys,
         "stages": [],
     }
+
+
+def _targets(run: Run) -> dict[str, Any]:
+    """Return label sets and tasks; reports know the package's own tasks, and the one that ``dataset.task`` names."""
+    dataset = run.dataset
+
+    def told(task: Task) -> str | dict[str, Any]:
+        return described(task) if task.name in provided("task") else task.identified
+
+    if dataset.task is None:
+        tasks = [
+            {"task": told(of.task), "keys": list(of.keys), "labels": list(of.labels), "tags": list(of.tags)}
+            for of in dataset.targets
+        ]
+        return {"labels": [], "tags": [], "tasks": tasks}
+    found: dict[str, Any] = {"labels": list(dataset.labels), "tags": list(dataset.tags)}
+    if run.config.dataset.parts or dataset.task.name in provided("task"):
+        found["task"] = told(dataset.task)
+    return found
 
 
 def _translated(error: BaseException, run: Run) -> BaseException:

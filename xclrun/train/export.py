@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.stream import Hop
-from xclrun.model.network import Model, build
+from xclrun.model.network import Heads, Model, build
 from xclrun.run import Run
 from xclrun.store.files import atomic_directory, write_json
 from xclrun.store.tensors import save_tensors
@@ -78,7 +79,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
         bench.encodings.tokenizer.save_pretrained(folder)
         heads = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
         save_tensors(folder / "heads.safetensors", heads)
-        facts["heads"] = {name: what for name, what in HEADS.items() if any(k.startswith(f"{name}.") for k in heads)}
+        facts |= {"heads": _heads(heads)} if not model.tasks else {"tasks": _tasks(run, heads)}
         scale = None if model.classifier is None else model.classifier.scale
         if scale is not None:
             facts["heads"]["classifier"] = f"{scale} · cosine of a label's row in weight and the pooler's output"
@@ -117,18 +118,36 @@ def _check_language(run: Run, hop: Hop, language: str | None, own_parts: bool) -
         )
 
 
+def _heads(names: Iterable[str]) -> dict[str, str]:
+    """Return what each of the heads is that have parameters of these names."""
+    there = list(names)
+    return {name: what for name, what in HEADS.items() if any(k.startswith(f"{name}.") for k in there)}
+
+
+def _tasks(run: Run, names: Iterable[str]) -> dict[str, Any]:
+    """Return what ``export.json`` says of several tasks, by the name that their heads have in ``heads.safetensors``."""
+    there, found = list(names), {}
+    for of in run.dataset.targets:
+        prefix = f"tasks.{of.task.head}."
+        own = _heads(k.removeprefix(prefix) for k in there if k.startswith(prefix))
+        sets = {"task": of.task.name, "keys": list(of.keys), "labels": list(of.labels), "tags": list(of.tags)}
+        found[of.task.head] = {**sets, "heads": {f"{prefix}{name}": what for name, what in own.items()}}
+    return found
+
+
 def _facts(run: Run, hop: Hop, language: str | None, seen: list[str]) -> dict[str, Any]:
-    config = run.config
+    config, dataset = run.config, run.dataset
+    sets: dict[str, Any] = {}
+    if dataset.task is not None:
+        sets = {"task": dataset.task.name, "labels": list(dataset.labels), "tags": list(dataset.tags)}
     return {
         "run": run.id,
         "strategy": run.strategy_name,
         "dataset": config.dataset.name,
-        "task": run.dataset.task.name,
         "hop": hop.index,
         "learnt": seen,
         "language": language,
-        "labels": list(run.dataset.labels),
-        "tags": list(run.dataset.tags),
+        **sets,
         "max_length": config.model.max_length,
         "tagged_piece_of_a_word": config.model.label_on.value,
     }
@@ -140,13 +159,17 @@ def _plain_encoder(run: Run, model: Model, tokenizer: Any, kept: Any) -> Any:
 
     encoder: Any = model.encoder
     state: dict[str, Tensor] = dict(encoder.state_dict())
-    if model.pooler is not None:
-        state |= {f"pooler.{name}": tensor for name, tensor in model.pooler.state_dict().items()}
+    # Of several poolers, the first task's.
+    heads = model.tasks.values() if model.tasks else [model]
+    pooler = next((of.pooler for of in heads if isinstance(of, Heads) and of.pooler is not None), None)
+    if pooler is not None:
+        state |= {f"pooler.{name}": tensor for name, tensor in pooler.state_dict().items()}
     settings = {key: value for key, value in encoder.config.to_dict().items() if key != "adapters"}
     if kept is not None:
         own = encoder.get_input_embeddings().weight
         [name] = [key for key, tensor in encoder.named_parameters() if tensor is own]
-        before: Any = build(run.config.model, tokenizer, 1, 0, run.config.seed, None, run.dataset.task).encoder
+        task = run.dataset.targets[0].task
+        before: Any = build(run.config.model, tokenizer, 1, 0, run.config.seed, None, task).encoder
         rows = before.get_input_embeddings().weight.detach().clone()
         rows[kept] = state[name].to(rows.device)
         state[name], settings["vocab_size"] = rows, len(rows)

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from xclrun.config.schema import Selection, SlotF1, TrainerConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
-from xclrun.data.encode import Batch, Encoded, concat, epoch_batches
+from xclrun.data.encode import Batch, Encoded
 from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.curriculum import Passes
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
 from xclrun.train.overlap import GradientOverlap
@@ -125,9 +126,12 @@ class HopTraining:
         # Runs that differ in evaluate.slot_f1 share what does not depend on it, and so its log too.
         self.evaluator = evaluator if trainer.uses_dev else replace(evaluator, slot_f1=SlotF1.span_micro)
         self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
-        self.data = concat([context.train[language] for language in context.hop.train])
-        self.batch_size = trainer.batch(len(self.data))
-        self.steps_per_epoch = math.ceil(len(self.data) / self.batch_size)
+        parts = [context.train[language] for language in context.hop.train]
+        self.sentences = sum(map(len, parts))
+        self.curriculum = Passes(
+            parts, trainer.batch(self.sentences), trainer.epochs, lambda epoch: context.generator("shuffle", epoch)
+        )
+        self.steps = self.curriculum.epochs * self.curriculum.steps
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         if inherited:
             take_up(self.optimizer, context.model, inherited)
@@ -165,12 +169,11 @@ class HopTraining:
         model.train()
         saved = self.clock = time.monotonic()
         self._point()
-        while position.epoch < self.trainer.epochs and not self._out_of_patience():
-            generator = self.context.generator("shuffle", position.epoch)
-            batches = epoch_batches(len(self.data), self.batch_size, generator)
-            for indices in batches[position.step - position.epoch * self.steps_per_epoch :]:
+        while position.epoch < self.curriculum.epochs and not self._out_of_patience():
+            begin = position.step - position.epoch * self.curriculum.steps
+            for on_cpu in self.curriculum.batches(position.epoch, begin):
                 position.step += 1
-                main = self.data.batch(indices).to(self.context.device)
+                main = on_cpu.to(self.context.device)
                 for batch in self.strategy.replay(position.step, main, self.context):
                     self._update(batch, batch is main)
                 self._point()
@@ -188,15 +191,13 @@ class HopTraining:
     def _update(self, batch: Batch, main: bool = True) -> None:
         """Take one optimiser step on a batch, in parts where gradients are accumulated; ``main``: of a main step."""
         model, position = self.context.model, self.position
-        factor = lr_factor(
-            position.step - 1, self.trainer.epochs * self.steps_per_epoch, self.trainer.schedule, self.trainer.warmup
-        )
+        factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
         _seed_dropout(
             derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device
         )
         self.optimizer.zero_grad(set_to_none=True)
-        for part in batch.split(self.trainer.part(len(self.data))):
+        for part in batch.split(self.trainer.part(self.sentences)):
             with autocast(self.context.device, self.context.precision):
                 loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
             self.scaler.scale(loss).backward()
@@ -275,8 +276,8 @@ class HopTraining:
         position, points = self.position, self.points
         if points is None or (position.points and position.points[-1]["step"] == position.step):
             return
-        own = self._own(position.step)
-        if not last and not (position.step and points.due(self._own(position.step - 1), own)):
+        own = self.curriculum.seen(position.step)
+        if not last and not (position.step and points.due(self.curriculum.seen(position.step - 1), own)):
             return
         began = time.monotonic()
         facts = points.take(position.step, position.examples, own, lambda: self.stop.number is not None)
@@ -287,11 +288,6 @@ class HopTraining:
         position.points.append(facts)
         # Evaluation points do not count as training time.
         self.clock += time.monotonic() - began
-
-    def _own(self, step: int) -> int:
-        """Return how many sentences of the hop's own data were seen in ``step`` main steps."""
-        epochs, within = divmod(step, self.steps_per_epoch)
-        return epochs * len(self.data) + within * self.batch_size
 
     def _out_of_patience(self) -> bool:
         patience = self.trainer.patience
@@ -304,9 +300,9 @@ class HopTraining:
         return self._progress_at()
 
     def _progress_at(self) -> Progress:
-        p, total = self.position, self.trainer.epochs * self.steps_per_epoch
-        epoch = min(p.epoch + 1, self.trainer.epochs)
-        return Progress(self.context.hop, epoch, self.trainer.epochs, p.step, total, p.examples, p.seconds)
+        p, epochs = self.position, self.curriculum.epochs
+        epoch = min(p.epoch + 1, epochs)
+        return Progress(self.context.hop, epoch, epochs, p.step, self.steps, p.examples, p.seconds)
 
     def _save(self) -> None:
         """Write a checkpoint of everything that the rest of the hop depends on."""

@@ -21,7 +21,7 @@ from xclrun.config.schema import OptimizerState
 from xclrun.core.identity import Stage, derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.encode import Batch, Encoded, outputs, word_numbers
-from xclrun.model.network import Model, Prediction, build
+from xclrun.model.network import HeadSizes, Model, Prediction, build
 from xclrun.run import Run
 from xclrun.store.stages import StageStore
 from xclrun.store.tensors import load_tensors
@@ -135,14 +135,15 @@ class Workbench:
         """What the length limit cuts (see `Encodings.cut`)."""
         if "encodings" not in self.__dict__ and (kept := kept_cut(self.run, self.listener.noted)) is not None:
             return kept
-        return self.encodings.cut(self.run.dataset.task)
+        return self.encodings.cut(self.run.dataset)
 
     def untrained(self) -> Model:
         """Return a new model as before any fine-tuning, prepared by the strategy."""
         dataset, config = self.run.dataset, self.run.config
         tokenizer, kept = self.encodings.tokenizer, self.encodings.kept
-        sizes_of_heads = len(dataset.labels), outputs(dataset.tags, config.model.label_on)
-        model = build(config.model, tokenizer, *sizes_of_heads, config.seed, kept, dataset.task)
+        sizes = [HeadSizes(of.task, len(of.labels), outputs(of.tags, config.model.label_on)) for of in dataset.targets]
+        one, several = sizes[0], sizes if len(sizes) > 1 else ()
+        model = build(config.model, tokenizer, one.classes, one.tags, config.seed, kept, one.task, several)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
             library = Stored(self.store, self.run.stages, partial(lookup_key, self.run))
@@ -313,7 +314,7 @@ class Workbench:
         config, dataset, summaries = self.run.config, self.run.dataset, {}
         for language in self._served(hop):
             examples, encoded = dataset.split(language, "test"), self.encodings.splits[language, "test"]
-            tokenizer, whole = self.encodings.tokenizer, dataset.task.words
+            tokenizer, whole = self.encodings.tokenizer, dataset.task_of(language).words
             numbers = word_numbers(examples, tokenizer, config.model.max_length, whole)
             shares = attention.of_pieces(self.model, encoded, self.device, config.trainer.precision.value)
             summaries[language] = attention.by_word(shares, numbers, examples)

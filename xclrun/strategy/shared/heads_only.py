@@ -16,6 +16,7 @@ Tuning everything, ``full``, is plain fine-tuning: ``strategy=naive``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xclrun.core.identity import derive
@@ -49,6 +50,9 @@ class HeadsOnly(Strategy[Settings]):
         if POOLER in self.kept or task.pooled:
             return None
         return "tunes BERT's pooler, through which only sequence_class reads; fc and full go with every task"
+
+    def unfit_together(self, tasks: Sequence[Task]) -> str | None:
+        return "it adapts the heads of one task"
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.described() if self.adapts(hop) else {}

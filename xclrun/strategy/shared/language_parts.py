@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 BODY = ("encoder.",)
 EMBEDDINGS = ("encoder.embeddings.",)
 LAYERS = ("encoder.encoder.layer.",)
-HEADS = ("intent.", "pooler.", "classifier.", "tagger.")
+HEADS = ("intent.", "pooler.", "classifier.", "tagger.", "tasks.")
 
 
 def layer(number: int) -> str:

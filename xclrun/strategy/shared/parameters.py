@@ -31,10 +31,10 @@ PLACES = {
     r"^encoder\.encoder\.layer\.(\d+)\.": ("layer", "body"),
     r"^encoder\.pooler\.": ("pooler", "body"),
     r"^encoder\.": ("encoder, other", "body"),
-    r"^intent\.": ("intent head", "heads"),
-    r"^pooler\.": ("pooler", "heads"),
-    r"^classifier\.": ("class head", "heads"),
-    r"^tagger\.": ("tag head", "heads"),
+    r"^(?:tasks\.[^.]+\.)?intent\.": ("intent head", "heads"),
+    r"^(?:tasks\.[^.]+\.)?pooler\.": ("pooler", "heads"),
+    r"^(?:tasks\.[^.]+\.)?classifier\.": ("class head", "heads"),
+    r"^(?:tasks\.[^.]+\.)?tagger\.": ("tag head", "heads"),
     r"": ("other", "other"),
 }
 

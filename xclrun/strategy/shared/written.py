@@ -143,12 +143,12 @@ class WrittenStrategy(Strategy[Settings]):
         starts = range(0, len(rows), context.batch_size)
         return [places(memory, rows[start : start + context.batch_size]) for start in starts]
 
-    def batch(self, drawn: Mapping[str, np.ndarray], context: Context) -> Batch:
-        """Return examples of several keys as one batch on the device."""
-        from xclrun.data.encode import concat
+    def batches(self, drawn: Mapping[str, np.ndarray], context: Context) -> list[Batch]:
+        """Return examples of several keys as one batch on the device; of several tasks, as one for each."""
+        from xclrun.data.encode import by_task
 
-        examples = concat([context.train[key].select(indices) for key, indices in drawn.items()])
-        return examples.batch(range(len(examples))).to(context.device)
+        groups = by_task([context.train[key].select(indices) for key, indices in drawn.items()])
+        return [examples.batch(range(len(examples))).to(context.device) for examples, _ in groups]
 
     def footprint(self) -> dict[str, int]:
         kept = self.memory.values()
