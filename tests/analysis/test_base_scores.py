@@ -15,7 +15,7 @@ from sklearn.metrics import f1_score as sklearn_f1
 
 from xclrun.analysis.base_scores import Alignment, Counts, Predictions, of_hops, of_points, of_split
 from xclrun.analysis.spans import span_counts
-from xclrun.core.task import INTENT_ACCURACY, SLOT_F1, TOKEN_ACCURACY
+from xclrun.core.task import INTENT_ACCURACY, SLOT_F1, TOKEN_ACCURACY, MetricsOfKeys
 from xclrun.store.predictions import table
 
 TAGS = ("O", "I-a", "B-b", "B-a")
@@ -94,7 +94,7 @@ def test_a_split_and_evaluation_points_score_as_hops_do(tags: tuple[str, ...] | 
     rng = np.random.default_rng(1)
     points = {step: random_rows(rng, {"en": 9, "de": 8}) + random_rows(rng, {"en": 7}, "dev") for step in (4, 8)}
     every = [r | {"step": step} for step, rows in points.items() for r in rows]
-    found = of_points(rows_of(*every), METRICS, tags)
+    found = of_points(rows_of(*every), MetricsOfKeys(METRICS), tags)
     assert {step: {split: set(of) for split, of in splits.items()} for step, splits in found.items()} == {
         step: {"test": {"en", "de"}, "dev": {"en"}} for step in (4, 8)
     }

@@ -10,7 +10,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score
 
 from xclrun.analysis.base_scores import Sentences, of_points
-from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, STATEMENT_TRUTH, described, restored
+from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, STATEMENT_TRUTH, MetricsOfKeys, described, restored
 
 from .test_base_scores import row, rows_of
 
@@ -87,7 +87,7 @@ def test_choice_accuracy_is_the_mean_over_examples() -> None:
 
 def test_points_have_all_scores_of_statements() -> None:
     made = [row("pos", f"x#{k}", (int(k == 0), 0), None) | {"log2_gold": -0.5} for k in range(4)]
-    found = of_points(rows_of(*made), STATEMENT_TRUTH.measured(tagged=False))[1]["test"]["pos"]
+    found = of_points(rows_of(*made), MetricsOfKeys(STATEMENT_TRUTH.measured(tagged=False)))[1]["test"]["pos"]
     assert found["statement_accuracy"] == found["constant_accuracy"] == 0.75
     assert found["true_rate"] == found["true_f1"] == 0
     # P(true): of the true one 0.71, of the others 0.29.

@@ -97,7 +97,7 @@ def test_two_epochs_equal_a_loop_written_by_hand(dropout: float, make_run: Make,
     assert not same(before, expected)
     # 22 sentences are six batches, the last one of two.
     assert (counted["epoch"], counted["step"], counted["updates"], counted["examples"]) == (2, 12, 12, 44)
-    assert counted["tokens"] == 2 * int(found.data.lengths.sum())
+    assert counted["tokens"] == 2 * int(found.context.train["en"].lengths.sum())
 
 
 def test_accumulated_batches_equal_one_large_batch(make_run: Make, training: Training) -> None:
