@@ -95,9 +95,9 @@ class Torn:
         return getattr(self.file, name)
 
 
-def kills(strategy: str, folder: str, number: str) -> dict[str, Any]:
+def kills(strategy: str, folder: str, number: str, *extra: str) -> dict[str, Any]:
     """Kill a run at random instants, as `xclrun selftest` does, but until it was done ``number`` times."""
-    return vars(selftest.kill_test(strategy, kills=int(number), seed=7, folder=Path(folder)))
+    return vars(selftest.kill_test(strategy, kills=int(number), seed=7, folder=Path(folder), extra=extra))
 
 
 def writes(strategy: str, folder: str, every: str) -> dict[str, Any]:

@@ -42,6 +42,17 @@ def test_killed_at_random_instants(faults: Callable[..., Any], tmp_path: Path, s
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("strategy", ["growing", "er"])
+def test_a_run_in_blocks_that_was_killed_has_the_same_codelength(
+    faults: Callable[..., Any], tmp_path: Path, strategy: str
+) -> None:
+    # What is compared are all files of predictions, those of the next blocks too.
+    found = faults("kills", strategy, tmp_path, 10, "order=[en,de]", "dataset.blocks=4", "trainer.selection=last")
+    assert found["kills"] >= 10
+    assert found["equal"], found["differing"]
+
+
+@pytest.mark.full
 def test_selftest_finds_what_is_forgotten(faults: Callable[..., Any], tmp_path: Path) -> None:
     assert faults("broken", tmp_path) is False
 

@@ -118,8 +118,9 @@ def test_stopped_once(step: int, undisturbed: Callable[[str], Any], make_run: Ma
         ("trainer.epochs=4", "trainer.patience=1", "trainer.selection=best"),
         ("trainer.selection=last", "trainer.schedule=cosine", "trainer.warmup=0.3", "trainer.optimizer=adamw"),
         ("trainer.batch_size=2", "trainer.gradient_accumulation=2", "trainer.clip_norm=0.5", "trainer.precision=bf16"),
+        ("dataset.blocks=3", "trainer.selection=last"),
     ],
-    ids=["patience", "schedule", "accumulation"],
+    ids=["patience", "schedule", "accumulation", "blocks"],
 )
 def test_other_trainers(overrides: tuple[str, ...], make_run: Make, do: Do) -> None:
     wanted = do(make_run("strategy=er", "order=[en,de]", *overrides, outputs="undisturbed"))

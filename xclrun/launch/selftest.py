@@ -113,7 +113,9 @@ def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
         time.sleep(0.001)
 
 
-def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float = 600.0) -> Outcome:
+def kill_test(
+    strategy: str, kills: int, seed: int, folder: Path, budget: float = 600.0, extra: Sequence[str] = ()
+) -> Outcome:
     """Compare a run that is killed ``kills`` times with one that is not.
 
     Args:
@@ -122,16 +124,17 @@ def kill_test(strategy: str, kills: int, seed: int, folder: Path, budget: float 
         seed: of the instants.
         folder: where both runs write.
         budget: seconds after which no more kills are made.
+        extra: further overrides of the run.
     """
     import_everything()
-    calm, draw = job(strategy, folder / "calm"), random.Random(seed)
+    calm, draw = job(strategy, folder / "calm", extra), random.Random(seed)
     began = time.monotonic()
     if in_child(lambda: do(calm)) != 0 or not calm.directory.finished:
         raise RunError(f"selftest: the undisturbed run of {strategy} failed")
     length = time.monotonic() - began
     killed = attempt = 0
     while True:
-        run = job(strategy, folder / f"killed-{attempt}")
+        run = job(strategy, folder / f"killed-{attempt}", extra)
         while not run.directory.finished:
             enough = killed >= kills or time.monotonic() - began > budget
             status = in_child(lambda run=run: do(run), None if enough else draw.uniform(0.0, length))  # type: ignore[misc]
