@@ -36,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.analysis.filters import parse_filters
     from xclrun.launch.sweep import command
     from xclrun.report import Options, write_report
+    from xclrun.report.embed import embed, places
     from xclrun.report.fewshot.read import read_few_shot
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
@@ -54,9 +55,13 @@ def main(arguments: Sequence[str]) -> int:
     if mirror is not None and given.slot_f1 is None:
         _catch_up(mirror, records, pool, unreadable)
     of = "" if sweep is None else sweep["name"]
+    name = _name(given, of)
+    if given.into is not None:
+        # Said before what takes long.
+        places(given.into, name)
     made = write_report(
         records,
-        outputs / "reports" / (name := _name(given, of)),
+        outputs / "reports" / name,
         name,
         [command(), *([] if sweep is None else [redact(sweep["command"])])],
         lambda: _predictions(outputs, records, unreadable),
@@ -73,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
             mirror.send_report(name, made.directory, made.to_json())
         except RunError as error:
             note(f"{error}; the report itself is not in MLflow")
+    filled = None if given.into is None else embed(given.into, made)
     if given.json:
         print(json.dumps(made.to_json(), indent=1))
     else:
@@ -84,6 +90,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
         if more := more_formats(given.formats):
             print(more)
+        if filled:
+            print(f"{given.into}: {filled} place{'s' if filled > 1 else ''} filled.")
     return unreadable.code
 
 
@@ -109,6 +117,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--baseline",
         metavar="LABEL",
         help="strategy that significance marks compare with, as tables name it (default: naive, else the first tested)",
+    )
+    options.add_argument(
+        "--into",
+        type=Path,
+        metavar="PAGE",
+        help="also put tables and figures into a Markdown page, where comments such as "
+        "<!-- report: NAME/tables/FILE.md --> ask for them (docs/reports.md)",
     )
     options.add_argument("--json", action="store_true", help="print facts as JSON instead of tables")
     options.add_argument(

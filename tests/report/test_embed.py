@@ -1,0 +1,85 @@
+"""Tables, figures and numbers of a report in a page that was written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.conftest import blank_figures
+from xclrun.core.errors import UsageError
+from xclrun.report import write_report
+from xclrun.report.embed import embed
+from xclrun.report.write import Report
+
+from .study import study
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+TABLE = "tables/mini_tiny_intent_mean_over_orders_and_seeds.md"
+FIGURE = "figures/trade_offs_mini_tiny_intent.svg"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    with blank_figures():
+        records = study(("naive", "er"), languages=("en", "de"), seeds=(1,))
+        return write_report(records, tmp_path_factory.mktemp("reports") / "demo", "demo")
+
+
+def place(file: str, content: str = "", report: str = "demo") -> str:
+    return f"<!-- report: {report}/{file} -->\n{content}<!-- end -->\n"
+
+
+def test_places_of_a_page_get_what_they_name_and_the_rest_stays(report: Report, tmp_path: Path) -> None:
+    page = tmp_path / "found.md"
+    other = place("tables/any.md", "of another report\n", "earlier")
+    first, last = place(TABLE, "old\n"), place("summary.csv")
+    page.write_text(f"# Found\n\n{first}By hand.\n{place(FIGURE)}{other}{last}The end.\n")
+    assert embed(page, report) == 3
+    text = page.read_text()
+    table = (report.directory / TABLE).read_text().split("\n", 1)[1].strip()
+    assert f"\n**Intent, mean over orders and seeds**\n\n{table}\n\n<!-- end -->\nBy hand.\n" in text
+    assert "old" not in text
+    assert other in text
+    assert text.startswith("# Found\n")
+    assert text.endswith("The end.\n")
+    assert "](found/trade_offs_mini_tiny_intent.svg)\n" in text
+    copy = tmp_path / "found" / "trade_offs_mini_tiny_intent.svg"
+    assert copy.read_bytes() == (report.directory / FIGURE).read_bytes()
+    assert "Numbers: [demo.csv](found/demo.csv).\n" in text
+    numbers, whole = pd.read_csv(tmp_path / "found" / "demo.csv"), report.frame
+    aggregates = whole[whole["language"] == ""]
+    assert numbers["value"].tolist() == pytest.approx(aggregates["value"].tolist(), nan_ok=True)
+    assert 0 < len(numbers) < len(whole)
+    assert embed(page, report) == 3
+    assert page.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("no place\n", "has no place for the report demo; one is two lines: <!-- report: demo/summary.csv --> and"),
+        (place(TABLE, report="earlier"), "has no place for the report demo; it has some for earlier; one is two lines"),
+        (f"<!-- report: demo/{TABLE} -->\n", "line 1 opens a place that no <!-- end --> ends"),
+        (f"<!-- report: demo/{TABLE} -->\n{place(TABLE)}", "line 1 opens a place that no <!-- end --> ends"),
+        (
+            f"\n{place('tables/mini_tiny_intent_mean_over_order.md')}",
+            f"line 2: the report demo has no tables/mini_tiny_intent_mean_over_order.md; did you mean '{TABLE}'?",
+        ),
+    ],
+)
+def test_a_page_that_cannot_be_filled_stays_as_it_is(report: Report, tmp_path: Path, content: str, told: str) -> None:
+    page = tmp_path / "found.md"
+    page.write_text(content)
+    with pytest.raises(UsageError) as refused:
+        embed(page, report)
+    assert str(refused.value).startswith(f"--into {page}: {told}")
+    assert page.read_text() == content
+    assert list(tmp_path.iterdir()) == [page]
+
+
+def test_a_page_that_is_not_there_is_told_of(report: Report, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"found\.md: cannot be read \(No such file or directory\)"):
+        embed(tmp_path / "found.md", report)

@@ -1,0 +1,129 @@
+"""Tables, figures and numbers of a report in a Markdown page of one's own, which says where each belongs.
+
+A page that tells what was found is written by hand, but its tables and figures are those of reports. Each has a place
+in the page, between two comments, the first of which names a file of a report as ``NAME/FILE``::
+
+    <!-- report: ll_pud/tables/pud_words_tiny_learning_efficiency.md -->
+    <!-- end -->
+
+What stood between them is replaced: a table by its text, a figure by a link to a copy of it, ``summary.csv`` by a link
+to a copy of its aggregates. Copies lie in a folder beside the page that is called as the page is, so that both can be
+kept together. Places of other reports stay as they are: a page can show several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.names import link
+from xclrun.store.files import atomic_write
+
+if TYPE_CHECKING:
+    from xclrun.report.write import Report
+
+OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+) -->")
+CLOSES = "<!-- end -->"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something of a report belongs.
+
+    Attributes:
+        report: its name.
+        file: of the report's folder.
+        line: of the opening comment, from 0.
+        end: of the closing one.
+    """
+
+    report: str
+    file: str
+    line: int
+    end: int
+
+
+def places(page: Path, name: str) -> list[Place]:
+    """Return the places that a page has for the report ``name``, in their order.
+
+    Raises:
+        UsageError: the page cannot be read, a place has no end, or there is none for this report.
+    """
+    try:
+        lines = page.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--into {page}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    found: list[Place] = []
+    for i, line in enumerate(lines):
+        if (opened := OPENS.fullmatch(line.strip())) is None:
+            continue
+        after = (j for j in range(i + 1, len(lines)) if lines[j].strip() == CLOSES or OPENS.fullmatch(lines[j].strip()))
+        end = next(after, None)
+        if end is None or lines[end].strip() != CLOSES:
+            raise UsageError(f"--into {page}: line {i + 1} opens a place that no {CLOSES} ends")
+        found.append(Place(opened[1], opened[2], i, end))
+    own = [place for place in found if place.report == name]
+    if not own:
+        others = f"; it has some for {', '.join(sorted({p.report for p in found}))}" if found else ""
+        raise UsageError(
+            f"--into {page}: has no place for the report {name}{others}; "
+            f"one is two lines: <!-- report: {name}/summary.csv --> and {CLOSES}"
+        )
+    return own
+
+
+def embed(page: Path, report: Report) -> int:
+    """Put what a page asks for into its places; return how many there are.
+
+    Raises:
+        UsageError: as `places`; or the report has no such file.
+    """
+    wanted = places(page, report.name)
+    shown = _shown(report)
+    for place in wanted:
+        if place.file not in shown:
+            raise UsageError(
+                f"--into {page}: line {place.line + 1}: the report {report.name} has no {place.file}; "
+                f"{did_you_mean(place.file, shown)}"
+            )
+    lines = page.read_text(encoding="utf-8").splitlines()
+    # From the last on, so that the lines before it stay where they are.
+    for place in reversed(wanted):
+        lines[place.line + 1 : place.end] = shown[place.file](page.parent / page.stem)
+    atomic_write(page, "\n".join(lines) + "\n")
+    return len(wanted)
+
+
+def _shown(report: Report) -> dict[str, Callable[[Path], Sequence[str]]]:
+    """Return file → what makes the lines of its place, given the folder of copies."""
+
+    def table(path: Path) -> Callable[[Path], Sequence[str]]:
+        def text(folder: Path) -> Sequence[str]:
+            heading, *rest = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+            return ["", f"**{heading.lstrip('# ')}**", *rest, ""]
+
+        return text
+
+    def figure(path: Path, caption: str) -> Callable[[Path], Sequence[str]]:
+        def copied(folder: Path) -> Sequence[str]:
+            atomic_write(folder / path.name, path.read_bytes())
+            return ["", f"![{caption}]({link(folder.name, path.name)})", ""]
+
+        return copied
+
+    def numbers(folder: Path) -> Sequence[str]:
+        name = f"{report.name}.csv"
+        aggregates = report.frame[report.frame["language"] == ""]
+        atomic_write(folder / name, aggregates.to_csv(index=False, lineterminator="\n"))
+        return [f"Numbers: [{name}]({link(folder.name, name)})."]
+
+    captions = {
+        plot.name: plot.caption for section in report.sections for block in section.blocks for plot in block.plots
+    }
+    found = {f"tables/{path.name}": table(path) for path in sorted((report.directory / "tables").glob("*.md"))}
+    found |= {f"figures/{path.name}": figure(path, captions[path.stem]) for path in report.figures}
+    return found if report.frame.empty else {**found, report.summary_csv.name: numbers}
