@@ -34,6 +34,7 @@ SWEEPS = sorted(GOLDEN)
 ZERO_SHOT = [name for name in SWEEPS if name.startswith("ed_")]
 FEW_SHOT = [name for name in SWEEPS if name.startswith("fs_")]
 LIFELONG = [name for name in SWEEPS if name.startswith("ll")]
+INTELLIGENCE = [name for name in SWEEPS if name.startswith("gli_")]
 # The others have up to a hundred combinations of choices each, and differ in these.
 FAST = ("demo", "ccl_table5", "fs_pud", "fs_table5")
 SMALL = ("dataset=mini", "model=tiny", "model.hidden_layers=12", "tracking=none")
@@ -68,9 +69,10 @@ def called(job: dict[str, str]) -> set[str]:
 def test_every_name_is_in_the_golden_file() -> None:
     """`sweep=NAME`: a sweep of a file, or what a table or figure needs."""
     tables = {f"ccl_table{k}" for k in ccl_tables()} | {f"ccl_fig{k}" for k in range(3, 14)}
-    assert set(published()) - {*FEW_SHOT, *LIFELONG, *ZERO_SHOT} == tables
+    assert set(published()) - {*FEW_SHOT, *LIFELONG, *ZERO_SHOT, *INTELLIGENCE} == tables
     lifelong, zero_shot = {"ll", "ll_mixed", "ll_mtop16", "ll_pud"}, {"ed_mldoc", "ed_xnli", "ed_mtop", "ed_mini"}
-    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud"} | lifelong | zero_shot
+    intelligence = {"gli_mnli", "gli_mtop16"}
+    assert set(SWEEPS) == set(published()) | {"demo", "fs_pud"} | lifelong | zero_shot | intelligence
     assert set(choices()["sweep"]) == set(published()) | set(sweep_files()) == set(sweep_nodes())
     assert set(ccl_tables()) == {str(k) for k in range(2, 21)} - {"6"}
     assert table_of("ccl_table8") == "8"
