@@ -53,28 +53,35 @@ def column(table: Table, name: str) -> dict[tuple[str, ...], str]:
     return {row[: table.left]: row[table.header.index(name)] for row in table.rows}
 
 
-def test_the_table_of_aultc_is_the_mean_over_runs() -> None:
-    table = inside_hops.efficiency_table(summary())
-    shown = column(table, "intent AULTC ↑")
+def test_the_measures_of_lifelong_learning_are_means_over_runs() -> None:
+    table = inside_hops.efficiency_table(summary(), "slot_f1")
+    shown = column(table, "AULTC ↑"), column(table, "FP ↑")
     for label, runs in summary().comparison.strategies.items():
-        areas = [aultc(record, "intent_accuracy") for record in runs]
-        assert shown[(label,)] == f"{percent(np.mean(areas))} ± {percent(np.std(areas, ddof=1))}"
-    assert table.header == ("strategy", "intent AULTC ↑", "slots AULTC ↑")
-    assert [row[1].best for row in table.rows].count(True) == 1
+        for column_shown, values in zip(
+            shown,
+            ([aultc(r, "slot_f1") for r in runs], [r.scores["slot_f1"][-1].mean() for r in runs]),
+            strict=True,
+        ):
+            assert column_shown[(label,)] == f"{percent(np.mean(values))} ± {percent(np.std(values, ddof=1))}"
+    assert table.header == ("strategy", "runs", "AULTC ↑", "F_m_curve ↓", "F_m ↓", "I ↓", "I_m_curve ↓", "FP ↑")
+    assert [row[2].best for row in table.rows].count(True) == 1
+    best = max(table.rows, key=lambda row: row[2].value)
+    assert best[2].best
+    assert any(note.startswith("AULTC: area under the learning curve") for note in table.notes)
 
 
 def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> None:
     plain = study(("naive", "er"), ("h2l",), (1,))
     none = summary_of(plain)
-    assert inside_hops.efficiency_table(none) is None
+    assert inside_hops.efficiency_table(none, "slot_f1") is None
     assert inside_hops.example_curve_figure(none, "intent_accuracy") is None
     assert (
         inside_hops.selection_figure(none, inside_hops.selected_checkpoints(none, "intent_accuracy"), "intent_accuracy")
         is None
     )
     mixed = [*with_points([plain[0]]), plain[1]]
-    table = inside_hops.efficiency_table(summary_of(mixed))
-    assert column(table, "intent AULTC ↑")["er",] == "n/a [1]"
+    table = inside_hops.efficiency_table(summary_of(mixed), "intent_accuracy")
+    assert column(table, "AULTC ↑")["er",] == "n/a [1]"
     assert "needs evaluation inside hops" in table.notes[0]
 
 

@@ -3,7 +3,7 @@
 A page that tells what was found is written by hand, but its tables and figures are those of reports. Each has a place
 in the page, between two comments, the first of which names a file of a report as ``NAME/FILE``::
 
-    <!-- report: ll_pud/tables/pud_words_tiny_learning_efficiency.md -->
+    <!-- report: ll_pud/tables/pud_words_tiny_budgets.md -->
     <!-- end -->
 
 What stood between them is replaced: a table by its text, a figure by a link to a copy of it, ``summary.csv`` by a link

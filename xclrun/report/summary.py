@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
@@ -99,6 +100,13 @@ class Summary:
         shown = [k for k in self.comparison.strategies if any((k, MEAN, *key) in self._rows for key in keys.values())]
         title = f"{short_name(metric).capitalize()} {measure} {MEASURES[measure].arrow} by language"
         return self._by_strategy(title, MEAN, shown, keys, counted=False)
+
+    def measured(self, metric: str, measures: Sequence[str], title: str) -> Table:
+        """Return some measures of one metric, over orders and seeds, with what they mean."""
+        keys = {f"{name} {MEASURES[name].arrow}": (metric, name, "") for name in measures}
+        shown = [strategy for strategy in self.comparison.strategies if self._has(strategy, MEAN)]
+        table = self._by_strategy(title, MEAN, shown, keys, counted=True)
+        return replace(table, notes=(*table.notes, *(f"{name}: {MEASURES[name].definition}" for name in measures)))
 
     def _by_strategy(
         self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool

@@ -32,20 +32,24 @@ from xclrun.report.style import (
     titled,
 )
 from xclrun.report.summary import Summary
-from xclrun.report.tables import BOLD, Cell, Reasons, Table, mark_best, percent
+from xclrun.report.tables import Cell, Table, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Measures of LL's Table 1, in its order, and F_m and I_m of the score matrix alone or of the curve alone.
+EFFICIENCY = ("AULTC", "F_m_curve", "F_m", "I", "I_m_curve", "FP")
+
 
 @part(StrategySection, place=90, title="Inside hops: learning curves and checkpoints")
 def inside_hops(section: StrategySection) -> Iterator[Item]:
     summary = section.summary
-    table = efficiency_table(summary)
-    if table is None:
+    tables = [efficiency_table(summary, metric) for metric in section.comparison.metrics]
+    there = [table for table in tables if table is not None]
+    if not there:
         return
-    yield table
+    yield from there
     for metric in section.comparison.metrics:
         selected = selected_checkpoints(summary, metric)
         draw = partial(example_curve_figure, summary, metric)
@@ -57,33 +61,16 @@ def inside_hops(section: StrategySection) -> Iterator[Item]:
             yield table
 
 
-def efficiency_table(summary: Summary) -> Table | None:
-    """Return AULTC of each strategy; None where no run was evaluated inside hops."""
-    metrics, notes = summary.comparison.metrics, Reasons()
+def efficiency_table(summary: Summary, metric: str) -> Table | None:
+    """Return LL's measures of each strategy; None where no run was evaluated inside hops.
+
+    Beside the published ones F_m and I of the score matrix, where nothing is read off a curve.
+    """
     if not any(run.points for run in summary.comparison.runs):
         return None
-    labels = list(summary.comparison.strategies)
-    columns = [[_area(summary, label, metric, notes) for label in labels] for metric in metrics]
-    for column in columns:
-        mark_best(cell for label, cell in zip(labels, column, strict=True) if not summary.is_reference(label))
-    rows = [(label, *(column[k] for column in columns)) for k, label in enumerate(labels)]
-    several = len(metrics) > 1
-    header = ("strategy", *(f"{short_name(metric)} AULTC ↑" if several else "AULTC ↑" for metric in metrics))
-    told = (
-        "AULTC: area under the mean test score over all languages by the sentences of the stream's own data seen, from "
-        "hop 0 to the end, over their number (LL); percent, mean ± standard deviation over runs",
+    return summary.measured(
+        metric, EFFICIENCY, f"{short_name(metric).capitalize()}, learning efficiency and forgetting (LL)"
     )
-    return Table("Learning efficiency", header, tuple(rows), (*notes.lines(), *told),
-                 raised=(BOLD,) if any(cell.best for column in columns for cell in column) else (),
-                 ruled=summary.ruled(labels))  # fmt: skip
-
-
-def _area(summary: Summary, label: str, metric: str, notes: Reasons) -> Cell:
-    value, spread = summary.value(label, metric, "AULTC"), summary.std(label, metric, "AULTC")
-    if math.isnan(value):
-        return Cell(f"n/a {notes.mark(summary.status(label, metric, 'AULTC'))}")
-    text = percent(value) + ("" if math.isnan(spread) else f" ± {percent(spread)}")
-    return Cell(text, value, summary.behind(label, metric=metric))
 
 
 def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:
