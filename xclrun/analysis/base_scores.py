@@ -217,9 +217,19 @@ class Predictions:
         matrix = np.zeros((len(self.labels), len(self.labels)), dtype=int)
         for key, them in self.sentences.items():
             if language in (None, key):
-                known = them.gold >= 0
-                np.add.at(matrix, (them.gold[known], them.predicted[known, hop]), 1)
+                matrix += confusion(them.gold, them.predicted[:, hop], len(self.labels))
         return matrix
+
+
+def confusion(gold: np.ndarray, predicted: np.ndarray, labels: int) -> np.ndarray:
+    """Return how often each gold label (rows) was taken for each label (columns), shape (labels, labels).
+
+    Gold labels that training never had, −1, are left out.
+    """
+    matrix = np.zeros((labels, labels), dtype=int)
+    known = gold >= 0
+    np.add.at(matrix, (gold[known], predicted[known]), 1)
+    return matrix
 
 
 class Alignment:

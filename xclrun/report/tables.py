@@ -179,5 +179,10 @@ def percent(value: float) -> str:
     return f"{round(100 * value, 2) + 0.0:.2f}"
 
 
+def percent_cell(value: float, runs: Sequence[str] = ()) -> Cell:
+    """Return the cell of a fraction; ``–`` for NaN."""
+    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), tuple(runs))
+
+
 def _line(cells: Iterable[Any]) -> str:
     return "| " + " | ".join(markdown(cell) for cell in cells) + " |"

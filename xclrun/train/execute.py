@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -212,22 +213,23 @@ class _Execution:
 
     def _write_attention(self) -> None:
         """Write the attention summaries of all hops into one file, if asked for."""
-        import pyarrow as pa
-
         folders = [(stage.hop.index, self.graph.attention(stage)) for stage in self.run.stages]
-        tables = [attention.of_hop(predictions.read(folder / attention.FILE), hop) for hop, folder in folders if folder]
-        if tables:
-            predictions.write(self.directory.attention, pa.concat_tables(tables))
+        _gather([(hop, folder / attention.FILE) for hop, folder in folders if folder], self.directory.attention)
 
     def _write_overlap(self) -> None:
         """Write what was counted of the gradients of all hops into one file, if asked for."""
-        import pyarrow as pa
+        files = [(stage.hop.index, self.graph.evaluation(stage)[0] / OVERLAP) for stage in self.run.stages]
+        _gather([(hop, file) for hop, file in files if file.is_file()], self.directory.overlap)
 
-        folders = [(stage.hop.index, self.graph.evaluation(stage)[0]) for stage in self.run.stages]
-        files = [(hop, folder / OVERLAP) for hop, folder in folders if (folder / OVERLAP).is_file()]
-        tables = [attention.of_hop(predictions.read(file), hop) for hop, file in files]
-        if tables:
-            predictions.write(self.directory.overlap, pa.concat_tables(tables))
+
+def _gather(files: Sequence[tuple[int, Path]], path: Path) -> None:
+    """Write the rows of (hop, file) into one file, where there are any."""
+    import pyarrow as pa
+
+    if files:
+        predictions.write(
+            path, pa.concat_tables([attention.of_hop(predictions.read(file), hop) for hop, file in files])
+        )
 
 
 def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:

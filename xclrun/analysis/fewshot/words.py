@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from xclrun.analysis.base_scores import confusion
 from xclrun.analysis.fewshot.gains import ByLanguage
 
 # Where a test word stands to a bucket: with this label, with other labels only, not at all.
@@ -41,10 +42,7 @@ class Outcome:
 
     def confusion(self, predicted: np.ndarray) -> np.ndarray:
         """Return how often each gold label (rows) was taken for each label (columns); unknown gold is left out."""
-        matrix = np.zeros((len(self.names), len(self.names)), dtype=int)
-        known = self.gold >= 0
-        np.add.at(matrix, (self.gold[known], predicted[known]), 1)
-        return matrix
+        return confusion(self.gold, predicted, len(self.names))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from xclrun.report.published.ed import ROWS_OF_TABLE_5, SOURCE, published
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import colour, figure_of, metric_title, plain, tip, titled
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell, Table, percent
+from xclrun.report.tables import Table, percent_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
             inexact |= bool(earlier)
             behind = tuple(run.run_id for run in runs)
             before = float(np.mean([part.mean() for part in earlier])) if earlier else math.nan
-            cells = [_cell(value, behind) for value in (*final, np.nanmean(final), before)]
+            cells = [percent_cell(value, behind) for value in (*final, np.nanmean(final), before)]
             rows.append((label, rule.name, *cells))
     if not rows:
         return None
@@ -189,13 +189,13 @@ def _beside(
     body: list[tuple[str, ...]] = []
     there = False
     for name, values in rows.items():
-        body.append((names[name].replace("_over_runs", ""), *(_cell(value, (run.run_id,)) for value in values)))
+        body.append((names[name].replace("_over_runs", ""), *(percent_cell(value, (run.run_id,)) for value in values)))
         theirs = [
             published(table, run.dataset, name, k) if run.languages[0] == SOURCE else math.nan for k in run.languages
         ]
         if not all(map(math.isnan, theirs)):
             there = True
-            body.append(("published", *(_cell(value, ()) for value in theirs)))
+            body.append(("published", *(percent_cell(value) for value in theirs)))
     if there:
         notes.append(f"published: ED, Table {table}, mBERT; ours: {run.model}")
         if run.model != "mbert":
@@ -236,7 +236,3 @@ def run_figure(run: RunRecord, metric: str, title: str) -> Figure | None:
 def _placed(values: np.ndarray, run: RunRecord, languages: Sequence[str]) -> np.ndarray:
     """Return values of a run's languages in another order; NaN for those that it lacks."""
     return np.array([values[run.languages.index(k)] if k in run.languages else math.nan for k in languages])
-
-
-def _cell(value: float, runs: tuple[str, ...]) -> Cell:
-    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), runs)

@@ -32,7 +32,7 @@ from xclrun.report.style import (
     titled,
 )
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell, Table, percent
+from xclrun.report.tables import Table, percent_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +97,7 @@ def checkpoint_table(summary: Summary, found: Mapping[str, Selected], metric: st
                 for run in entering[label][0]
                 if run.points and metric in run.metrics and language in (*run.languages, "mean")
             )
-            cells = [_cell(value, runs) for value in (picked, best, best - picked, *others)]
+            cells = [percent_cell(value, runs) for value in (picked, best, best - picked, *others)]
             rows.append((label, language, *cells))
     if not rows:
         return None
@@ -215,7 +215,3 @@ def selection_figure(summary: Summary, found: Mapping[str, Selected], metric: st
 def _mean(values: np.ndarray) -> float:
     there = values[~np.isnan(values)]
     return float(there.mean()) if there.size else math.nan
-
-
-def _cell(value: float, runs: tuple[str, ...]) -> Cell:
-    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), runs)

@@ -7,7 +7,7 @@ percent, differences in points.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from xclrun.report.published import ll
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell, Table, percent
+from xclrun.report.tables import Cell, Table, percent, percent_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,9 +92,9 @@ def statement_table(summary: Summary) -> Table | None:
             columns.append(mean_over_orders(runs, [[of.get(k, math.nan) for k in languages] for of in values]))
         behind = tuple(run.run_id for run in runs)
         for j, key in enumerate(languages):
-            rows.append((label, key, *(_cell(column[j], behind) for column in columns)))
+            rows.append((label, key, *(percent_cell(column[j], behind) for column in columns)))
         # Of a key without choices the mean over the others would be of other keys in each column.
-        rows.append((label, "mean", *(_cell(float(column.mean()), behind) for column in columns)))
+        rows.append((label, "mean", *(percent_cell(float(column.mean()), behind) for column in columns)))
     if not rows:
         return None
     header = ("strategy", "key", *(metric.short if metric.beside else "accuracy" for metric in shown))
@@ -166,7 +166,7 @@ def published_table(summary: Summary, metric: str) -> Table | None:
             mine = math.nan if label is None else summary.value(label, metric, ours, orders[0])
             runs = () if label is None else summary.behind(label, orders[0], metric, ours)
             text = f"{percent(reported.value)} ± {percent(reported.std)}"
-            cells += ["–" if math.isnan(reported.value) else Cell(text, reported.value), _cell(mine, runs)]
+            cells += ["–" if math.isnan(reported.value) else Cell(text, reported.value), percent_cell(mine, runs)]
         body.append((method, *cells))
     header = ("strategy", *(name for measure in ll.MEASURES for name in (measure, "ours")))
     comparison = summary.comparison
@@ -241,7 +241,3 @@ def _pairs(
 def _value(measured: object, name: str) -> float:
     value = measured[name, ""]  # type: ignore[index]
     return value if isinstance(value, float) else math.nan
-
-
-def _cell(value: float, runs: Sequence[str]) -> Cell:
-    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), tuple(runs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import GREY, axis_of, colour, figure_of, legend, plain, tip, titled
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Cell, Table, percent
+from xclrun.report.tables import Cell, Table, percent_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +65,7 @@ def overlap_table(found: Found) -> Table:
                 ]
                 shares = [float(np.mean(of)) for of in zip(*((r.within(), r.at_switches()) for r in runs), strict=True)]
                 counts = (Cell(f"{value:,.0f}", float(value)) for value in means)
-                rows.append((order, label, name, str(len(runs)), *counts, *map(_share, shares)))
+                rows.append((order, label, name, str(len(runs)), *counts, *map(percent_cell, shares)))
     header = ("order", "strategy", "part", "runs", "with a gradient", "also before",
               "share within hops", "share at switches")  # fmt: skip
     notes = (
@@ -89,7 +88,8 @@ def overlap_figure(summary: Summary, order: str, found: Mapping[str, Mapping[str
             values = 100 * np.mean([run.share for run in runs], axis=0)
             line = smoothed(values, len(values) // POINTS)
             (drawn,) = axes.plot(np.arange(1, len(line) + 1), line, color=colour(k), linewidth=1)
-            tip(drawn, f"{label}: within hops {_text(runs[0].within())}, at switches {_text(runs[0].at_switches())}")
+            within, at_switches = percent_cell(runs[0].within()), percent_cell(runs[0].at_switches())
+            tip(drawn, f"{label}: within hops {within}, at switches {at_switches}")
             for step in np.flatnonzero(runs[0].first):
                 axes.axvline(step + 0.5, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
         # Of dense weights nearly all have a gradient at every step: what little they differ by is no curve.
@@ -100,11 +100,3 @@ def overlap_figure(summary: Summary, order: str, found: Mapping[str, Mapping[str
     legend(figure, list(found), summary.comparison.strategies)
     titled(figure, f"{summary.names}, {order}: parameters with a gradient in consecutive steps (dotted: ends of hops)")
     return figure
-
-
-def _share(value: float) -> Cell:
-    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value))
-
-
-def _text(value: float) -> str:
-    return "–" if math.isnan(value) else percent(value)

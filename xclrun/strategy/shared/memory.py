@@ -15,7 +15,7 @@ so a share that shrinks when a language joins drops what the smaller share would
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,6 +88,16 @@ def _nearest_to_mean(unit: np.ndarray, limit: int) -> np.ndarray:
     return np.array(picked, np.int64)
 
 
+def places(memory: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return key → indices, of the examples that stand in the given rows of a memory, keys and indices in its order."""
+    ends = np.cumsum([len(indices) for indices in memory.values()])
+    rows = np.sort(rows)
+    parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
+    starts = [0, *ends[:-1]]
+    found = zip(memory.items(), parts, starts, strict=True)
+    return {key: indices[part - start] for (key, indices), part, start in found if len(part)}
+
+
 class BalancedMemory:
     """A memory of ``size`` sentences in all, shared equally by the languages seen.
 
@@ -125,12 +135,7 @@ class BalancedMemory:
 
     def draw_from_all(self, count: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return language → distinct indices, ``count`` in all (or all), drawn uniformly from the whole memory."""
-        ends = np.cumsum([len(indices) for indices in self.kept.values()])
-        drawn = np.sort(generator.choice(len(self), size=min(count, len(self)), replace=False))
-        parts = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
-        starts = [0, *ends[:-1]]
-        rows = zip(self.kept.items(), parts, starts, strict=True)
-        return {language: indices[part - start] for (language, indices), part, start in rows if len(part)}
+        return places(self.kept, generator.choice(len(self), size=min(count, len(self)), replace=False))
 
     def __len__(self) -> int:
         return sum(len(indices) for indices in self.kept.values())

@@ -25,6 +25,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
 from xclrun.strategy.base import Context, Length, State, Strategy
+from xclrun.strategy.shared.memory import places
 
 if TYPE_CHECKING:
     from xclrun.data.encode import Batch
@@ -38,16 +39,6 @@ class WrittenSettings(StrategyConfig):
 
 
 Settings = TypeVar("Settings", bound=WrittenSettings)
-
-
-def places(memory: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Return key → indices, of the examples that stand in the given rows of a memory, keys and indices in its order."""
-    ends = np.cumsum([len(indices) for indices in memory.values()])
-    rows = np.sort(rows)
-    parts = np.split(rows, np.searchsorted(rows, ends[:-1]))
-    starts = [0, *ends[:-1]]
-    found = zip(memory.items(), parts, starts, strict=True)
-    return {key: indices[part - start] for (key, indices), part, start in found if len(part)}
 
 
 class WrittenStrategy(Strategy[Settings]):
