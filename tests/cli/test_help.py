@@ -47,6 +47,21 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
     assert xclrun("list", "strategi").line.startswith("list: no group is called 'strategi'; did you mean 'strategy'?")
 
 
+def test_a_list_says_what_each_choice_is_in_whole_sentences(xclrun: Callable[..., Told], tmp_path: Path) -> None:
+    """A first comment that goes on in its next line is not cut there; a command below it is no part of it."""
+    for group, by_choice in choices().items():
+        for choice, comment in by_choice.items():
+            assert comment.endswith((".", "?")), f"{group}={choice}: {comment}"
+            assert not comment.endswith(" al."), f"{group}={choice}: {comment}"
+    folder = tmp_path / "own" / "model"
+    folder.mkdir(parents=True)
+    (folder / "wide.yaml").write_text("# A model with\n# two lines. And more.\n# Not this.\nname: wide\n")
+    (folder / "short.yaml").write_text("# One line without a stop\n#   xclrun model=short\nname: short\n")
+    listed = xclrun("list", "model", "--config-dir", str(folder.parent)).out.splitlines()
+    assert "  wide      A model with two lines. And more." in listed
+    assert "  short     One line without a stop" in listed
+
+
 def test_a_list_of_sweeps_says_what_each_yields(xclrun: Callable[..., Told]) -> None:
     lines = xclrun("list", "sweeps").out.splitlines()
     assert lines == xclrun("list", "sweep").out.splitlines()

@@ -191,7 +191,10 @@ def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dic
         raise RunError("no sweep is left to tell of; give the command that started one again")
     check_lost(outputs, name, known)
     if not known:
-        raise UsageError(f"--outputs {outputs}: no sweep was started here")
+        raise UsageError(
+            f"--outputs {outputs}: no sweep was started here; xclrun strategy=naive,er -m would start one, --outputs DIR "
+            "names another folder"
+        )
     if name == "all":
         return list(known.values())
     if name is not None:

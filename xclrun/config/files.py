@@ -68,7 +68,7 @@ def sweep_files() -> dict[str, Path]:
 
 
 def choices() -> dict[str, dict[str, str]]:
-    """Return group → choice → what it is: the first line of comment of its YAML.
+    """Return group → choice → what it is: the first comment of its YAML, to the end of a sentence.
 
     Sweeps are the group ``sweep``, first those of files, then published tables and figures. Datasets and strategies of
     plug-ins are choices without a YAML.
@@ -94,7 +94,13 @@ def choices_in(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def _first_comment(path: Path) -> str:
+    """Return the first line of comment, and those after it until a sentence ends; what is indented goes on with none."""
+    found: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("# ") and not line.startswith("# @package"):
-            return line[2:]
-    return ""
+        if line.startswith("# ") and not line.startswith("# @package") and not (found and line.startswith("#  ")):
+            found.append(line[2:])
+            if line.endswith((".", "?")):
+                break
+        elif found:
+            break
+    return " ".join(found)
