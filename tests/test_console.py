@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.core.terminal import about, if_slow, table
+from xclrun.core.terminal import about, if_slow, size, table
 from xclrun.launch import workers as work
 from xclrun.launch.console import Console, step_line, workers_line
 from xclrun.launch.time_left import TimeLeft
@@ -40,6 +40,11 @@ def ends(told: str) -> list[str]:
     """The last word of each row of the score matrix, but for seconds."""
     rows = [line.split() for line in told.splitlines() if line.strip()[:1].isdigit()]
     return ["trained" if row[-1] == "s" else row[-1] for row in rows[1:]]
+
+
+def test_no_size_is_told_as_zero_megabytes() -> None:
+    told = {0: "0.0 kB", 7_340: "7.3 kB", 49_999: "50.0 kB", 50_001: "0.1 MB", 2_480_000: "2.5 MB", 12e9: "12.00 GB"}
+    assert {count: size(count) for count in told} == told
 
 
 def test_a_run_that_goes_on_says_where_and_keeps_its_hops(

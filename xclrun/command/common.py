@@ -192,8 +192,8 @@ def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dic
     check_lost(outputs, name, known)
     if not known:
         raise UsageError(
-            f"--outputs {outputs}: no sweep was started here; xclrun strategy=naive,er -m would start one, --outputs DIR "
-            "names another folder"
+            f"--outputs {outputs}: no sweep was started here; xclrun strategy=naive,er -m would start one; "
+            "--outputs DIR names another folder"
         )
     if name == "all":
         return list(known.values())

@@ -94,7 +94,7 @@ def choices_in(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def _first_comment(path: Path) -> str:
-    """Return the first line of comment, and those after it until a sentence ends; what is indented goes on with none."""
+    """Return the first line of comment, and those after it until a sentence ends; an indented one is no part of it."""
     found: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("# ") and not line.startswith("# @package") and not (found and line.startswith("#  ")):

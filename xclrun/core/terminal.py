@@ -52,7 +52,9 @@ def about(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in words: ``0.3 MB``, ``12 GB``."""
+    """Return a number of bytes in words: ``7 kB``, ``0.3 MB``, ``12.00 GB``."""
+    if count < 5e4:
+        return f"{count / 1e3:.1f} kB"
     return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"
 
 
