@@ -100,6 +100,25 @@ def test_what_cannot_be_learnt_in_blocks_is_said_before_anything_runs(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "strategy", ["agem", "agem_replay", "ewc", "ewc_online", "kd_logit", "kd_rep", "mbpa", "replay"]
+)
+def test_other_strategies_learn_blocks_too(strategy: str, finished: Callable[..., Run]) -> None:
+    # Few examples: what is written for replay, and used, is all of them.
+    writing = ("strategy.replay_write=1", "strategy.replay_interval=4", "strategy.replay_number=4")
+    adapting = ("strategy.neighbours=2", "strategy.adapt_steps=1")
+    own = {"replay": writing, "agem_replay": writing, "mbpa": (*writing, *adapting)}.get(strategy, ())
+    run = finished(f"strategy={strategy}", "order=[en,de]", *BLOCKS, "model.max_length=6", *own)
+    expected, mine = by_hand(run.directory.path, "de", "model"), record(run.directory)
+    for what in ("labels", "tags"):
+        found = code(mine, what)
+        assert found is not None
+        assert found.bits == pytest.approx(expected[what], rel=1e-12)
+    naive = finished("strategy=naive", "order=[en,de]", *BLOCKS, "model.max_length=6")
+    assert run.stages[3].train != naive.stages[3].train
+
+
 def by_hand(folder: Path, key: str, first: str) -> dict[str, float]:
     """Return the bits of labels and of tags, from the files of a run alone."""
     import json
