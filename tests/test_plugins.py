@@ -253,7 +253,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ),
         (
             "from xclrun.core.task import *\nregister(Task('x', None, None))",
-            "task 'x': needs a metric of labels or of tags",
+            "task 'x': needs a metric of labels, of tags or of answers",
         ),
         (
             "from xclrun.data.readers import row_reader\nrow_reader('mini', ['{split}'])(print)",

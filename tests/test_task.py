@@ -72,7 +72,7 @@ def test_mistakes(arguments: tuple[str, ...], message: str) -> None:
 
 
 EXACT = Metric(
-    "exact_match", "exact", "exact match", Scored.spans, "sentence", "sentences",
+    "exact_sentences", "exact", "exact sentences", Scored.spans, "sentence", "sentences",
     count=lambda sentences: ((sentences.spans[1] + sentences.spans[2] == 0), None),
 )  # fmt: skip
 
@@ -107,12 +107,12 @@ def test_what_a_plug_in_counts_is_left_out_without_it() -> None:
     assert metrics_of(config, manifest).all == (ENTITY_F1,)
     _, manifest = named("chunks", Task("chunks", None, EXACT))
     [unknown] = metrics_of(config, manifest).all
-    with pytest.raises(ValueError, match=r"^the metric exact_match is counted by a plug-in that is not loaded$"):
+    with pytest.raises(ValueError, match=r"^the metric exact_sentences is counted by a plug-in that is not loaded$"):
         Sentences(np.array(["a"]), np.array([0]), np.array([[0]])).scores(unknown)
 
 
 @pytest.mark.usefixtures("own_registries")
 def test_a_further_metric_must_be_of_what_the_task_predicts() -> None:
-    with pytest.raises(UsageError, match=r"^task 'topic': its metric 'exact_match' is of spans; it has none$"):
+    with pytest.raises(UsageError, match=r"^task 'topic': its metric 'exact_sentences' is of spans; it has none$"):
         task.register(Task("topic", CLASS_ACCURACY, None, beside=(EXACT,)))
     assert "topic" not in task.TASKS

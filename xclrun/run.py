@@ -24,6 +24,7 @@ from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, 
 from xclrun.data.blocks import shares_answers, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
+from xclrun.data.windows import check_windows
 from xclrun.model.source import depth, encoder_identity
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.rundir import RunDirectory
@@ -102,7 +103,9 @@ class Run:
     def cost(self, hop: Hop) -> dict[str, Any]:
         """Return what the time of a hop's training depends on, beside the machine: for estimates."""
         own: dict[str, Any] = plain(self.config.model)
-        model = {key: value for key, value in own.items() if key not in ("lr", "source_lr", "path")}
+        windowed = any(of.task.answers for of in self.dataset.targets)
+        other = ("lr", "source_lr", "path", *(() if windowed else ("windows",)))
+        model = {key: value for key, value in own.items() if key not in other}
         how = plain(self.trainer(hop))
         trainer = {key: how[key] for key in ("batch_size", "gradient_accumulation", "precision")}
         if how["optimizer_state"] != "fresh":
@@ -204,7 +207,7 @@ def _in_blocks(config: Config, dataset: Dataset, key: str) -> tuple[Dataset, Dat
 
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
-    sets = [[of.task.identified, of.labels, of.tags] for of in dataset.targets]
+    sets = [of.sets for of in dataset.targets]
     if dataset.task is None:
         # Examples do not say by which task they are learnt.
         whole = [[*own, sorted(of.keys)] for own, of in zip(sets, dataset.targets, strict=True)]
@@ -359,6 +362,12 @@ def _check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> N
             raise UsageError(f"strategy={config.strategy.name} dataset.task={task.name}: {reason}")
         if config.model.label_on is LabelOn.all and task.tag is not None and not task.crf:
             raise UsageError(f"model.label_on=all dataset.task={task.name}: every piece has a tag only in intent_slots")
+        if task.answers:
+            check_windows(config.model.max_length, config.model.windows)
+            if config.evaluate.attention:
+                raise UsageError(
+                    f"evaluate.attention=true dataset.task={task.name}: texts in windows have no such means"
+                )
     if dataset.task is not None:
         return
     names = ", ".join(task.identified for task in tasks)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from xclrun.analysis import answers
 from xclrun.core.task import BY_NAME, Metric, MetricsOfKeys, Scored
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "
 TAG_COLUMNS = ("gold_tags", "predicted_tags")
 # What the choice between an example's statements needs.
 BELIEF_COLUMNS = ("log2_gold",)
+# What metrics of answers need.
+ANSWER_COLUMNS = ("answer", "gold_answers")
+# How alike answers are, in the order of `Sentences.answers`.
+LIKENESS = {"f1": answers.f1, "exact": answers.exact}
 # Log-odds (in bits) beyond this are equal: so near to 0 and 1, log2_gold keeps one probability and loses the other.
 SURE = 16.0
 
@@ -50,7 +55,7 @@ class Counts:
 
     Attributes:
         hits: shape (sentences, cells), for example 1 where the class is right, or 2 TP. Small integers, whose sums are
-            exact in float32.
+            exact in float32; or fractions, such as F1 of an answer.
         totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
     """
 
@@ -104,6 +109,7 @@ class Sentences:
         tags: hits, occurrences in gold and in predicted tags of each tag, shape (3, tags, cells); only where F1 of
             spans is ``tag_macro``.
         log2_gold: log2 p(gold class), shape (S, cells); None where it was not read.
+        answers: F1 and exact match of the predicted answers, shape (2, S, cells); None where there are none.
         own: the metrics of the key's own task, where keys have several; empty: it has all.
     """
 
@@ -113,6 +119,7 @@ class Sentences:
     spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     tags: np.ndarray | None = None
     log2_gold: np.ndarray | None = None
+    answers: np.ndarray | None = None
     own: tuple[Metric, ...] = ()
 
     @property
@@ -163,6 +170,16 @@ class Sentences:
 
     def _of_cells(self, counts: ArrayLike) -> np.ndarray:
         return np.broadcast_to(_float(counts), self.predicted.shape)
+
+    def answered(self, likeness: str) -> tuple[np.ndarray, None]:
+        """Return how like a gold answer each answer is, ``f1`` or ``exact``, in [0, 1]: shape (S, cells).
+
+        Raises:
+            ValueError: there are no answers.
+        """
+        if self.answers is None:
+            raise ValueError("there are no answers")
+        return self.answers[list(LIKENESS).index(likeness)], None
 
     def choices(self) -> tuple[np.ndarray, np.ndarray]:
         """Return for each of S statements whether it was chosen, and whether it could be: each shape (S, cells).
@@ -292,6 +309,9 @@ def of_hops(
             np.concatenate([c.log2_gold for c in own if c.log2_gold is not None], axis=1)
             if first.log2_gold is not None
             else None,
+            np.concatenate([c.answers for c in own if c.answers is not None], axis=2)
+            if first.answers is not None
+            else None,
         )
     return found
 
@@ -352,6 +372,7 @@ class _Rows:
     tags: tuple[np.ndarray, np.ndarray] | None = None
     ends: np.ndarray | None = None
     log2_gold: np.ndarray | None = None
+    answers: np.ndarray | None = None
 
     @classmethod
     def of_table(cls, table: pa.Table, names: Sequence[str] | None) -> _Rows:
@@ -364,11 +385,13 @@ class _Rows:
         spans = None if table["tp"].null_count else (ids("tp"), ids("fp"), ids("fn"))
         read = BELIEF_COLUMNS[0] in table.column_names
         log2_gold = np.asarray(pc.fill_null(table[BELIEF_COLUMNS[0]], np.nan).to_numpy()) if read else None
+        answered = _answered(table) if ANSWER_COLUMNS[0] in table.column_names else None
         if names is None or table["gold_tags"].null_count:
-            return cls(ids("gold"), ids("predicted"), spans, log2_gold=log2_gold)
+            return cls(ids("gold"), ids("predicted"), spans, log2_gold=log2_gold, answers=answered)
         lengths = pc.list_value_length(table["gold_tags"]).to_numpy()
         gold, predicted = (pc.list_flatten(table[name]).to_numpy() for name in TAG_COLUMNS)
-        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), np.cumsum(lengths))
+        ends = np.cumsum(lengths)
+        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), ends, log2_gold, answered)
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Sequence[Any]], names: Sequence[str] | None) -> _Rows:
@@ -376,11 +399,14 @@ class _Rows:
             return np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
 
         spans = (ids("tp"), ids("fp"), ids("fn"))
+        answered = None
+        if ANSWER_COLUMNS[0] in columns:
+            answered = _likeness(*(columns[name] for name in ("language", *ANSWER_COLUMNS)))
         if names is None or None in columns["gold_tags"]:
-            return cls(ids("gold"), ids("predicted"), spans)
+            return cls(ids("gold"), ids("predicted"), spans, answers=answered)
         gold, predicted = (np.fromiter(chain.from_iterable(columns[name]), dtype=np.int64) for name in TAG_COLUMNS)
         ends = np.cumsum([len(sequence) for sequence in columns["gold_tags"]])
-        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), ends)
+        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), ends, answers=answered)
 
     def cell(self, ids: np.ndarray, own: np.ndarray) -> Sentences:
         """Return some of the rows as the sentences of one cell."""
@@ -392,6 +418,7 @@ class _Rows:
             (spans[0], spans[1], spans[2]) if spans else None,
             self._tags(own),
             None if self.log2_gold is None else self.log2_gold[own, np.newaxis],
+            None if self.answers is None else self.answers[:, own, np.newaxis],
         )
 
     def _tags(self, own: np.ndarray) -> np.ndarray | None:
@@ -401,6 +428,23 @@ class _Rows:
         chosen[own] = True
         words = np.repeat(chosen, np.diff(self.ends, prepend=0))
         return tag_counts(self.tags[0][words], self.tags[1][words], self.names)[:, :, np.newaxis]
+
+
+def _answered(table: pa.Table) -> np.ndarray:
+    return _likeness(*(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)))
+
+
+def _likeness(keys: Iterable[str], predicted: Iterable[str | None], gold: Iterable[Sequence[str] | None]) -> np.ndarray:
+    """Return F1 and exact match of each row, shape (2, rows) float32; NaN where a row has no answer."""
+    rules: dict[str, str] = {}
+    found = []
+    for key, answer, wanted in zip(keys, predicted, gold, strict=True):
+        if answer is None or wanted is None:
+            found.append([np.nan] * len(LIKENESS))
+            continue
+        rule = rules.setdefault(key, answers.rule_of(key))
+        found.append([answers.best(score, answer, wanted, rule) for score in LIKENESS.values()])
+    return np.array(found, np.float32).reshape(-1, len(LIKENESS)).T
 
 
 def tag_counts(gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> np.ndarray:

@@ -50,7 +50,7 @@ def _print(given: argparse.Namespace) -> None:
     # An audit makes no folder of outputs.
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = load_tokenizer(config.model, dataset, Path(folder))
-    of_pieces = pieces(dataset, tokenizer, config.model.max_length)
+    of_pieces = pieces(dataset, tokenizer, config.model)
     facts = {
         "dataset": dataset.name,
         "model": config.model.name,

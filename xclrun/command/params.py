@@ -263,8 +263,9 @@ def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
 
 def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None, keys: Iterable[str]) -> Sizes:
     """Return what the count depends on: ``given`` where it says so, else from the data; ``keys`` give the numbers."""
-    from xclrun.data.encode import encode, outputs
+    from xclrun.data.encode import outputs
     from xclrun.data.load import load_dataset
+    from xclrun.data.windows import encode_task
     from xclrun.model.source import from_scratch
     from xclrun.model.vocabulary import load_tokenizer, used_pieces
 
@@ -287,7 +288,7 @@ def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | Non
         vocabulary = len(tokenizer) if from_scratch(model) else None
         if model.trim_vocabulary:
             splits = (
-                encode(e, tokenizer, (), (), model.max_length, model.label_on, dataset.task_of(key).words)
+                encode_task(dataset.task_of(key), e, tokenizer, (), (), model)
                 for (key, _), e in dataset.origin.splits.items()
             )
             kept = len(used_pieces(splits, tokenizer))

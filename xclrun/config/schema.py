@@ -50,6 +50,11 @@ class TagsAre(Enum):
     words = "words"
 
 
+class Unanswerable(Enum):
+    drop = "drop"
+    keep = "keep"
+
+
 class Truth(Enum):
     made = "made"
     label = "label"
@@ -196,6 +201,7 @@ class DatasetConfig:
     repeat_to: int | None = None
     blocks: int | None = None
     subset_seed: int = 0
+    unanswerable: Unanswerable = Unanswerable.drop
     on_bad_line: OnBadLine = OnBadLine.error
     buckets: BucketsConfig = field(default_factory=BucketsConfig)
     replay: ReplayBudget = field(default_factory=ReplayBudget)
@@ -217,6 +223,15 @@ class StrategyConfig:
 
 
 @dataclass
+class WindowsConfig:
+    """How texts with questions are cut into windows of ``max_length`` pieces (see `xclrun.data.windows`); in pieces."""
+
+    stride: int = 128
+    question: int = 64
+    answer: int = 30
+
+
+@dataclass
 class ModelConfig:
     name: str = MISSING
     hub: str | None = None
@@ -233,6 +248,7 @@ class ModelConfig:
     positions: int | None = None
     token_types: int | None = None
     max_length: int = 128
+    windows: WindowsConfig = field(default_factory=WindowsConfig)
     dropout: float = 0.1
     label_on: LabelOn = LabelOn.first
     lr: float = 3e-5

@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from xclrun.core.stream import Hop, Stream
-from xclrun.core.task import makes_statements
+from xclrun.core.task import has_answers, makes_statements
 
 # Version of what is computed. Raise it when a change of code can change any result: all ids and keys change with it.
 ALGORITHMS = 1
@@ -70,6 +70,7 @@ LATER: Mapping[str, Any] = {
     "evaluate.attention": False,
     "evaluate.gradient_overlap": False,
     "dataset.tags_are": "spans",
+    "dataset.unanswerable": "drop",
     "dataset.stratified": False,
     "dataset.repeat_to": None,
     "dataset.blocks": None,
@@ -118,6 +119,8 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     unused = {"dataset.buckets"} if config.get("shots") is None else set()
     # Nor have those for making statements, where none are made.
     unused |= set() if makes_statements(config.get("dataset", {})) else {"dataset.statements"}
+    # Nor windows, where no text is asked about.
+    unused |= set() if has_answers(config.get("dataset", {})) else {"model.windows"}
 
     def keep(node: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept: dict[str, Any] = {}

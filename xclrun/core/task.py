@@ -12,6 +12,8 @@ intent accuracy, slot F1 |
 (``spans``: NER in BIO) |
 | ``statement_truth`` | a label, false or true; a text and a statement about it | as ``sequence_class`` | statement \
 accuracy, and beside it those of `BESIDE_STATEMENTS` |
+| ``span`` | answers to a question, spans of its text | start and end: linear on the text's pieces | answer F1, exact \
+match |
 
 Standard library alone, so that analysis and reports may use it.
 """
@@ -35,6 +37,7 @@ class Scored(Enum):
     words = "words"  # words whose tag is right, of all that the model saw
     spans = "spans"  # micro F1 over labelled spans
     keys = "keys"  # what the first metric of each key's own task counts, where keys have several tasks
+    answers = "answers"  # answers to questions, each by its likeness to a gold one (`Metric.count`)
 
 
 # From the sentences of a test set (`xclrun.analysis.base_scores.Sentences`) to hits and totals of each.
@@ -73,6 +76,11 @@ class Metric:
     count: Count | None = field(default=None, compare=False)
     mean_of: tuple[str, ...] = ()
     probabilities: bool = False
+
+    @property
+    def of_tags(self) -> bool:
+        """Whether it is of the tags of words."""
+        return self.of in (Scored.words, Scored.spans)
 
     @property
     def span_f1(self) -> bool:
@@ -167,6 +175,19 @@ KEY_SCORE = Metric(
     "answers",
     "of each key the first metric of its own task, so that means over keys are over different metrics",
 )
+# Of answers, as the official scripts of SQuAD and MLQA score them: `xclrun.analysis.answers`.
+_NORMAL = (
+    "to the gold answer that is nearest, without case, punctuation and articles: as SQuAD's script, or as MLQA's "
+    "where the key is one of its languages other than English (ar, de, es, hi, vi, zh); mean over questions"
+)
+ANSWER_F1 = Metric(
+    "answer_f1", "answers", "answer F1", Scored.answers, "answer", "answers",
+    f"F1 over the words of the predicted answer {_NORMAL}", count=methodcaller("answered", "f1"),
+)  # fmt: skip
+EXACT_MATCH = Metric(
+    "exact_match", "EM", "exact match", Scored.answers, "answer", "answers",
+    f"share of predicted answers that are equal {_NORMAL}", count=methodcaller("answered", "exact"),
+)  # fmt: skip
 
 # Those of all tasks, in the order of tables: a task brings its own.
 METRICS: list[Metric] = [KEY_SCORE]
@@ -195,6 +216,8 @@ class Task:
         beside: further metrics of the same predictions, which training neither computes nor selects epochs by: runs
             that have finished have them too.
         classes: the labels, where they are known beforehand; empty: those that training has.
+        answers: metrics of the answers, which are spans of an example's text; its second text is the question. Empty
+            where there are none.
     """
 
     name: str
@@ -207,15 +230,16 @@ class Task:
     pairs: bool = False
     beside: tuple[Metric, ...] = ()
     classes: tuple[str, ...] = ()
+    answers: tuple[Metric, ...] = ()
 
     def metrics(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores of a dataset; ``tagged``: whether it has tags."""
         own = (self.label, self.tag if tagged else None)
-        return tuple(metric for metric in own if metric is not None)
+        return (*(metric for metric in own if metric is not None), *self.answers)
 
     def measured(self, tagged: bool) -> tuple[Metric, ...]:
         """Return the base scores, and those beside them."""
-        return (*self.metrics(tagged), *(metric for metric in self.beside if tagged or metric.of is Scored.labels))
+        return (*self.metrics(tagged), *(metric for metric in self.beside if tagged or not metric.of_tags))
 
     @property
     def words(self) -> bool:
@@ -282,11 +306,12 @@ def register(task: Task) -> Task:
             predict.
     """
     if not task.metrics(tagged=True):
-        raise UsageError(f"task '{task.name}': needs a metric of labels or of tags")
+        raise UsageError(f"task '{task.name}': needs a metric of labels, of tags or of answers")
     if task.name in TASKS:
         raise UsageError(f"task '{task.name}': there is one of this name already")
     for metric in task.beside:
-        if (task.label if metric.of is Scored.labels else task.tag) is None:
+        own = {Scored.labels: task.label, Scored.answers: task.answers or None}
+        if own.get(metric.of, task.tag) is None:
             raise UsageError(f"task '{task.name}': its metric '{metric.name}' is of {metric.of.value}; it has none")
     _add_metrics(task)
     TASKS[task.name] = task
@@ -297,7 +322,7 @@ def register(task: Task) -> Task:
 def described(task: Task) -> dict[str, Any]:
     """Return a task as plain data, for the manifests of runs whose task is that of a plug-in: see `restored`."""
     found = asdict(task)
-    for metric in (found["label"], found["tag"], *found["beside"]):
+    for metric in (found["label"], found["tag"], *found["beside"], *found["answers"]):
         if metric is not None:
             # A way of counting is code, and no data: whether there is one.
             metric |= {"of": metric["of"].value, "count": metric["count"] is not None}
@@ -317,6 +342,7 @@ def restored(content: Mapping[str, Any]) -> Task:
     # What an earlier version described has none.
     beside = tuple(m for of in content.get("beside", ()) if (m := _metric(of)) in METRICS or m.count is None)
     given = {"label": label, "tag": tag, "beside": beside, "classes": tuple(content.get("classes", ()))}
+    given["answers"] = tuple(map(_metric, content.get("answers", ())))
     return _add_metrics(Task(**{**content, **given}))
 
 
@@ -358,6 +384,8 @@ STATEMENT_TRUTH = register(
         classes=("false", "true"),
     )
 )
+
+SPAN = register(Task("span", None, None, pairs=True, answers=(ANSWER_F1, EXACT_MATCH)))
 
 TAGS_ARE = ("spans", "words")
 
@@ -418,6 +446,14 @@ def makes_statements(dataset: Mapping[str, Any]) -> bool:
     asked = [(dataset.get("statements") or {}).get("kind")]
     asked += [part.get("statements") for part in (dataset.get("parts") or {}).values()]
     return any(kind is not None for kind in asked)
+
+
+def has_answers(dataset: Mapping[str, Any]) -> bool:
+    """Return whether texts are asked about in a resolved config's dataset, or in a part of it."""
+    if makes_statements(dataset):
+        return False
+    asked = [dataset.get("task"), *(part.get("task") for part in (dataset.get("parts") or {}).values())]
+    return any(name in TASKS and bool(TASKS[name].answers) for name in asked)
 
 
 def statement_of(example_id: str) -> tuple[str, int | None]:

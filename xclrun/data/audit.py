@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from xclrun.config.schema import ModelConfig
 from xclrun.data.example import OUTSIDE, SPLITS, Dataset, Example, same_sentence
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ def _overlaps(dataset: Dataset) -> Iterator[Overlap]:
             yield Overlap(one, other, language, "translation", len(shared), len(ids[language, other]))
 
 
-def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int) -> list[Pieces]:
+def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelConfig) -> list[Pieces]:
     """Return fertility, unknown words and truncation of every language and split."""
-    from xclrun.data.encode import encode
+    from xclrun.data.windows import encode_task
 
     found = []
     for language in dataset.languages:
@@ -147,7 +148,7 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int
             unknown = {w for w, row in zip(words, split_up, strict=True) if not row or tokenizer.unk_token_id in row}
             total = words.total()
             of = dataset.targets_of(language)
-            encoded = encode(examples, tokenizer, of.labels, of.tags, max_length, whole_words=of.task.words)
+            encoded = encode_task(of.task, examples, tokenizer, of.labels, of.tags, model)
             found.append(
                 Pieces(
                     language,

@@ -5,6 +5,7 @@ what ``tokenizer(words, is_split_into_words=True)`` gives. A word's label sits o
 first with a tag of its own, X, on all others (``all``: the CCL authors' public code). docs/metrics.md, "Base scores".
 Rows of different lengths lie end to end in flat arrays (`Ragged`), so that a batch takes a few array operations.
 
+Texts with answers are encoded in windows, by `xclrun.data.windows`; there an "example" below is a window.
 Shapes: n examples, B examples of a batch, L word pieces, W words that the model sees.
 """
 
@@ -46,7 +47,7 @@ class Ragged:
         """Return the rows, as they are, in one array."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         values = np.fromiter((value for row in rows for value in row), np.int32, lengths.sum())
-        return cls(values, _offsets(lengths))
+        return cls(values, offsets_of(lengths))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -56,7 +57,7 @@ class Ragged:
     def select(self, indices: np.ndarray) -> Ragged:
         """Return the given rows, in the given order."""
         starts, lengths = self.offsets[:-1][indices], self.lengths[indices]
-        offsets = _offsets(lengths)
+        offsets = offsets_of(lengths)
         # Where a row moves by d, so does each of its values.
         source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Ragged(self.values[source], offsets)
@@ -90,6 +91,7 @@ class Batch:
         labels: (B,) int64, −1 where training never had the label or the task has none.
         tags: (B, W) int64, −1 where training never had the tag or the example has none, 0 on padding.
         indices: (B,) the examples' positions in the `Encoded` that the batch comes from.
+        gold: (B, 2) int64, where the answer starts and ends among the words, both included; None without answers.
         cls: (B, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
         word_states: (B, W, H) float32, the same of the words; None where nothing reads them.
         task: name of the heads that answer it (`xclrun.core.task.Task.head`), in a model of several tasks; else empty.
@@ -103,6 +105,7 @@ class Batch:
     labels: torch.Tensor
     tags: torch.Tensor
     indices: np.ndarray
+    gold: torch.Tensor | None = None
     cls: torch.Tensor | None = None
     word_states: torch.Tensor | None = None
     task: str = ""
@@ -141,6 +144,53 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What the rows of an `Encoded` are of texts with answers, n windows; a "word" there is a piece of the text.
+
+    The first word of each row is [CLS], which stands for "no answer in this window"; the others are the pieces of the
+    text that the window has, in order.
+
+    Attributes:
+        examples: (n,) int64, the position in the split of the example that a window is of.
+        gold: (n, 2) int64, the words at which the first gold answer starts and ends; (0, 0): not in this window.
+        first: (n,) int64, the number of the window's first piece in the text, from 0.
+        pieces: (n,) int64, how many pieces the whole text has.
+        answer: (n,) int64, how many the first gold answer has; 0 without one.
+        longest: how many an answer may have.
+        characters: for each word, its first character in the text and the one after its last, (2,) int32 a word; same
+            rows as ``word_pieces``.
+    """
+
+    examples: np.ndarray
+    gold: np.ndarray
+    first: np.ndarray
+    pieces: np.ndarray
+    answer: np.ndarray
+    longest: int
+    characters: Ragged
+
+    @property
+    def starts(self) -> np.ndarray:
+        """The first window of each example, int64; of one split, in whose order its windows are."""
+        return np.flatnonzero(np.diff(self.examples, prepend=-1))
+
+    @property
+    def split_answers(self) -> int:
+        """Of how many examples no window has the whole answer."""
+        held = np.maximum.reduceat(self.gold[:, 1], self.starts) if len(self.examples) else np.empty(0)
+        return int(((self.answer[self.starts] > 0) & (held == 0)).sum())
+
+    @property
+    def long_answers(self) -> int:
+        """How many answers are longer than one may be."""
+        return int((self.answer[self.starts] > self.longest).sum())
+
+    def select(self, indices: np.ndarray) -> Windows:
+        """Return those of the given rows, in the given order."""
+        return Windows(**{name: _select(value, indices) for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
 class Encoded:
     """Examples as numbers, in columns.
 
@@ -156,6 +206,7 @@ class Encoded:
         words: (n,) int64 number of words of the whole sentence.
         cut: (n,) bool, whether the sentence was cut at ``max_length``.
         pad: the piece that fills up a batch.
+        windows: where a text's answers lie, if rows are windows of texts (`xclrun.data.windows`), and no whole ones.
         cls: (n, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
         word_states: the same of each word that the model sees, (H,) a word; None where nothing reads them.
         task: as of `Batch`.
@@ -171,6 +222,7 @@ class Encoded:
     words: np.ndarray
     cut: np.ndarray
     pad: int
+    windows: Windows | None = None
     cls: np.ndarray | None = None
     word_states: Ragged | None = None
     task: str = ""
@@ -218,6 +270,7 @@ class Encoded:
             labels=torch.from_numpy(self.labels[at]),
             tags=torch.from_numpy(self.tags.padded(at, 0)[0]),
             indices=at,
+            gold=None if self.windows is None else torch.from_numpy(self.windows.gold[at]),
             cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
             word_states=None if self.word_states is None else torch.from_numpy(self.word_states.padded(at, 0)[0]),
             task=self.task,
@@ -256,7 +309,7 @@ def encode(
     if tokenizer.pad_token_id is None:
         raise UsageError("the tokenizer has no padding piece")
     seconds = [e.tokens_b for e in examples]
-    frames = [_Frame.of(tokenizer, paired) for paired in (False, True)]
+    frames = [Frame.of(tokenizer, paired) for paired in (False, True)]
     special = frames[any(seconds)].special
     if max_length <= special:
         raise UsageError(f"model.max_length={max_length}: must be above {special}, the number of special pieces")
@@ -316,7 +369,7 @@ def word_numbers(
     Words count from 0, those of the second text after those of the first; −1 for special pieces.
     """
     seconds = [e.tokens_b for e in examples]
-    frames = [_Frame.of(tokenizer, paired).unnamed() for paired in (False, True)]
+    frames = [Frame.of(tokenizer, paired).unnamed() for paired in (False, True)]
     pieces_of = _pieces_of(tokenizer, chain.from_iterable(chain((e.tokens for e in examples), seconds)))
     rows = []
     for example, second in zip(examples, seconds, strict=True):
@@ -344,7 +397,7 @@ def by_task(parts: Sequence[Encoded]) -> list[tuple[Encoded, np.ndarray]]:
 
     One entry, with the positions 0 to n − 1, where all parts are of one task; otherwise in the order of first parts.
     """
-    starts = _offsets(np.array([len(part) for part in parts]))
+    starts = offsets_of(np.array([len(part) for part in parts]))
     groups: dict[str, list[int]] = {}
     for i, part in enumerate(parts):
         groups.setdefault(part.task, []).append(i)
@@ -365,7 +418,7 @@ def length_sorted_batches(lengths: np.ndarray, batch_size: int) -> list[np.ndarr
 
 
 @dataclass(frozen=True)
-class _Frame:
+class Frame:
     """What a tokenizer puts around one text or two, found out by asking it: special pieces and token types.
 
     Attributes:
@@ -376,7 +429,7 @@ class _Frame:
     runs: tuple[tuple[int | None, tuple[int, ...], tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast, paired: bool) -> _Frame:
+    def of(cls, tokenizer: PreTrainedTokenizerFast, paired: bool) -> Frame:
         """Ask with a short text or two."""
         probe = tokenizer(["a"], ["a"] if paired else None, is_split_into_words=True, return_token_type_ids=True)
         pieces = zip(probe.sequence_ids(), probe["input_ids"], probe["token_type_ids"], strict=True)
@@ -386,9 +439,9 @@ class _Frame:
             runs.append((text, ids, types) if text is None else (text, (), types[:1]))
         return cls(tuple(runs))
 
-    def unnamed(self) -> _Frame:
+    def unnamed(self) -> Frame:
         """Return the frame with −1 for each special piece."""
-        return _Frame(tuple((text, (-1,) * len(ids), types) for text, ids, types in self.runs))
+        return Frame(tuple((text, (-1,) * len(ids), types) for text, ids, types in self.runs))
 
     @property
     def special(self) -> int:
@@ -446,7 +499,7 @@ def _fit(words: list[list[int]], others: list[list[int]], budget: int) -> bool:
     return not fits
 
 
-def _offsets(lengths: np.ndarray) -> np.ndarray:
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
 
@@ -455,7 +508,7 @@ def _chunks(indices: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def _select(column: Any, indices: np.ndarray) -> Any:
-    if isinstance(column, Ragged):
+    if isinstance(column, Ragged | Windows):
         return column.select(indices)
     return column[indices] if isinstance(column, np.ndarray) else column
 
@@ -463,5 +516,7 @@ def _select(column: Any, indices: np.ndarray) -> Any:
 def _concat(columns: Sequence[Any]) -> Any:
     if isinstance(columns[0], Ragged):
         lengths = np.concatenate([column.lengths for column in columns])
-        return Ragged(np.concatenate([column.values for column in columns]), _offsets(lengths))
+        return Ragged(np.concatenate([column.values for column in columns]), offsets_of(lengths))
+    if isinstance(columns[0], Windows):
+        return Windows(**{name: _concat([getattr(part, name) for part in columns]) for name in vars(columns[0])})
     return np.concatenate(columns) if isinstance(columns[0], np.ndarray) else columns[0]

@@ -10,11 +10,24 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, NamedTuple
 
 from xclrun.core.task import MetricsOfKeys, Task
 
 SPLITS = ("train", "dev", "test")
 OUTSIDE = "O"
+
+
+class Answer(NamedTuple):
+    """A gold answer: a span of an example's text.
+
+    Attributes:
+        text: as it is written there.
+        start: its first character in the text, from 0; characters are Unicode code points.
+    """
+
+    text: str
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,8 @@ class Example:
         text_b: the second sentence of a pair.
         facts: what else the files say of it: name → value, such as MTOP's domain or MNLI's genre. Parts of a dataset
             and statements are made of them; no model sees them, so they are no part of what the example is.
+        answers: gold answers to the question ``text_b``, spans of the text; the first is what training learns. Empty
+            where the text has none; None where the task has no answers.
     """
 
     id: str
@@ -42,6 +57,12 @@ class Example:
     text: str | None = None
     text_b: str | None = None
     facts: Mapping[str, str] | None = field(default=None, compare=False)
+    answers: tuple[Answer, ...] | None = None
+
+    @property
+    def whole(self) -> str:
+        """The text as it is written."""
+        return " ".join(self.tokens) if self.text is None else self.text
 
     @property
     def tokens_b(self) -> tuple[str, ...]:
@@ -53,7 +74,16 @@ def fingerprint(examples: Iterable[Example]) -> str:
     """Return the SHA-256 (hex) of the examples' content, in order: one changed character changes it."""
     digest = hashlib.sha256()
     for e in examples:
-        row = [e.id, e.language, list(e.tokens), e.label, None if e.tags is None else list(e.tags), e.text, e.text_b]
+        row: list[Any] = [
+            e.id,
+            e.language,
+            list(e.tokens),
+            e.label,
+            None if e.tags is None else list(e.tags),
+            e.text,
+            e.text_b,
+        ]
+        row += [] if e.answers is None else [[list(answer) for answer in e.answers]]
         digest.update(json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode())
         digest.update(b"\n")
     return digest.hexdigest()
@@ -74,12 +104,19 @@ class Targets:
         keys: the keys whose task it is.
         labels: class names: those seen in training, sorted, or those of the task.
         tags: tags seen in training, sorted, ``O`` first where they are spans; empty where no example has tags.
+        silence: whether training has questions without an answer, so that a model may say that there is none.
     """
 
     task: Task
     keys: tuple[str, ...]
     labels: tuple[str, ...]
     tags: tuple[str, ...]
+    silence: bool = False
+
+    @property
+    def sets(self) -> list[Any]:
+        """What of it enters ids and keys."""
+        return [self.task.identified, self.labels, self.tags, *(["silence"] if self.silence else [])]
 
     @cached_property
     def _known(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -152,7 +189,8 @@ class Dataset:
         labels = task.classes or tuple(sorted({e.label for e in seen if e.label is not None}))
         tags = {t for e in seen for t in e.tags or ()}
         first = (OUTSIDE,) if task.tag_spans and tags else ()
-        return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))))
+        silence = any(e.answers == () for e in seen)
+        return Targets(task, keys, labels, (*first, *sorted(tags.difference(first))), silence)
 
     def targets_of(self, key: str) -> Targets:
         """Return what is told apart in the examples of a key."""

@@ -148,7 +148,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
 # What of the config decides what is read.
 SOURCE = (
     "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "statements",
-    "languages", "on_bad_line", "subset_seed",
+    "languages", "on_bad_line", "unanswerable", "subset_seed",
 )  # fmt: skip
 
 

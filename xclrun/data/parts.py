@@ -179,7 +179,7 @@ def _renamed(example: Example, key: str, prefix: str, task: Task) -> Example:
     label, tags = example.label, example.tags
     label = None if label is None or task.label is None else prefix + label
     tags = None if tags is None or task.tag is None else tuple(_tag(tag, prefix, task.tag_spans) for tag in tags)
-    return replace(example, language=key, label=label, tags=tags)
+    return replace(example, language=key, label=label, tags=tags, answers=example.answers if task.answers else None)
 
 
 def _tag(tag: str, prefix: str, spans: bool) -> str:

@@ -1,4 +1,5 @@
-"""Heads. Of classes: linear, or cosines. Of tags: linear + CRF on words for the joint task, linear for POS and NER.
+"""Heads. Of classes: linear, or cosines. Of tags: linear + CRF on words for the joint task, linear for POS and NER. Of
+answers: linear on words, start and end.
 
 CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are
 packed to the left, so that the CRF's mask has no holes; heads compute in fp32 whatever the encoder's precision: the
@@ -127,6 +128,33 @@ class TagHead(WordHead):
         """Return the best tags (B, W)."""
         with torch.autocast(emissions.device.type, enabled=False):
             return viterbi(self.crf, emissions, mask)
+
+
+class SpanHead(nn.Module):
+    """Where an answer starts and ends: a linear layer gives each word two numbers, of which two softmaxes are taken.
+
+    Devlin et al. 2019, section 4.2. Words are the pieces of a window's text, and before them [CLS], which stands for
+    "no answer here" (`xclrun.data.encode.Windows`); BERT's own softmax is over the question's pieces and padding too.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return emissions (B, W, 2), of start and end, of words (B, W, H)."""
+        return self.linear(words)
+
+    def log_likelihood(self, emissions: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
+        """Return ln p(start) + ln p(end) of each window's answer, (B,) float32.
+
+        Args:
+            gold: (B, 2) int64, words at which it starts and ends.
+            mask: (B, W) bool, True on words.
+        """
+        lowest = torch.finfo(emissions.dtype).min
+        logs = emissions.masked_fill(~mask.unsqueeze(2), lowest).log_softmax(dim=1)
+        return logs.gather(1, gold.unsqueeze(1)).sum(dim=(1, 2))
 
 
 def tag_head(task: Task) -> type[WordHead]:

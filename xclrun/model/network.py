@@ -27,7 +27,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.identity import derive
 from xclrun.core.task import INTENT_SLOTS, Task
 from xclrun.data.encode import Batch
-from xclrun.model.heads import ClassHead, WordHead, tag_head
+from xclrun.model.heads import ClassHead, SpanHead, WordHead, tag_head
 from xclrun.model.source import check_layers, from_scratch, locate
 
 
@@ -37,7 +37,7 @@ class Features:
 
     Attributes:
         cls: (B, H) its state at [CLS].
-        words: (B, W, H) its state at each word's labelled piece, or None where there is no tag head.
+        words: (B, W, H) its state at each word's labelled piece, or None where no head reads words.
     """
 
     cls: Tensor
@@ -51,7 +51,7 @@ class Output:
     Attributes:
         cls: (B, H) the encoder's state at [CLS].
         logits: (B, C) float32, or None where the task has no labels.
-        emissions: (B, W, T) float32, or None where the dataset has no tags.
+        emissions: (B, W, T) float32, of tags, or (B, W, 2) of where an answer starts and ends; or None without both.
     """
 
     cls: Tensor
@@ -69,12 +69,14 @@ class Prediction:
         tags: (B, W) predicted tag ids, or None.
         log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where training never had one of them;
             or None.
+        answers: (B, W, 2) float32 emissions of start and end, of which `xclrun.train.answers` makes answers; or None.
     """
 
-    label: Tensor | None
-    log2_label: Tensor | None
-    tags: Tensor | None
-    log2_tags: Tensor | None
+    label: Tensor | None = None
+    log2_label: Tensor | None = None
+    tags: Tensor | None = None
+    log2_tags: Tensor | None = None
+    answers: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Heads(nn.Module):
         intent: class head on [CLS] itself, or None.
         pooler, classifier: class head that reads [CLS] through BERT's pooler, or None both.
         tagger: tag head, or None.
+        span: head of answers, or None.
     """
 
     def __init__(self, hidden: int, sizes: HeadSizes, dropout: float, pooler: nn.Module | None) -> None:
@@ -112,6 +115,12 @@ class Heads(nn.Module):
         self.pooler = pooler if task.pooled else None
         self.classifier = ClassHead(hidden, sizes.classes) if task.pooled else None
         self.tagger: WordHead | None = tag_head(task)(hidden, sizes.tags) if sizes.tags else None
+        self.span = SpanHead(hidden) if task.answers else None
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether a head reads words."""
+        return self.tagger is not None or self.span is not None
 
     def answer(self, features: Features) -> Output:
         """Apply the heads in fp32, whatever the encoder's precision."""
@@ -123,22 +132,25 @@ class Heads(nn.Module):
             elif self.pooler is not None and self.classifier is not None:
                 # BERT's pooler takes the first of the positions that it is given.
                 logits = self.classifier(self.dropout(self.pooler(cls.unsqueeze(1))))
-            if self.tagger is not None and features.words is not None:
-                emissions = self.tagger(self.dropout(features.words.float()))
+            head = self.tagger if self.span is None else self.span
+            if head is not None and features.words is not None:
+                emissions = head(self.dropout(features.words.float()))
         return Output(features.cls, logits, emissions)
 
     def loss_of(self, batch: Batch, output: Output) -> Tensor:
-        """Return class cross-entropy + tag negative log-likelihood, means over the sentences, in nats (scalar)."""
+        """Return class cross-entropy + negative log-likelihood of tags or answer, means over the sentences, in nats."""
         losses = []
         if output.logits is not None:
             losses.append(functional.cross_entropy(output.logits, batch.labels))
         if self.tagger is not None and output.emissions is not None:
             losses.append(-self.tagger.log_likelihood(output.emissions, batch.tags, batch.word_mask).mean())
+        if self.span is not None and output.emissions is not None and batch.gold is not None:
+            losses.append(-self.span.log_likelihood(output.emissions, batch.gold, batch.word_mask).mean())
         return losses[0] + losses[1] if len(losses) == 2 else losses[0]
 
     def prediction_of(self, batch: Batch, output: Output) -> Prediction:
         """Return predictions and the log-probabilities of the gold labels; gold ids of −1 are allowed here."""
-        label = log2_label = tags = log2_tags = None
+        label = log2_label = tags = log2_tags = answers = None
         if output.logits is not None:
             label = output.logits.argmax(dim=1).cpu()
             log_label = output.logits.log_softmax(dim=1).gather(1, batch.labels.clamp(min=0).unsqueeze(1)).squeeze(1)
@@ -148,7 +160,9 @@ class Heads(nn.Module):
             likelihood = self.tagger.log_likelihood(output.emissions, batch.tags.clamp(min=0), batch.word_mask)
             unknown = ((batch.tags < 0) & batch.word_mask).any(dim=1)
             log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan).cpu()
-        return Prediction(label, log2_label, tags, log2_tags)
+        if self.span is not None and output.emissions is not None:
+            answers = output.emissions.cpu()
+        return Prediction(label, log2_label, tags, log2_tags, answers)
 
 
 class Model(Heads):
@@ -181,7 +195,7 @@ class Model(Heads):
         pooler = None if pooled is None else _taken_pooler(encoder, pooled)
         if several:
             self.dropout = nn.Dropout(dropout)
-            self.intent = self.pooler = self.classifier = self.tagger = None
+            self.intent = self.pooler = self.classifier = self.tagger = self.span = None
         else:
             self._make(hidden, own, dropout, pooler)
         # Each task that reads through the pooler trains one of its own.
@@ -219,7 +233,7 @@ class Model(Heads):
         hidden = self.encoder(
             input_ids=batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
         ).last_hidden_state
-        if self.heads_of(batch.task).tagger is None:
+        if not self.heads_of(batch.task).reads_words:
             return Features(hidden[:, 0], None)
         index = batch.word_pieces.unsqueeze(2).expand(-1, -1, hidden.shape[2])
         return Features(hidden[:, 0], hidden.gather(1, index))

@@ -23,7 +23,7 @@ from xclrun.analysis import base_scores
 from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentences, with_own
 from xclrun.core.errors import XclrunError
 from xclrun.core.identity import digest
-from xclrun.core.task import MetricsOfKeys
+from xclrun.core.task import MetricsOfKeys, Scored
 from xclrun.store.kept import Kept
 from xclrun.store.rundir import RunDirectory
 
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 # Version of what is kept; raise it when that changes.
-FORMAT = 2
+FORMAT = 3
 # Arrays in a row, and their types there.
-_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4", "log2_gold": "<f4"}
+_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4", "log2_gold": "<f4",
+           "answers": "<f4"}  # fmt: skip
 _INDEX = b"xclrun"
 
 
@@ -72,6 +73,7 @@ def count(
     """
     columns = [*base_scores.COLUMNS, *(base_scores.TAG_COLUMNS if tags is not None else ())]
     columns += base_scores.BELIEF_COLUMNS if any(metric.probabilities for metric in metrics.all) else ()
+    columns += base_scores.ANSWER_COLUMNS if any(metric.of is Scored.answers for metric in metrics.all) else ()
     hops = [stage["hop"] for stage in manifest["stages"]]
     inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]
     tables = (directory.table(directory.predictions(hop), columns) for hop in hops)
@@ -178,7 +180,7 @@ class CountsOfRuns:
         for language, them in counted.predictions.sentences.items():
             tp, fp, fn = them.spans or (None, None, None)
             arrays = {"gold": them.gold, "predicted": them.predicted, "tp": tp, "fp": fp, "fn": fn, "tags": them.tags}
-            arrays["log2_gold"] = them.log2_gold
+            arrays |= {"log2_gold": them.log2_gold, "answers": them.answers}
             for name, array in arrays.items():
                 columns[name].append(None if array is None else np.ascontiguousarray(array, _ARRAYS[name]).tobytes())
             name = digest(them.ids.tolist())[:32]
@@ -203,7 +205,8 @@ class CountsOfRuns:
             predicted = array("predicted", n, -1)
             tags = None if row["tags"] is None else array("tags", 3, -1, predicted.shape[1])
             log2_gold = None if row["log2_gold"] is None else array("log2_gold", n, -1)
-            sentences[row["language"]] = Sentences(ids, array("gold", n), predicted, spans, tags, log2_gold)
+            answers = None if row["answers"] is None else array("answers", 2, n, -1)
+            sentences[row["language"]] = Sentences(ids, array("gold", n), predicted, spans, tags, log2_gold, answers)
         by_hop: dict[int, dict[int, dict[str, Scores]]] = {}
         for hop, step, scores in json.loads(points):
             by_hop.setdefault(hop, {})[step] = scores

@@ -19,6 +19,16 @@ one column more, since an online codelength counts words beyond the length limit
 | column | meaning |
 |---|---|
 | seen | words that the model saw; 0 without tags |
+Rows of answers (task ``span``) have these too:
+
+| column | meaning |
+|---|---|
+| answer | the predicted answer, as it is written in the text; empty: the model says that there is none |
+| answer_start, answer_end | its first character in the text, and the one after its last; null where it is empty |
+| gold_answers | all gold answers; none where the question has no answer |
+| log2_gold | log2 p(first gold answer) among all spans of the text, `log2_classes` of them; null where no window \
+has it, or it is too long (see `xclrun.train.answers`) |
+| log2_classes | log2 of the number of spans that an answer can be |
 
 Of a sentence that was cut at the length limit, slots beyond count as not found, so all words are scored; tags beyond
 are left out where the task is ``token_tags``: then `tokens` says how many words there were.
@@ -27,6 +37,7 @@ are left out where the task is ``token_tags``: then `tokens` says how many words
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +49,17 @@ if TYPE_CHECKING:
 
 # The rows of a block in the folder of a stage.
 BLOCK = "next.parquet"
+# Columns of answers alone.
+ANSWERS = ("answer", "answer_start", "answer_end", "gold_answers", "log2_classes")
 
 
-def schema() -> pa.Schema:
-    """Return the Arrow schema of the rows in the store (without run_id)."""
+def schema(answers: bool = False, block: bool = False) -> pa.Schema:
+    """Return the Arrow schema of the rows in the store (without run_id).
+
+    Args:
+        answers: with the columns of answers.
+        block: with those of the rows of a block.
+    """
     import pyarrow as pa
 
     word = pa.dictionary(pa.int32(), pa.string())
@@ -63,22 +81,33 @@ def schema() -> pa.Schema:
             ("fn", pa.int16()),
             ("log2_gold_tags", pa.float32()),
             ("tokens", pa.int16()),
+            *(zip(ANSWERS, (pa.string(), pa.int32(), pa.int32(), pa.list_(pa.string()), pa.float32()), strict=True)
+              if answers else ()),
+            *([("seen", pa.int16())] if block else []),
         ]
-    )
+    )  # fmt: skip
+
+
+def joined(parts: Iterable[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
+    """Return the columns of several splits as one, one after the other; what only some of them have is null in others.
+
+    Without any rows there are no columns.
+    """
+    parts = list(parts)
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: [v for part in parts for v in part.get(name, [None] * len(part["split"]))] for name in names}
 
 
 def of_block(columns: dict[str, Any]) -> pa.Table:
     """Return the rows of a block as an Arrow table: those of `table`, and ``seen``."""
+    return table(columns, block=True)
+
+
+def table(columns: dict[str, Any], block: bool = False) -> pa.Table:
+    """Return prediction rows as an Arrow table with the exact types of `schema`; ``block``: those of a block."""
     import pyarrow as pa
 
-    return table(columns, schema().append(pa.field("seen", pa.int16())))
-
-
-def table(columns: dict[str, Any], types: pa.Schema | None = None) -> pa.Table:
-    """Return prediction rows as an Arrow table with exact types; None: those of `schema`."""
-    import pyarrow as pa
-
-    types = types or schema()
+    types = schema(ANSWERS[0] in columns, block)
     return pa.table({f.name: pa.array(columns[f.name], type=f.type, from_pandas=True) for f in types}, schema=types)
 
 

@@ -215,7 +215,7 @@ class MbPA(Replay[MbPASettings]):
             own = {name: value.unsqueeze(1) for name, value in fields_of(asked).items()}
             found = vmap(predict)(weights, own)
         there = {name: value.flatten(0, 1) for name, value in found.items()}
-        return Prediction(**(dict.fromkeys(("label", "log2_label", "tags", "log2_tags")) | there))
+        return Prediction(**there)
 
 
 def pooled(pooler: nn.Module, cls: np.ndarray) -> np.ndarray:

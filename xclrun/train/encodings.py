@@ -12,8 +12,9 @@ import numpy as np
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
-from xclrun.data.encode import Encoded, encode
+from xclrun.data.encode import Encoded
 from xclrun.data.example import Dataset
+from xclrun.data.windows import encode_task
 from xclrun.model.vocabulary import load_tokenizer, used_pieces
 from xclrun.run import Run
 from xclrun.store.kept import Kept
@@ -35,7 +36,9 @@ class Encodings:
     def cut(self, dataset: Dataset) -> dict[str, dict[str, int]]:
         """Return what the length limit cuts, for the manifest: what → ``language/split`` → count, if any.
 
-        ``truncated``: sentences; and ``unscored_words``, where a task leaves out the words beyond: their number.
+        ``truncated``: sentences, or windows with a question that was; ``unscored_words``, where a task leaves out the
+        words beyond: their number; ``split_answers``: gold answers that no window has whole; ``long_answers``: those
+        longer than ``model.windows.answer``.
         """
         named = {f"{language}/{split}": encoded for (language, split), encoded in self.splits.items()}
         found = {"truncated": {name: e.truncated for name, e in named.items() if e.truncated}}
@@ -44,6 +47,10 @@ class Encodings:
             of_them = {name: e for name, e in named.items() if name.rpartition("/")[0] in left_out}
             beyond = {name: int((e.words - e.word_pieces.lengths).sum()) for name, e in of_them.items()}
             found["unscored_words"] = {name: count for name, count in beyond.items() if count}
+        windowed = {name: e.windows for name, e in named.items() if e.windows is not None}
+        for what in ("split_answers", "long_answers") if windowed else ():
+            counts = {name: getattr(windows, what) for name, windows in windowed.items()}
+            found[what] = {name: count for name, count in counts.items() if count}
         return found
 
 
@@ -102,9 +109,8 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
 
 
 def _encode(run: Run, dataset: Dataset, split: tuple[str, str], tokenizer: Any) -> Encoded:
-    of, config = dataset.targets_of(split[0]), run.config.model
-    examples, words = dataset.splits[split], of.task.words
-    found = encode(examples, tokenizer, of.labels, of.tags, config.max_length, config.label_on.value, words)
+    of = dataset.targets_of(split[0])
+    found = encode_task(of.task, dataset.splits[split], tokenizer, of.labels, of.tags, run.config.model)
     return found if dataset.task is not None else replace(found, task=of.task.head)
 
 

@@ -17,6 +17,7 @@ from xclrun.core.task import KEY_SCORE, Scored
 from xclrun.data.encode import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset
 from xclrun.model.network import Model, Prediction
+from xclrun.train.answers import Readings, answers_of
 from xclrun.train.precision import autocast
 
 # What predicts: the model, or a strategy that adapts it to each batch.
@@ -65,6 +66,7 @@ class Evaluator:
         log2_tags = np.full(n, np.nan)
         sequences: list[list[int]] = [[] for _ in range(n)]
         names = self.dataset.targets_of(language).tags
+        readings = None if encoded.windows is None else Readings.empty(encoded.windows)
         training = model.training
         model.eval()
         for indices in length_sorted_batches(encoded.lengths, self.batch_size):
@@ -81,7 +83,16 @@ class Evaluator:
                     result.tags.tolist(), batch.tags.tolist(), indices, seen, strict=True
                 ):
                     sequences[index] = _of_words(row[:words], gold[:words], names)
+            if result.answers is not None and readings is not None:
+                readings.note(indices, result.answers.numpy(), batch.word_mask.numpy())
         model.train(training)
+        if readings is not None:
+            # Of several windows one answer, so there are as many as examples.
+            first = readings.windows.starts
+            predicted, log2_gold, log2_tags = predicted[first], log2_gold[first], log2_tags[first]
+            columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, [[]] * len(first))
+            examples = self.dataset.split(language, split)
+            return columns | answers_of(readings, examples, self.dataset.targets_of(language).silence)
         return self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
 
     def _columns(
@@ -106,7 +117,8 @@ class Evaluator:
             "gold": [labels.get(str(e.label), -1) if labelled else None for e in examples],
             "predicted": predicted.tolist() if labelled else [None] * len(examples),
             "log2_gold": log2_gold.tolist(),
-            "tokens": [len(e.tokens) for e in examples],
+            # What the column can hold; texts of questions may be longer.
+            "tokens": [min(len(e.tokens), 2**15 - 1) for e in examples],
             "log2_gold_tags": log2_tags.tolist(),
             "seen": list(map(len, sequences)),
         }

@@ -36,6 +36,7 @@ HEADS = {
     "pooler": "BERT's pooler on the last hidden state of [CLS]: tanh of a linear layer; the encoder's own is the same",
     "classifier": "linear layer on the pooler's output: logits of labels",
     "tagger.linear": "linear layer on the last hidden states of words: scores of tags",
+    "span.linear": "linear layer on the last hidden states of [CLS] and of the text's pieces: scores of start and end",
     "tagger.crf": "linear-chain CRF over these scores: start, end and transition scores, from row to column",
 }
 

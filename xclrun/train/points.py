@@ -102,11 +102,7 @@ class Points:
                     encoded, answer = self.splits[language, split], self._answer(language, split)
                     found = self.evaluator.predict(self.context.model, encoded, language, split, answer)
                     split_rows[split, language] = found
-        columns: dict[str, list[Any]] = {}
-        for split in splits:
-            for language in languages:
-                for name, values in split_rows[split, language].items():
-                    columns.setdefault(name, []).extend(values)
+        columns = predictions.joined(split_rows[split, language] for split in splits for language in languages)
         n = len(columns["split"])
         # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}

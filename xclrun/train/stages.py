@@ -377,10 +377,7 @@ class StageGraph:
         Args:
             point: ``step`` and ``examples`` of the weights.
         """
-        columns: dict[str, list[Any]] = {}
-        for _, rows in self.bench.predictions(hop):
-            for name, values in rows.items():
-                columns.setdefault(name, []).extend(values)
+        columns = predictions.joined(rows for _, rows in self.bench.predictions(hop))
         return predictions.table(self._at(columns, point))
 
     def _at(self, columns: dict[str, list[Any]], point: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -20,8 +20,10 @@ from xclrun.core.task import task_of
 from xclrun.data.example import Example
 from xclrun.data.readers.files import SPLIT_NAMES, Notes, Place, SplitFile, Splits, lines, read_files
 
-COLUMNS = frozenset(("label", "tags"))
-_ALONE = {"label": "a label of each text alone", "tags": "tags of words alone"}
+COLUMNS = frozenset(("label", "tags", "answers"))
+# What a reader gives that does not say.
+USUAL = frozenset(("label", "tags"))
+_HELD = {"label": "a label of each text", "tags": "tags of words", "answers": "questions about texts, with answers"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Reader:
 
     read: Callable[[DatasetConfig], tuple[Splits, Notes]]
     layout: tuple[str, ...] = ()
-    gives: frozenset[str] = COLUMNS
+    gives: frozenset[str] = USUAL
     languages: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,7 +69,7 @@ def register(name: str, reader: Reader) -> None:
 def reader(
     name: str,
     layout: Iterable[str] = (),
-    gives: Collection[str] = COLUMNS,
+    gives: Collection[str] = USUAL,
     languages: Iterable[str] = (),
     **config: Any,
 ) -> Callable[[Callable[[DatasetConfig], tuple[Splits, Notes]]], Callable[[DatasetConfig], tuple[Splits, Notes]]]:
@@ -83,7 +85,7 @@ def reader(
 def row_reader(
     name: str,
     layout: Sequence[str],
-    gives: Collection[str] = COLUMNS,
+    gives: Collection[str] = USUAL,
     languages: Iterable[str] = (),
     rows: Callable[[SplitFile], Iterable[Any]] = lines,
     split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
@@ -123,9 +125,9 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         raise UsageError(f"dataset.reader={cfg.reader}: {what}; {did_you_mean(str(cfg.reader), READERS)}")
     assert cfg.reader is not None
     found, task = READERS[cfg.reader], task_of(cfg.task, cfg.tags_are.value)
-    needs = {column for column, metric in (("label", task.label), ("tags", task.tag)) if metric is not None}
+    needs = {column for column, of in (("label", task.label), ("tags", task.tag), ("answers", task.answers)) if of}
     if not needs <= found.gives:
-        held = _ALONE[next(iter(found.gives))]
+        held = f"{' and '.join(_HELD[column] for column in _HELD if column in found.gives)} alone"
         raise UsageError(f"dataset.task={cfg.task}: the files of dataset.reader={cfg.reader} hold {held}")
     splits, notes = found.read(cfg)
     if cfg.languages is None and found.languages:

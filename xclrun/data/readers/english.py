@@ -39,6 +39,7 @@ from xclrun.data.readers.files import (
     Splits,
     choose_languages,
     collect,
+    json_file,
     lines,
     parse_json,
     root_of,
@@ -167,25 +168,14 @@ def _relations(file: SplitFile) -> Iterator[tuple[str, str, int, Any]]:
         UsageError: it is not.
     """
     names = file.path.with_name("pid2name.json")
-    of = _json(names, f"{Path(file.shown).parent}/{names.name}") if names.is_file() else {}
-    for code, examples in _json(file.path, file.shown).items():
+    of = json_file(names, f"{Path(file.shown).parent}/{names.name}") if names.is_file() else {}
+    for code, examples in json_file(file.path, file.shown).items():
         if not isinstance(examples, list):
             raise UsageError(f"{file.shown}: the relation '{code}' must be a list of examples")
         name = of.get(code)
         name = name[0] if isinstance(name, list) and name and isinstance(name[0], str) else code
         for number, example in enumerate(examples, 1):
             yield code, name, number, example
-
-
-def _json(path: Path, shown: str) -> dict[str, Any]:
-    content = b"\n".join(lines(SplitFile("", "", path, shown)))
-    try:
-        found = parse_json(content.decode(), "the file")
-    except (BadRow, UnicodeDecodeError) as error:
-        raise UsageError(f"{shown}: {'not UTF-8' if isinstance(error, UnicodeDecodeError) else error}") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"{shown}: must be an object, relation → examples")
-    return found
 
 
 def _fewrel(row: tuple[str, str, int, Any], place: Place) -> Example:

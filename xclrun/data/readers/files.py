@@ -54,7 +54,7 @@ class Place:
         number: that of the row, or of its first line, from 1.
         task: what is predicted.
         below: the line being parsed of a row of several lines, from 0: errors name it.
-        odd: what is counted in `Dataset.notes` if the row is kept: name → how often.
+        odd: what is counted in `Dataset.notes` unless the row is bad: name → how often.
     """
 
     language: str
@@ -177,7 +177,7 @@ def collect(
         cfg: the task, and what is done about bad rows: ``on_bad_line=skip`` leaves them out and counts them in
             ``notes["skipped"]``.
         sources: one per language and split; bytes in their rows become text.
-        parse: (row, its place) → example, None for a header, or `BadRow`.
+        parse: (row, its place) → example, None for a header or a row that is left out, or `BadRow`.
 
     Raises:
         UsageError: a bad row (``path:line: reason``) with ``on_bad_line=error``; a split without examples.
@@ -199,6 +199,7 @@ def collect(
             try:
                 example = parse(_decoded(row, place), place)
                 if example is None:
+                    _count(place, key, odd)
                     continue
                 check_text(example)
                 if task.classes and example.label not in task.classes:
@@ -215,13 +216,17 @@ def collect(
                 continue
             first_seen[example.id] = number
             examples.append(example)
-            for what, count in place.odd.items():
-                counts = odd.setdefault(what, {})
-                counts[key] = counts.get(key, 0) + count
+            _count(place, key, odd)
         if not examples:
             raise UsageError(f"{source.shown}: no examples{first_bad}")
         splits[source.language, source.split] = tuple(examples)
     return splits, ({"skipped": skipped} if skipped else {}) | odd
+
+
+def _count(place: Place, key: str, odd: Notes) -> None:
+    for what, count in place.odd.items():
+        counts = odd.setdefault(what, {})
+        counts[key] = counts.get(key, 0) + count
 
 
 def _decoded(row: Any, place: Place) -> Any:
@@ -338,6 +343,24 @@ def parse_utf8(line: bytes) -> str:
         raise BadRow(f"not UTF-8 (byte {error.start + 1} of the line)") from None
 
 
+def json_file(path: Path, shown: str) -> dict[str, Any]:
+    """Return the object that a JSON file holds.
+
+    Raises:
+        UsageError: it cannot be read, or holds something else; ``shown`` names it.
+    """
+    content = read_regular(path, shown).removeprefix(BOM_UTF8)
+    try:
+        found = parse_json(content.decode(), "the file")
+    except BadRow as bad:
+        raise UsageError(f"{shown}: {bad}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{shown}: not UTF-8 (byte {error.start + 1})") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{shown}: must be an object, not {type(found).__name__}")
+    return found
+
+
 def strings_of(row: dict[str, Any], key: str) -> tuple[str, ...] | None:
     """Return the strings under a key of a row, or None where there are none; anything else is a `BadRow`."""
     value = row.get(key)
@@ -377,6 +400,7 @@ def check_text(example: Example) -> None:
         *example.tokens,
         *(example.tags or ()),
         *(text for fact in (example.facts or {}).items() for text in fact),
+        *(answer.text for answer in example.answers or ()),
     )
     try:
         "".join(texts).encode()

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 BODY = ("encoder.",)
 EMBEDDINGS = ("encoder.embeddings.",)
 LAYERS = ("encoder.encoder.layer.",)
-HEADS = ("intent.", "pooler.", "classifier.", "tagger.", "tasks.")
+HEADS = ("intent.", "pooler.", "classifier.", "tagger.", "span.", "tasks.")
 
 
 def layer(number: int) -> str:

@@ -35,6 +35,7 @@ PLACES = {
     r"^(?:tasks\.[^.]+\.)?pooler\.": ("pooler", "heads"),
     r"^(?:tasks\.[^.]+\.)?classifier\.": ("class head", "heads"),
     r"^(?:tasks\.[^.]+\.)?tagger\.": ("tag head", "heads"),
+    r"^(?:tasks\.[^.]+\.)?span\.": ("span head", "heads"),
     r"": ("other", "other"),
 }
 
