@@ -52,7 +52,7 @@ def wordpiece(folder: Path) -> PreTrainedTokenizerFast:
     return BertTokenizerFast(vocab_file=str(folder / "vocab.txt"), do_lower_case=False, strip_accents=False)
 
 
-def unigram() -> PreTrainedTokenizerFast:
+def unigram(sentences: Sequence[str] = SENTENCES[:5]) -> PreTrainedTokenizerFast:
     """Return a tokenizer built like XLM-R's: NFKC, Metaspace, unigram pieces, two separators in a pair."""
     core = Tokenizer(models.Unigram())
     core.normalizer = normalizers.NFKC()
@@ -60,7 +60,7 @@ def unigram() -> PreTrainedTokenizerFast:
     core.decoder = decoders.Metaspace(prepend_scheme="always")
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False)
-    core.train_from_iterator(SENTENCES[:5], trainer)
+    core.train_from_iterator(sentences, trainer)
     core.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )

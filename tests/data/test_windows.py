@@ -1,0 +1,165 @@
+"""Questions about texts in windows: held against what the tokenizers themselves give, and against the texts."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import BertTokenizerFast, PreTrainedTokenizerFast
+
+from tests.data.test_encode import SENTENCES, unigram, wordpiece
+from xclrun.config.schema import WindowsConfig
+from xclrun.core.errors import UsageError
+from xclrun.data.encode import concat
+from xclrun.data.example import Answer, Example
+from xclrun.data.windows import check_windows, encode_windows
+from xclrun.model.vocabulary import learn_wordpieces
+
+# In scripts that tokenizers treat in ways of their own; the answer stands between bars.
+TEXTS = {
+    "th": "เตือนฉันให้รดน้ำ|ต้นไม้|วันจันทร์",
+    "hi": "सोमवार को |पौधों को पानी| देना याद दिलाना",
+    "ar": "ذكّرني بسقي |النباتات| يوم الاثنين",
+    "zh": "提醒我|星期一|给植物浇水。",
+    "ja": "ｔｈｅ　３ｒｄ |㍿| Ⅳ",
+    "emoji": "👩‍👩‍👧 water |🌵🌵🏽| on Monday 😀",
+    "composed": "cafe\u0301 |nai\u0308ve| ﬁn",
+    "spaces": "a  \u00a0 |b\u200b c|\t\n d",
+}
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "unigram"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerFast:
+    return unigram() if request.param == "unigram" else wordpiece(tmp_path_factory.mktemp("vocabulary"))
+
+
+def asked(text: str, question: str = "is it warm", language: str = "en") -> Example:
+    """Return the example of a text whose answer stands between bars; without any it has no answer."""
+    before, bar, rest = text.partition("|")
+    answer, _, after = rest.partition("|")
+    answers = (Answer(answer, len(before)),) if bar else ()
+    text = before + answer + after
+    return Example(f"q{len(text)}", language, tuple(text.split()), None, None, text, question, answers=answers)
+
+
+def long_texts(seed: int) -> list[Example]:
+    generator = random.Random(seed)
+    texts = [" ".join(generator.choices(SENTENCES, k=generator.randint(1, 9))) for _ in range(8)]
+    return [asked(text, generator.choice(SENTENCES)) for text in texts]
+
+
+@pytest.mark.parametrize(("max_length", "stride", "question"), [(40, 7, 12), (64, 0, 30), (33, 20, 5), (400, 16, 50)])
+def test_windows_are_those_of_the_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, max_length: int, stride: int, question: int
+) -> None:
+    examples = long_texts(max_length)
+    encoded = encode_windows(examples, tokenizer, max_length, WindowsConfig(stride, question))
+    assert encoded.windows is not None
+    rows = 0
+    for i, example in enumerate(examples):
+        pieces = tokenizer(example.text_b, add_special_tokens=False, return_offsets_mapping=True)
+        # The tokenizer does not cut questions: one is given whose pieces are those that are kept.
+        kept = pieces["offset_mapping"][: min(question, len(pieces["input_ids"]))][-1][1]
+        theirs = tokenizer(
+            str(example.text_b)[:kept],
+            example.whole,
+            max_length=max_length,
+            stride=stride,
+            truncation="only_second",
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            return_token_type_ids=True,
+        )
+        own = np.flatnonzero(encoded.windows.examples == i)
+        assert [encoded.pieces.select(own[[k]]).values.tolist() for k in range(len(own))] == theirs["input_ids"]
+        # The library gives the texts of further windows BERT's types, whichever the tokenizer has.
+        assert encoded.types.select(own[[0]]).values.tolist() == theirs["token_type_ids"][0]
+        for k, row in enumerate(own):
+            text = [j for j, of in enumerate(theirs.sequence_ids(k)) if of == 1]
+            assert encoded.word_pieces.select(np.array([row])).values.tolist() == [0, *text]
+            characters = encoded.windows.characters.select(np.array([row])).values[1:].tolist()
+            for (start, end), (first, last) in zip(
+                characters, (theirs["offset_mapping"][k][j] for j in text), strict=True
+            ):
+                assert example.whole[start:end] == example.whole[first:last].lstrip()
+        assert encoded.cut[own].all() == encoded.cut[own].any() == (len(pieces["input_ids"]) > question)
+        rows += len(own)
+    assert rows == len(encoded)
+
+
+def all_characters(kind: str, folder: Path) -> PreTrainedTokenizerFast:
+    """Return a tokenizer to which no character of the texts is unknown, so that each can be a piece of its own."""
+    if kind == "unigram":
+        return unigram(tuple(TEXTS.values()))
+    pieces = learn_wordpieces([*TEXTS.values(), "is it warm"], 500)
+    (folder / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    return BertTokenizerFast(vocab_file=str(folder / "vocab.txt"), do_lower_case=False, strip_accents=False)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+@pytest.mark.parametrize("script", TEXTS)
+def test_characters_survive_every_script(script: str, kind: str, tmp_path: Path) -> None:
+    example = asked(TEXTS[script])
+    assert example.answers
+    encoded = encode_windows([example], all_characters(kind, tmp_path), 99, WindowsConfig(4, 10))
+    assert encoded.windows is not None
+    [(first, last)] = encoded.windows.gold
+    of = encoded.windows.characters.values
+    assert example.whole[of[first, 0] : of[last, 1]].strip("\u200b") == example.answers[0].text
+
+
+def test_only_windows_with_the_whole_answer_have_it(tokenizer: PreTrainedTokenizerFast) -> None:
+    """The answer is found again in each of them; all others say [CLS]."""
+    example = asked(f"{'the plants on Monday ' * 5}|remind me the water|{' plants on the Monday' * 5}")
+    encoded = encode_windows([example, asked("no answer at all")], tokenizer, 36, WindowsConfig(14, 9, 99))
+    assert encoded.windows is not None
+    assert example.answers
+    windows, answer = encoded.windows, example.answers[0]
+    assert windows.starts.tolist() == [0, (windows.examples == 0).sum()]
+    whole = 0
+    for row in range(windows.starts[1]):
+        own = windows.characters.select(np.array([row])).values
+        first, last = windows.gold[row]
+        has = own[1:, 0].min() <= answer.start and own[:, 1].max() >= answer.start + len(answer.text)
+        assert has == (first > 0) == (last > 0)
+        assert not has or example.whole[own[first, 0] : own[last, 1]] == answer.text
+        whole += has
+    assert 0 < whole < windows.starts[1]
+    assert windows.gold[windows.starts[1] :].tolist() == [[0, 0]]
+    assert (windows.split_answers, windows.long_answers) == (0, 0)
+
+
+def test_answers_that_no_window_has_are_counted(tokenizer: PreTrainedTokenizerFast) -> None:
+    example = asked(f"the |{'plants on the Monday ' * 8}water| me on")
+    encoded = encode_windows([example, asked("the |water|")], tokenizer, 24, WindowsConfig(2, 9, 8))
+    assert encoded.windows is not None
+    assert (encoded.windows.split_answers, encoded.windows.long_answers) == (1, 1)
+
+
+def test_windows_are_chosen_and_joined_like_sentences(tokenizer: PreTrainedTokenizerFast) -> None:
+    one, other = (encode_windows(long_texts(seed), tokenizer, 48, WindowsConfig(5, 12)) for seed in (1, 2))
+    both = concat([one, other])
+    picked = both.select(np.array([len(one) + 1, 0]))
+    assert picked.windows is not None
+    assert other.windows is not None
+    batch = both.batch([0, len(one) + 1])
+    assert batch.gold is not None
+    assert batch.gold.shape == (2, 2)
+    want = other.windows.characters.select(np.array([1])).values
+    assert np.array_equal(picked.windows.characters.select(np.array([0])).values, want)
+    assert picked.windows.longest == 30
+
+
+def test_a_text_without_pieces_is_unknown_as_a_whole(tmp_path: Path) -> None:
+    encoded = encode_windows([asked("|\u200b\u200b|")], wordpiece(tmp_path), 64, WindowsConfig(4, 10))
+    assert encoded.windows is not None
+    assert encoded.windows.characters.values.tolist() == [[0, 0], [0, 2]]
+    assert encoded.windows.gold.tolist() == [[1, 1]]
+
+
+def test_windows_without_room_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"^model.max_length=128: must be above 196, for windows with questions of"):
+        check_windows(128, WindowsConfig())
+    with pytest.raises(UsageError, match=r"^model.windows.stride=-1: must be at least 0"):
+        check_windows(384, WindowsConfig(stride=-1))
+    check_windows(197, WindowsConfig())
