@@ -9,8 +9,10 @@ Evaluating General Linguistic Intelligence" §4 (GLI).
 
 What is counted of an example (`codes` is the one place that says it): of a class log2 p(gold class), of which there are
 |Y|; of tags the log2-probability of the gold sequence of the words that the model saw (CRF, or a softmax for each
-word), and log2 |tags| for each word beyond the length limit, as for each word of the uniform code. The label sets are
-known beforehand. Dev data that choose checkpoints are not paid for: the strict code has ``trainer.selection=last``.
+word), and log2 |tags| for each word beyond the length limit, as for each word of the uniform code; of an answer
+log2 p(first gold answer) among the |Y| spans of its own text, and log2 |Y| where it has no probability (too long, or in
+no window). The label sets, and the texts, are known beforehand. Dev data that choose checkpoints are not paid for: the
+strict code has ``trainer.selection=last``.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
 
 # What is coded → the metrics that it is under.
-LABELS, TAGS = "labels", "tags"
-OF = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS}
+LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
+OF = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
+# Beside them, of answers: |Y| is each example's own.
+OF_ANSWERS = ("log2_classes",)
 # Rounding can make a log-probability this much larger than 0, in bits.
 ROUNDING = 1e-3
 
@@ -106,7 +110,7 @@ def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndar
     """Return what is coded → log2-probabilities of what is gold, and bits of the uniform code; each (n,).
 
     Args:
-        rows: predictions of a block (`xclrun.store.predictions`), with `COLUMNS`.
+        rows: predictions of a block (`xclrun.store.predictions`), with `COLUMNS`; of answers `OF_ANSWERS` too.
         classes: how many labels and tags there are; 0: there are none.
     """
     labels, tags, tokens, seen = (rows[name].to_numpy().astype(float) for name in COLUMNS)
@@ -116,6 +120,9 @@ def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndar
     if classes[TAGS]:
         each = math.log2(classes[TAGS])
         found[TAGS] = tags - (tokens - seen) * each, tokens * each
+    if OF_ANSWERS[0] in rows.column_names:
+        uniform = rows[OF_ANSWERS[0]].to_numpy().astype(float)
+        found[ANSWERS] = np.where(np.isnan(labels), -uniform, labels), uniform
     return found
 
 

@@ -38,7 +38,7 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
 
 
 def shares_answers(dataset: Dataset, key: str, others: tuple[str, ...]) -> bool:
-    """Whether training on other keys has a class of this key's training data, or a tag other than ``O``.
+    """Whether training on other keys has a class of this key's training data, or a tag other than ``O``, or answers.
 
     Then a model that learnt them knows the head that this key is read with.
     """
@@ -49,6 +49,7 @@ def shares_answers(dataset: Dataset, key: str, others: tuple[str, ...]) -> bool:
         examples = dataset.split(of, "train") if dataset.task_of(of) == task else ()
         labels = {e.label for e in examples if e.label is not None} if task.label is not None else set()
         tags = {tag for e in examples for tag in e.tags or ()} if task.tag is not None else set()
-        return {f"label {label}" for label in labels} | {f"tag {tag}" for tag in tags - {"O"}}
+        spans = {"a span"} if task.answers and examples else set()
+        return {f"label {label}" for label in labels} | {f"tag {tag}" for tag in tags - {"O"}} | spans
 
     return bool(answers(key) & {answer for other in others for answer in answers(other)})

@@ -182,7 +182,7 @@ def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[st
 
 def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what the labels of each block cost that was asked for (`RunRecord.coded`)."""
-    from xclrun.analysis.codelength import COLUMNS, of_block
+    from xclrun.analysis.codelength import COLUMNS, OF_ANSWERS, of_block
 
     stream = manifest["stream"]
     if "blocks" not in stream:
@@ -191,8 +191,10 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
     # Of several tasks, that of the language that comes in blocks.
     sets = next((of for of in manifest.get("tasks", ()) if stream["languages"][-1] in of["keys"]), manifest)
     classes = {what: len(sets[what]) for what in ("labels", "tags")}
+    # A task without labels and tags is one of answers.
+    columns = COLUMNS if any(classes.values()) else (*COLUMNS, *OF_ANSWERS)
     for hop in (stage["hop"] for stage in manifest["stages"] if stage["hop"] >= before):
-        rows = directory.table(directory.next_block(hop), COLUMNS)
+        rows = directory.table(directory.next_block(hop), columns)
         found = {"hop": hop, "block": hop - before + 1, "start_knows": stream["start_knows"]}
         yield found | {"codes": of_block(rows, classes)}
 
