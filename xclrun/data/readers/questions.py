@@ -361,7 +361,7 @@ def read_xquad(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Questions of SQuAD's dev set, translated."""
     root, shown = root_of(cfg, ["xquad.{language}.json"])
     paths = sorted(path for folder in ("", "xquad") for path in (root / folder).glob("xquad.*.json"))
-    files = {}
+    files: dict[str, dict[str, str]] = {}
     for path in paths:
         if (match := re.fullmatch(r"xquad\.([a-z]+)\.json", path.name)) is not None:
             files.setdefault(match[1], {"test": path.relative_to(root).as_posix()})

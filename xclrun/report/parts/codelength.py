@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 COUNTED = (
     "labels are coded by log2 p(gold class), tags by the log2-probability of a sentence's gold tags and log2 |tags| "
-    "for each word beyond the length limit; label sets and texts are known beforehand"
+    "for each word beyond the length limit, answers by log2 p(first gold answer) among the spans of their text; label "
+    "sets and texts are known beforehand"
 )
 STRICT = (
     "code: strict where nothing but labels that were sent before chose the weights (trainer.selection=last); with dev "
