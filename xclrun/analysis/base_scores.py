@@ -85,6 +85,19 @@ class Counts:
             return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
         return ratio(hits, drawn @ self.totals)
 
+    def together(self, units: ArrayLike) -> Counts:
+        """Return the counts of units of several sentences each, which are drawn as one: shape (units, cells).
+
+        Args:
+            units: number of each sentence's unit, from 0 on, shape (sentences,).
+        """
+        of = np.asarray(units)
+        totals = np.ones_like(self.hits) if self.totals is None else self.totals
+        sums = [np.zeros((int(of.max()) + 1, self.hits.shape[1]), np.float32) for _ in range(2)]
+        for total, counts in zip(sums, (self.hits, totals), strict=True):
+            np.add.at(total, of, counts)
+        return Counts(*sums)
+
     def jackknife(self) -> np.ndarray:
         """Scores with one sentence left out, shape (sentences, cells)."""
         left = self.hits.sum(axis=0, dtype=float) - self.hits
