@@ -97,6 +97,34 @@ def test_every_measure_of_every_resample(metric: str, made: tuple) -> None:
     np.testing.assert_allclose(resampled.of_strategy("er", "FP"), np.mean(both, axis=0))
 
 
+def of_statements(predicted: np.ndarray) -> Resampled:
+    """The bootstrap of one run on 30 texts with a true and a false statement each; ``predicted`` of shape (60, 3)."""
+    ids = np.array([f"text#{i}#{k}" for i in range(30) for k in (0, 1)])
+    gold = np.tile([1, 0], 30)
+    own = Predictions(("false", "true"), {k: Sentences(ids, gold, predicted) for k in ("en", "de")})
+    scores = {"statement_accuracy": np.tile((predicted == gold[:, None]).mean(axis=0)[:, None], 2)}
+    (comparison,) = comparisons([record("naive", scores=scores, languages=("en", "de"))])
+    (run,) = comparison.runs
+    return Resampled(comparison, References([run]), {run.run_id: own}, "statement_accuracy", seed=5, resamples=50)
+
+
+def test_statements_about_one_text_are_drawn_together() -> None:
+    # One of the two is always right, whichever texts are drawn.
+    constant = of_statements(np.zeros((60, 3), int))
+    (run,) = constant.runs
+    np.testing.assert_array_equal(constant.of_run(run, "FP"), 0.5)
+    assert constant.estimate("naive", "FP", "bca").interval.reason == "BCa needs resamples that differ"
+    # Any answers: the statements of each text as often as it was drawn.
+    predicted = np.random.default_rng(0).integers(0, 2, (60, 3))
+    found = of_statements(predicted).of_run(run, "FP")
+    right = (predicted == np.tile([1, 0], 30)[:, None])[:, -1].reshape(30, 2)
+    names = sorted(range(30), key=lambda i: f"text#{i}")
+    drawn = {k: draws(30, 5, k, 50)[:, np.argsort(names)] for k in ("en", "de")}
+    expected = np.mean([(of @ right.sum(axis=1)) / (2 * of.sum(axis=1)) for of in drawn.values()], axis=0)
+    np.testing.assert_allclose(found, expected)
+    assert found.std() > 0.01
+
+
 def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None:
     comparison, references, predictions = made
     resampled = Resampled(comparison, references, predictions, "intent_accuracy", resamples=3)

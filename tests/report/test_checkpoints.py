@@ -79,6 +79,16 @@ def test_the_table_of_rules_says_what_is_exact() -> None:
     assert checkpoints.EXACT in table.notes
 
 
+def test_earlier_hops_are_means_within_orders_first() -> None:
+    better = tuple(point(p["hop"], p["own"], [0.5] * 3, [0.9] * 3) if p["hop"] < 3 else p for p in POINTS)
+    turned = sequence(points=better, order="turned", run_id="turned")
+    turned = dataclasses.replace(turned, languages=("de", "en", "th"))
+    often = [sequence(seed=seed, run_id=f"naive-{seed}") for seed in (1, 2, 3)]
+    table = checkpoints.rules_table(summary([*often, turned]), METRIC)
+    of = {row[1]: row for row in table.rows}
+    assert of["last"][6] == f"{100 * (np.mean(WANTED['last'][:2]) + 0.9) / 2:.2f}"
+
+
 def test_points_on_test_alone_leave_the_rule_that_needs_no_dev() -> None:
     bare = tuple({k: v for k, v in one.items() if k != "dev"} for one in POINTS)
     table = checkpoints.rules_table(summary([sequence(points=bare)]), METRIC)
@@ -131,6 +141,19 @@ def test_the_spread_over_runs_by_brute_force() -> None:
     assert [row[0] for row in table.rows] == ["max", "published", "min", "published", "range", "published"]
     assert table.rows[1][1:] == ("97.70", "87.60", "82.30", "67.70")
     assert table.rows[5][1:] == ("0.90", "5.90", "4.60", "7.10")
+
+
+def test_one_run_has_no_spread_and_orders_of_the_same_targets_are_one_run() -> None:
+    table = checkpoints.range_table(RUNS[:1], METRIC, "x")
+    assert numbers(table, "range") == ["–"] * 4
+    assert "1 run: seed 1" in table.notes[0]
+    turned = [
+        dataclasses.replace(run, languages=("en", "ja", "es", "de"), order="other", run_id=f"{run.run_id}-turned")
+        for run in RUNS[:2]
+    ]
+    section = section_of([*RUNS, *turned])
+    (runs,) = checkpoints.zero_shot_runs(section.summary, METRIC).values()
+    assert [run.run_id for run in runs] == [run.run_id for run in RUNS]
 
 
 def test_directional_agreement_by_a_double_loop() -> None:

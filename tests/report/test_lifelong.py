@@ -13,7 +13,7 @@ from tests.analysis.build import record
 from xclrun.analysis.measures import measure
 from xclrun.analysis.record import RunRecord
 from xclrun.report.part import make_block
-from xclrun.report.parts import inside_hops, lifelong
+from xclrun.report.parts import checkpoints, inside_hops, lifelong
 from xclrun.report.published import ll
 from xclrun.report.tables import Table
 
@@ -131,6 +131,67 @@ def test_published_numbers_stand_beside_the_same_stream_alone() -> None:
     assert set(found["mbpa_pp"][1::2]) == {"–"}
     turned = [online("naive", 1, standard[::-1])]
     assert not make_block(lifelong.ll_table, section_of(turned))
+
+
+def shown_and_hidden(keys: tuple[str, ...]) -> list[RunRecord]:
+    """Two strategies and their controls, which read no text: these score lower, and forget nothing."""
+    found = []
+    for strategy, gain in (("naive", 0.1), ("replay", 0.2)):
+        for seed in (1, 2, 3):
+            for context in ("hidden", "shown"):
+                statements = {"kind": "topic", "context": context}
+                config = {"dataset": {"statements": statements, "max_train": 2000}}
+                run = online(strategy, seed, keys, gain, config=config, run_id=f"{strategy}-{context}-{seed}")
+                if context == "hidden":
+                    scores = {**run.scores, METRIC: np.full_like(run.scores[METRIC], 0.3)}
+                    run = dataclasses.replace(run, scores=scores)
+                found.append(run)
+    return found
+
+
+def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
+    section = section_of(shown_and_hidden(KEYS))
+    assert section.inference.baseline == "naive(context=shown)"
+    found, _ = section.conclusions
+    assert "forgets least of 2 strategies" in found
+    assert "hidden" not in found
+    (table,) = section.summary.means()
+    assert [row[0] for row in table.rows[:2]] == ["naive(context=shown)", "replay(context=shown)"]
+    assert table.ruled == (2, 4)
+    assert not any(getattr(cell, "best", False) for row in table.rows[2:] for cell in row)
+    hidden = "naive(context=hidden), replay(context=hidden)"
+    assert f"texts hidden, so what statements give away alone; never marked as best: {hidden}" in table.notes
+    # Nor are they LL's: no test over seeds, no row of its Table 1.
+    (tests,) = make_block(lifelong.seeds, section).tables
+    assert {row[2:4] for row in tests.rows} == {("naive(context=shown)", "replay(context=shown)")}
+    (beside,) = make_block(lifelong.ll_table, section_of(shown_and_hidden(ll.STREAMS["standard"]))).tables
+    assert "published with 10,000 statements of each key; ours, of some runs or all: 2,000 at most" in beside.notes
+    rows = {row[0]: row for row in beside.rows}
+    assert "naive: naive(context=shown)" in rows
+    assert not any("hidden" in name for name in rows)
+    runs = [run for run in shown_and_hidden(ll.STREAMS["standard"]) if run.run_id.startswith("naive-shown")]
+    ours = np.mean([run.scores[METRIC][-1].mean() for run in runs])
+    assert rows["naive: naive(context=shown)"][-1] == f"{100 * ours:.2f}"
+
+
+def test_tables_say_whose_curves_are_of_the_unadapted_model() -> None:
+    standard = ll.STREAMS["standard"]
+    settings = {"neighbours": 25, "adapt_steps": 10, "replay_write": 0.1}
+
+    def tables(**more: Any) -> list[Table]:
+        own = {"strategy": {"name": "mbpa", **settings, **more}}
+        section = section_of([*(online("naive", k, standard) for k in (1, 2)),
+                              *(online("mbpa", k, standard, 0.1, config=own) for k in (1, 2))])  # fmt: skip
+        parts = (inside_hops.inside_hops, lifelong.ll_table, lifelong.seeds, checkpoints.checkpoints)
+        return [make_block(one, section).tables[0] for one in parts]
+
+    begin = (
+        "mbpa: points inside hops, so AULTC, curves, F_m_curve and I_m_curve too, are of the model as it was trained"
+    )
+    for table in tables(adapt_points=False):
+        assert any(note.startswith(begin) for note in table.notes), table.title
+    for more in ({"adapt_points": True}, {"adapt_points": False, "neighbours": 0}):
+        assert not any("as it was trained" in note for table in tables(**more) for note in table.notes)
 
 
 def test_the_text_forgetting_of_the_published_table_contradicts_its_other_numbers() -> None:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from xclrun.analysis.grouping import grouped, natural, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measured, explain, measure
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import REFERENCE_MODELS, References, is_reference
+from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
 from xclrun.analysis.replicates import TIE
 from xclrun.core.task import METRICS, short_name
 
@@ -275,8 +275,9 @@ def _is_sequence(comparison: Comparison, label: str) -> bool:
 
 
 def _strategy_rank(item: tuple[str, list[RunRecord]]) -> tuple[int, bool, list[tuple[bool, int, str]]]:
-    """Sort key of tables: the baseline first, the reference models last."""
+    """Sort key of tables: the baseline first, then the reference models, last what never saw the texts."""
     first = item[1][0]
     name = first.strategy.partition("+")[0]
     last = 1 + REFERENCE_MODELS.index(name) if is_reference(first) else 0
+    last += (1 + len(REFERENCE_MODELS)) * is_control(first)
     return (last, first.strategy != BASELINE, natural(item[0]))

@@ -87,6 +87,24 @@ def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarr
     return None if found is None else (found[0], found[1].mean(axis=1))
 
 
+def unadapted(record: RunRecord) -> bool:
+    """Whether the points of a run are of another model than its hops' ends: one that is not adapted when asked (MbPA).
+
+    ``strategy.adapt_points=false``: learning curves, and what is read off them, are then of the model as trained.
+    """
+    strategy = record.config.get("strategy") or {}
+    adapts = all(strategy.get(key) for key in ("neighbours", "adapt_steps", "replay_write"))
+    return bool(record.points) and adapts and strategy.get("adapt_points") is False
+
+
+def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
+    """Say whose points are of the unadapted model; nothing where no run's are. ``strategies`` is label → its runs."""
+    labels = [label for label, runs in strategies.items() if any(map(unadapted, runs))]
+    what = "points inside hops, so AULTC, curves, F_m_curve and I_m_curve too, are of the model as it was trained, not "
+    how = "adapted to each test example as at the ends of hops (strategy.adapt_points=true adapts there too)"
+    return [f"{', '.join(labels)}: {what}{how}"] if labels else []
+
+
 def switches(record: RunRecord) -> np.ndarray:
     """Return after how many sentences of the stream's own data one hop follows another, shape (hops − 1,)."""
     lasts = {point["hop"]: point["own"] for point in record.points}

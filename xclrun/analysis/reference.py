@@ -25,6 +25,17 @@ def is_reference(record: RunRecord) -> bool:
     return record.strategy.partition("+")[0] in REFERENCE_MODELS
 
 
+def is_control(record: RunRecord) -> bool:
+    """Whether a run never saw the texts that its statements are about (``dataset.statements.context=hidden``)."""
+    statements = (record.config.get("dataset") or {}).get("statements") or {}
+    return str(statements.get("context")) == "hidden"
+
+
+def is_ranked(record: RunRecord) -> bool:
+    """Whether a run is of a strategy that tables may mark as best: not of a yardstick, nor of a control."""
+    return not is_reference(record) and not is_control(record)
+
+
 class References:
     """The runs that train each language alone, to be asked for the reference scores of any run.
 

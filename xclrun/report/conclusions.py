@@ -8,7 +8,7 @@ import numpy as np
 
 from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import power_warnings
-from xclrun.analysis.reference import is_reference
+from xclrun.analysis.reference import is_ranked
 from xclrun.analysis.significance import ALPHA, Pair
 from xclrun.report.inference import Inference, Tests, Verdicts, p_text
 from xclrun.report.style import metric_title
@@ -31,9 +31,9 @@ def conclusions(inference: Inference) -> list[str]:
     """Return paragraphs, one for each metric, and what they do not say; one alone where nothing was tested.
 
     The differences and p-values are those of Tukey's HSD with replicates as blocks, the test that the marks come from.
-    Reference models are not ranked.
+    Reference models, and what never saw the texts, are not ranked.
     """
-    references = [k for k, runs in inference.comparison.strategies.items() if is_reference(runs[0])]
+    unranked = [k for k, runs in inference.comparison.strategies.items() if not is_ranked(runs[0])]
     paragraphs = []
     for metric in inference.comparison.metrics:
         tests = inference.of(metric)
@@ -42,7 +42,7 @@ def conclusions(inference: Inference) -> list[str]:
             text
             for one in sorted(measures, key=lambda one: one.name not in ALWAYS)
             for text in compare(
-                inference, tests[one.name], references, one.finding, one.name, one.unit, one.name in ALWAYS
+                inference, tests[one.name], unranked, one.finding, one.name, one.unit, one.name in ALWAYS
             )
         ]
         if said:

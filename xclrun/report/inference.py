@@ -13,7 +13,7 @@ from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import power_warnings
 from xclrun.analysis.ranks import CriticalDifference, critical_difference
-from xclrun.analysis.reference import References, is_reference
+from xclrun.analysis.reference import References, is_control, is_reference
 from xclrun.analysis.replicates import Replicates
 from xclrun.analysis.resampling import Resampled, replicates
 from xclrun.analysis.significance import Pair, mixed_model, paired_t, untested, wilcoxon, with_holm
@@ -267,7 +267,8 @@ class Inference(Verdicts):
     def _default_baseline(self, tests: Mapping[tuple[str, str], Tests]) -> str:
         tested = [label for them in tests.values() for label in them.data.strategies]
         of = {label: self.comparison.strategies[label][0] for label in tested}
-        ranked = sorted(of, key=lambda label: (of[label].strategy != BASELINE, is_reference(of[label])))
+        last = {label: (is_control(run), run.strategy != BASELINE, is_reference(run)) for label, run in of.items()}
+        ranked = sorted(of, key=last.__getitem__)
         return ranked[0] if ranked else ""
 
 

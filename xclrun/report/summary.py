@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.analysis.measures import MEASURES, headlines, leaves_out
-from xclrun.analysis.reference import is_reference
+from xclrun.analysis.reference import is_control, is_ranked, is_reference
 from xclrun.core.task import BY_NAME, KEY_SCORE, short_name
 from xclrun.report.style import metric_title
 from xclrun.report.tables import BOLD, Cell, Reasons, Table, mark_best
@@ -27,8 +27,8 @@ CONSTANT = "constant answer"
 
 
 def ruled(comparison: Comparison, shown: Iterable[str]) -> tuple[int, ...]:
-    """Return the row at which the reference models begin, below a rule; none where there is nothing above them."""
-    first = next((k for k, label in enumerate(shown) if is_reference(comparison.strategies[label][0])), 0)
+    """Return the row at which what is not ranked begins, below a rule; none where there is nothing above it."""
+    first = next((k for k, label in enumerate(shown) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
 
 
@@ -169,18 +169,23 @@ class Summary:
         """Return what titles and axes of figures call a metric."""
         return metric_title(metric, self.comparison.runs)
 
-    def is_reference(self, strategy: str) -> bool:
-        """Whether a row is of a reference model: ruled off from the others, and never the best of them."""
-        return is_reference(self.comparison.strategies[strategy][0])
+    def is_ranked(self, strategy: str) -> bool:
+        """Whether a row can be the best; the others, reference models and controls, are ruled off from those."""
+        return is_ranked(self.comparison.strategies[strategy][0])
 
     def ruled(self, shown: Sequence[str]) -> tuple[int, ...]:
-        """Return the row at which the reference models begin, below a rule; none where there is nothing above them."""
+        """Return the row at which what is not ranked begins, below a rule; none where there is nothing above it."""
         return ruled(self.comparison, shown)
 
     def reference_note(self, shown: Iterable[str]) -> list[str]:
-        """Say which rows are reference models."""
-        names = dict.fromkeys(strategy for strategy in shown if self.is_reference(strategy))
-        return [f"reference models, never marked as best: {', '.join(names)}"] if names else []
+        """Say which rows are reference models, and which never saw the texts."""
+        first = {strategy: self.comparison.strategies[strategy][0] for strategy in shown}
+        hidden = [strategy for strategy, run in first.items() if is_control(run)]
+        names = [strategy for strategy, run in first.items() if is_reference(run) and strategy not in hidden]
+        found = [f"reference models, never marked as best: {', '.join(names)}"] if names else []
+        if hidden:
+            found.append(f"texts hidden, so what statements give away alone; never marked as best: {', '.join(hidden)}")
+        return found
 
     def _raised(self, cells: Iterable[Cell]) -> tuple[str, ...]:
         """Say what marks and bold mean, where there are any."""
@@ -212,7 +217,7 @@ class Summary:
     ) -> list[Cell]:  # fmt: skip
         """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
-        compared = [cell for strategy, cell in zip(strategies, cells, strict=True) if not self.is_reference(strategy)]
+        compared = [cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)]
         mark_best(compared, highest=MEASURES[measure].higher_is_better)
         for strategy, cell in zip(strategies, cells, strict=True):
             cell.mark = self.marks.get((strategy, metric, measure), "") if marked else ""

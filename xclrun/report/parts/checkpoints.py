@@ -15,7 +15,7 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import grouped
-from xclrun.analysis.points import Rule, agreement_of, by_rule, exact, final_by_rule, hop_points, rules
+from xclrun.analysis.points import Rule, agreement_of, by_rule, exact, final_by_rule, hop_points, rules, unadapted_note
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
 from xclrun.report.part import Item, Plot, part
@@ -67,17 +67,23 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
         runs = [run for run in entering if metric in run.metrics and hop_points(run, metric)]
         for rule in available(runs, metric):
             final = mean_over_orders(runs, [_placed(final_by_rule(run, metric, rule), run, languages) for run in runs])
-            earlier = [by_rule(run, metric, rule)[: run.hops - 1] for run in runs if not exact(run, 1)]
+            inexact_runs = [run for run in runs if not exact(run, 1)]
+            earlier = [by_rule(run, metric, rule)[: run.hops - 1].mean() for run in inexact_runs]
             inexact |= bool(earlier)
             behind = tuple(run.run_id for run in runs)
-            before = float(np.mean([part.mean() for part in earlier])) if earlier else math.nan
+            before = float(mean_over_orders(inexact_runs, earlier)) if earlier else math.nan
             cells = [percent_cell(value, behind) for value in (*final, np.nanmean(final), before)]
             rows.append((label, rule.name, *cells))
     if not rows:
         return None
     shown = {name for _, name, *_ in rows}
     told = [f"{rule.name}: {rule.definition}" for rule in rules(summary.comparison.runs) if rule.name in shown]
-    notes = ("test score of the checkpoint that a rule chooses of a hop's evaluation points, mean over runs", *told)
+    notes = (
+        "test score of the checkpoint that a rule chooses of a hop's evaluation points, mean over runs, within each "
+        "order first",
+        *told,
+        *unadapted_note(summary.comparison.strategies),
+    )
     if inexact:
         header = ("strategy", "rule", *languages, "mean", "earlier hops")
         notes = (*notes, EXACT)
@@ -107,7 +113,12 @@ def zero_shot_runs(summary: Summary, metric: str) -> dict[tuple[str, str], list[
             for r in runs
             if r.stream == "zero_shot" and metric in r.metrics and any(one.dev for one in available([r], metric))
         ]
-        found |= {(label, source): them for source, them in grouped(having, lambda run: run.languages[0]).items()}
+        for source, them in grouped(having, lambda run: run.languages[0]).items():
+            # Orders of the same targets are the same training and the same tests.
+            once: dict[object, RunRecord] = {}
+            for run in them:
+                once.setdefault((run.seed, run.bucket, frozenset(run.languages)), run)
+            found[label, source] = list(once.values())
     return found
 
 
@@ -117,11 +128,13 @@ def range_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
     The source's own column is its dev score, as there; those of the others are test scores.
     """
     languages, scores = runs[0].languages, selected_scores(runs, metric)
-    rows = {"max_over_runs": scores.max(axis=0), "min_over_runs": scores.min(axis=0), "range": np.ptp(scores, axis=0)}
+    # One run says nothing of how others scatter.
+    spread = np.ptp(scores, axis=0) if len(runs) > 1 else np.full(len(languages), math.nan)
+    rows = {"max_over_runs": scores.max(axis=0), "min_over_runs": scores.min(axis=0), "range": spread}
     header = ("", f"{languages[0]} dev", *languages[1:])
     notes = [
-        f"at the checkpoint with the best dev score of {languages[0]}, the first of equals; {len(runs)} runs: seeds "
-        f"{', '.join(str(run.seed) for run in runs)}"
+        f"at the checkpoint with the best dev score of {languages[0]}, the first of equals; {len(runs)} "
+        f"{'runs: seeds' if len(runs) > 1 else 'run: seed'} {', '.join(str(run.seed) for run in runs)}"
     ]
     body = _beside(rows, "2", runs[0], notes, {name: name for name in rows})
     return Table(f"{of}: spread over runs (ED Table 2)", header, body, tuple(notes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from xclrun.analysis.aggregate import compared
 from xclrun.analysis.grouping import natural
-from xclrun.analysis.points import Selected, learning_curve, selection, switches
+from xclrun.analysis.points import Selected, learning_curve, selection, switches, unadapted_note
 from xclrun.core.task import short_name
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -68,9 +69,10 @@ def efficiency_table(summary: Summary, metric: str) -> Table | None:
     """
     if not any(run.points for run in summary.comparison.runs):
         return None
-    return summary.measured(
+    table = summary.measured(
         metric, EFFICIENCY, f"{short_name(metric).capitalize()}, learning efficiency and forgetting (LL)"
     )
+    return replace(table, notes=(*table.notes, *unadapted_note(summary.comparison.strategies)))
 
 
 def selected_checkpoints(summary: Summary, metric: str) -> dict[str, Selected]:

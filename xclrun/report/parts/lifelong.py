@@ -17,9 +17,9 @@ import numpy as np
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import natural
 from xclrun.analysis.measures import MEASURES, Scores, measure
-from xclrun.analysis.points import curves, switches
+from xclrun.analysis.points import curves, switches, unadapted_note
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import References
+from xclrun.analysis.reference import References, is_control
 from xclrun.analysis.replicates import Replicates
 from xclrun.analysis.significance import ALPHA, Pair, holm, paired_t
 from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, CONSTANT_ACCURACY, STATEMENT_ACCURACY, short_name
@@ -158,8 +158,7 @@ def published_table(summary: Summary, metric: str) -> Table | None:
     orders = [run.order for run in summary.comparison.runs if ll.stream_of(run) == stream]
     theirs = ll.ll_tables()["1", stream]
     body = []
-    for strategy, method in ll.METHODS.items():
-        label = next((k for k, runs in summary.comparison.strategies.items() if runs[0].strategy == strategy), None)
+    for method, label in _rows_of_table_1(summary):
         cells: list[str] = []
         for name, ours in (ll.OF_MULTI_TASK if method == "multi_task" else ll.MEASURES).items():
             reported = theirs[method, name]
@@ -167,7 +166,8 @@ def published_table(summary: Summary, metric: str) -> Table | None:
             runs = () if label is None else summary.behind(label, orders[0], metric, ours)
             text = f"{percent(reported.value)} ± {percent(reported.std)}"
             cells += ["–" if math.isnan(reported.value) else Cell(text, reported.value), percent_cell(mine, runs)]
-        body.append((method, *cells))
+        shown = label is None or label == summary.comparison.strategies[label][0].strategy
+        body.append((method if shown else f"{method}: {label}", *cells))
     header = ("strategy", *(name for measure in ll.MEASURES for name in (measure, "ours")))
     comparison = summary.comparison
     notes = (
@@ -176,8 +176,31 @@ def published_table(summary: Summary, metric: str) -> Table | None:
         "F_m: as its code has it, ours is F_m_curve; I_m of multi_task is read off its curve: ours is I_m_curve there, "
         "I for the others",
         "another encoder, and statements drawn anew: ranks may be compared, values with care",
+        *_other_sizes([run for run in comparison.runs if ll.stream_of(run) == stream]),
+        *unadapted_note(summary.comparison.strategies),
     )
     return Table(f"LL Table 1, {short_name(metric)}: published beside ours", header, tuple(body), notes)
+
+
+def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
+    """Yield (method, label of ours): a row for each setting of its strategy, None where there are no runs.
+
+    Controls are none of the paper's methods.
+    """
+    for strategy, method in ll.METHODS.items():
+        runs = {label: runs[0] for label, runs in summary.comparison.strategies.items()}
+        labels = [label for label, run in runs.items() if run.strategy == strategy and not is_control(run)]
+        yield from ((method, label) for label in labels or [None])
+
+
+def _other_sizes(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Say where runs learn from another number of statements than the paper's Standard stream."""
+    limits = {(run.config.get("dataset") or {}).get("max_train") for run in runs} - {ll.STATEMENTS}
+    if limits:
+        ours = ", ".join(
+            "all that there are" if limit is None else f"{limit:,} at most" for limit in sorted(limits, key=str)
+        )
+        yield f"published with {ll.STATEMENTS:,} statements of each key; ours, of some runs or all: {ours}"
 
 
 def seed_tests(summary: Summary, references: References, metric: str) -> Table | None:
@@ -190,6 +213,7 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
         entering = {
             label: {(run.seed, run.bucket): run for run in runs if metric in run.metrics}
             for label, (runs, _) in compared(summary.comparison, order).items()
+            if not any(map(is_control, runs))
         }
         if not any(run.points for runs in entering.values() for run in runs.values()):
             continue
@@ -206,6 +230,7 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
         "two-tailed paired t-test over the seeds that both strategies have; A − B: mean difference in points; p (as "
         f"LL): without correction, at {ALPHA}; p (Holm): over the pairs of the measure in this order",
         "– where all differences are equal, or there are fewer than two seeds",
+        *unadapted_note(summary.comparison.strategies),
         *(
             f"{name} {MEASURES[name].arrow}: {MEASURES[name].definition}"
             for name in TESTED

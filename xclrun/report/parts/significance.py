@@ -8,6 +8,7 @@ from functools import partial
 
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES
 from xclrun.analysis.measures import headlines
+from xclrun.core.task import STATEMENT_ACCURACY
 from xclrun.report.inference import PAPER, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
@@ -74,10 +75,12 @@ def bootstrap_table(inference: Inference) -> Table | None:
     header = ("strategy", *(" ".join(name) if len(metrics) > 1 else name[1] for name in names))
     sizes = next(iter(inference.resampled.values())).size
     n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
+    together = "statements: what is drawn are texts, each with all statements about it"
     notes = (
         *reasons.lines(),
         f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value; "
         f"{INTERVALS[inference.kind]}",
+        *([together] if STATEMENT_ACCURACY.name in inference.resampled else []),
         "the same draws for all strategies; these intervals are about the choice of test sentences; ± of other "
         "tables is about orders and seeds",
     )

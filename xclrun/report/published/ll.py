@@ -15,6 +15,8 @@ from xclrun.report.published.facts import facts
 
 # Keys of the published stream, in the order of training.
 STREAMS = {"standard": ("boolq", "udpos", "wic", "fewrel", "yelp")}
+# Statements of each key in training there.
+STATEMENTS = 10_000
 # Our strategy → what the table calls it.
 METHODS = {
     "naive": "naive",
