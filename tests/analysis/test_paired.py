@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xclrun.analysis.base_scores import Counts
-from xclrun.analysis.paired import paired_difference
+from xclrun.analysis.base_scores import Counts, Sentences
+from xclrun.analysis.paired import cell, paired_difference
+from xclrun.core.task import STATEMENT_ACCURACY
 
 
 def right(*numbers: int, of: int) -> Counts:
@@ -55,3 +56,20 @@ def test_runs_that_are_right_on_the_same_sentences_are_alike() -> None:
         paired_difference(one, {"en": right(1, of=11)})
     with pytest.raises(ValueError, match="different sentences"):
         paired_difference(one, {"de": right(1, of=10)})
+
+
+def test_statements_about_one_text_are_drawn_together() -> None:
+    ids = np.array([f"text{i}#{k}" for i in range(200) for k in (0, 1)])
+    gold = np.tile([1, 0], 200)
+
+    def counts(said: np.ndarray) -> dict[str, Counts]:
+        return {"en": cell(Sentences(ids, gold, said[:, np.newaxis]), STATEMENT_ACCURACY, 0)}
+
+    # One is right about both statements of every text, the other wrong about both of 40.
+    found = paired_difference(counts(gold), counts(np.where(np.arange(400) < 80, 1 - gold, gold)))
+    assert found.value == pytest.approx(-0.2)
+    assert found.sentences == 200
+    assert found.interval.high - found.interval.low == pytest.approx(2 * 1.96 * np.sqrt(0.2 * 0.8 / 200), rel=0.06)
+    # True of everything or false of everything: right about one of two, whatever is drawn.
+    same = paired_difference(counts(np.ones_like(gold)), counts(np.zeros_like(gold)))
+    assert (same.interval.low, same.interval.high, same.p) == (0, 0, 1)

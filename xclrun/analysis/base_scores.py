@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from xclrun.analysis import answers
-from xclrun.core.task import BY_NAME, Metric, MetricsOfKeys, Scored
+from xclrun.core.task import BY_NAME, STATEMENT_ACCURACY, Metric, MetricsOfKeys, Scored, statement_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,6 +193,18 @@ class Sentences:
         if self.answers is None:
             raise ValueError("there are no answers")
         return self.answers[list(LIKENESS).index(likeness)], None
+
+    def units(self, metric: Metric) -> np.ndarray | None:
+        """Return what resamples draw as one: the number of each statement's text, shape (S,); None: each sentence.
+
+        Statements about one text are right or wrong together (a constant answer is right about the same share of
+        each), so that the choice of test data is one of texts.
+        """
+        if metric.of is Scored.keys and self.own:
+            return self.units(self.own[0])
+        if metric.name != STATEMENT_ACCURACY.name:
+            return None
+        return np.unique([statement_of(name)[0] for name in self.ids.tolist()], return_inverse=True)[1]
 
     def choices(self) -> tuple[np.ndarray, np.ndarray]:
         """Return for each of S statements whether it was chosen, and whether it could be: each shape (S, cells).

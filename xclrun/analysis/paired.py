@@ -38,7 +38,7 @@ class PairedDifference:
 
 
 def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
-    """Return the counts of a metric after one hop, shape (sentences, 1).
+    """Return the counts of a metric after one hop, shape (sentences, 1); of statements, those of texts.
 
     Raises:
         ValueError: there are none.
@@ -46,7 +46,9 @@ def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
     if metric.span_f1 and sentences.tags is not None:
         raise ValueError("F1 over single tags (tag_macro) is no ratio of sums over sentences")
     counts = sentences.counts(metric)
-    return Counts(counts.hits[:, [hop]], None if counts.totals is None else counts.totals[:, [hop]])
+    own = Counts(counts.hits[:, [hop]], None if counts.totals is None else counts.totals[:, [hop]])
+    units = sentences.units(metric)
+    return own if units is None else own.together(units)
 
 
 def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], seed: int = 42) -> PairedDifference:

@@ -25,7 +25,7 @@ from xclrun.analysis.measures import MEASURES, Measured, Scores, headlines, meas
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.replicates import Replicates
-from xclrun.core.task import BY_NAME, STATEMENT_ACCURACY, statement_of
+from xclrun.core.task import BY_NAME
 
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
@@ -119,7 +119,8 @@ class Resampled:
         own = Counts(
             np.concatenate([of.hits for of in counts], axis=1), np.concatenate(totals, axis=1) if totals else None
         )
-        return own.together(_examples(parts[0].ids)) if self.metric == STATEMENT_ACCURACY.name else own
+        units = parts[0].units(BY_NAME[self.metric])
+        return own if units is None else own.together(units)
 
     def _split(self, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return run id → its score matrix in every resample, shape (B, hops + 1, N)."""
@@ -191,15 +192,6 @@ class Resampled:
             values = [self._measure(run, name, _from(stacks)) for run in runs]
             parts.append(mean_over_orders(runs, np.array(values, dtype=float)))
         return parts
-
-
-def _examples(ids: np.ndarray) -> np.ndarray:
-    """Return the number of the example that each statement was made of, shape (S,).
-
-    Statements about one text are right or wrong together more often than those about different ones: the choice of
-    test sentences is one of texts.
-    """
-    return np.unique([statement_of(name)[0] for name in ids.tolist()], return_inverse=True)[1]
 
 
 def _mean(runs: list[RunRecord], values: list[np.ndarray | None]) -> np.ndarray | None:
