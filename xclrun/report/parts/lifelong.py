@@ -190,7 +190,9 @@ def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
     for strategy, method in ll.METHODS.items():
         runs = {label: runs[0] for label, runs in summary.comparison.strategies.items()}
         labels = [label for label, run in runs.items() if run.strategy == strategy and not is_control(run)]
-        yield from ((method, label) for label in labels or [None])
+        yield from ((method, label) for label in labels)
+        if not labels:
+            yield method, None
 
 
 def _other_sizes(runs: Sequence[RunRecord]) -> Iterator[str]:
