@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xclrun.core.stream import independent, joint, sequence
-from xclrun.core.task import INTENT_ACCURACY, SLOT_F1
+from xclrun.core.task import INTENT_ACCURACY, SLOT_F1, MetricsOfKeys
 from xclrun.launch.console import Console
 from xclrun.report.terminal import MARK, MatrixRows, brief
 
@@ -29,11 +29,10 @@ def scores_of(languages: tuple[str, ...], hop: int) -> dict[str, dict[str, float
 def told(capsys: pytest.CaptureFixture[str], stream: Any, columns: int, patch: pytest.MonkeyPatch) -> list[str]:
     """What a console says of a whole run, line by line."""
     patch.setenv("COLUMNS", str(columns))
-    task = SimpleNamespace(metrics=lambda tagged: METRICS)
     label = "lang_spec_ft+lang_spec_ada_f · order1 · seed 12"
     run: Any = SimpleNamespace(
         id="mini-lang_spec_ft+lang_spec_ada_f-order1-s12-4d06d52c0d07", label=label, stream=stream,
-        dataset=SimpleNamespace(task=task, tags=("O",)),
+        dataset=SimpleNamespace(metrics=MetricsOfKeys(METRICS)),
     )  # fmt: skip
     console = Console([run.id])
     console.run_started(run)
@@ -97,6 +96,12 @@ def test_a_terminal_has_the_mark_in_reverse_and_a_log_has_no_escape_codes() -> N
     assert "\x1b" not in plain.head() + plain.row(1, "en", of, "en", "")
     assert re.search(r"\x1b\[7m›100\|\d+\.\d\x1b\[0m", styled.row(1, "en", of, "en", ""))
     assert re.sub(r"\x1b\[\d*m", "", styled.row(1, "en", of, "en", "")) == plain.row(1, "en", of, "en", "")
+
+
+def test_a_blank_stands_before_the_mark_where_there_is_room() -> None:
+    for languages, metrics in ((SIX[:2], METRICS), (SIX, METRICS[:1])):
+        row = MatrixRows(languages, metrics, SIX, 80, False).row(2, "de", scores_of(languages, 1), "de", "shared")
+        assert f" {MARK}" in row
 
 
 def test_durations_at_the_end_of_a_row_are_short() -> None:

@@ -215,6 +215,27 @@ def test_the_section_of_zero_shot_runs_has_ed_s_tables_and_figure() -> None:
     assert not make_block(checkpoints.zero_shot, section_of([sequence()]))
 
 
+def test_a_terminal_shows_what_zero_shot_runs_are_about_and_no_measure_that_they_cannot_have() -> None:
+    section = section_of(RUNS)
+    means, *of_ed = section.terminal
+    assert means.header == ("strategy", "runs", "FP ↑")
+    assert [table.title[-12:] for table in of_ed] == ["(ED Table 2)", "(ED Table 3)", "(ED Table 5)"]
+    assert list(section.definitions) == ["FP ↑"]
+    assert "n/a" not in "".join(table.text(80) for table in section.terminal)
+    # Beside runs that have them, measures stay.
+    assert section_of([*RUNS, sequence(dataset="mldoc", model="mbert")]).terminal[0].header[2:] == (
+        "F ↓", "T ↑", "T0 ↑", "FP ↑",
+    )  # fmt: skip
+
+
+def test_a_terminal_repeats_no_means_where_there_is_one_order() -> None:
+    def titles(*orders: str) -> list[str]:
+        return [table.title for table in section_of([sequence(order=order) for order in orders]).terminal]
+
+    assert not any("by order" in title for title in titles("order1"))
+    assert any("by order" in title for title in titles("order1", "order2"))
+
+
 # The published tables.
 
 

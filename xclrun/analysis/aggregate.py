@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from xclrun.analysis.grouping import grouped, natural, strategy_labels
-from xclrun.analysis.measures import MEASURES, Absent, Measured, explain, measure
+from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explain, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
 from xclrun.analysis.replicates import TIE
@@ -65,6 +65,11 @@ class Comparison:
         """Names of the metrics that were scored, in the order of tables."""
         scored = {metric for run in self.runs for metric in run.metrics}
         return [metric.name for metric in METRICS if metric.name in scored]
+
+    @cached_property
+    def headlines(self) -> list[Measure]:
+        """The measures of its tables: those that some of its runs can have, by what kind of run they are."""
+        return [one for one in headlines() if any(run.stream in one.streams for run in self.runs)]
 
     @cached_property
     def languages(self) -> list[str]:

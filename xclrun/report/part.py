@@ -59,6 +59,7 @@ class Part:
         make: yields what stands under the heading; nothing: the part is left out.
         folded: closed at first on the page.
         runs_alone: it needs nothing but the runs, so that its figures are drawn while tests are still computed.
+        terminal: its tables are also shown on a terminal, after the means.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Part:
     make: Callable[[Any], Iterable[Item]]
     folded: bool = False
     runs_alone: bool = False
+    terminal: bool = False
 
 
 @dataclass
@@ -89,7 +91,12 @@ PARTS: dict[str, Part] = {}
 
 
 def part(
-    data: type[Data], place: int, title: str, folded: bool = False, runs_alone: bool = False
+    data: type[Data],
+    place: int,
+    title: str,
+    folded: bool = False,
+    runs_alone: bool = False,
+    terminal: bool = False,
 ) -> Callable[[Callable[[Data], Iterable[Item]]], Part]:
     """Enter a function into the registry; see `Part`.
 
@@ -98,7 +105,7 @@ def part(
     """
 
     def enter(make: Callable[[Data], Iterable[Item]]) -> Part:
-        made = Part(make.__name__, data, place, title, make, folded, runs_alone)
+        made = Part(make.__name__, data, place, title, make, folded, runs_alone, terminal)
         for other in PARTS.values():
             if other.name == made.name or (other.data, other.place) == (data, place):
                 raise ValueError(f"part {made.name} of {data.__name__}, place {place}: {other.name} is there already")

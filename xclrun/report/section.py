@@ -83,8 +83,8 @@ class Section:
 
     @property
     def terminal(self) -> list[Table]:
-        """What a terminal shows."""
-        return []
+        """What a terminal shows: tables of the parts that say so."""
+        return [table for block in self.blocks if block.part.terminal for table in block.tables]
 
     @property
     def lead(self) -> list[Table]:

@@ -10,7 +10,6 @@ from xclrun.analysis.aggregate import Comparison, summarise
 from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.bootstrap import SENTENCES
 from xclrun.analysis.grouping import config_settings
-from xclrun.analysis.measures import headlines
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
@@ -104,7 +103,7 @@ class StrategySection(Section):
         self.title = f"{comparison.dataset} · {comparison.model}"
         self.where = f"{comparison.dataset}_{comparison.model}"
         self.names = names_of(comparison)
-        self.definitions = {f"{one.name} {one.arrow}": one.definition for one in headlines()}
+        self.definitions = {f"{one.name} {one.arrow}": one.definition for one in comparison.headlines}
         self.legend = (
             f"{' '.join(self.definitions)} (the arrow: what is better) · percent, mean ± standard deviation over runs"
         )
@@ -163,7 +162,9 @@ class StrategySection(Section):
 
     @property
     def terminal(self) -> list[Table]:
-        return [*self.summary.means(), *map(self.summary.orders, self.comparison.metrics)]
+        # Of one order it would be the same again.
+        metrics = self.comparison.metrics if len(self.comparison.orders) > 1 else ()
+        return [*self.summary.means(), *map(self.summary.orders, metrics), *super().terminal]
 
     @property
     def lead(self) -> list[Table]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
-from xclrun.analysis.measures import MEASURES, headlines, leaves_out
+from xclrun.analysis.measures import MEASURES, leaves_out
 from xclrun.analysis.reference import is_control, is_ranked, is_reference
 from xclrun.core.task import BY_NAME, KEY_SCORE, short_name
 from xclrun.report.style import metric_title
@@ -53,6 +53,7 @@ class Summary:
     ) -> None:
         self.comparison, self.marks, self.unpaired = comparison, marks or {}, unpaired
         self.marks_meaning = marks_meaning
+        self.measures = [one.name for one in comparison.headlines]
         own = frame[(frame["dataset"] == comparison.dataset) & (frame["model"] == comparison.model)]
         self._rows = {(r.strategy, r.order, r.metric, r.measure, r.language): r for r in own.itertuples(index=False)}
         self._behind = {
@@ -72,7 +73,7 @@ class Summary:
     def main(self, metrics: Sequence[str], order: str = MEAN, title: str = "Mean over orders and seeds") -> Table:
         """Return the table of one order, or of the mean over orders: a row per strategy, F T T0 FP of each metric."""
         shown = [strategy for strategy in self.comparison.strategies if self._has(strategy, order)]
-        keys = [(metric, measure, "") for metric in metrics for measure in _headlines()]
+        keys = [(metric, measure, "") for metric in metrics for measure in self.measures]
         return self._by_strategy(title, order, shown, dict(zip(self._header(metrics), keys, strict=True)), counted=True)
 
     def orders(self, metric: str) -> Table:
@@ -82,9 +83,9 @@ class Summary:
         for order in self.comparison.orders:
             for strategy in self.comparison.strategies:
                 if self._has(strategy, order):
-                    cells = [self._cell(strategy, order, metric, measure, "", reasons) for measure in _headlines()]
+                    cells = [self._cell(strategy, order, metric, measure, "", reasons) for measure in self.measures]
                     rows.append((order, strategy, self._runs(strategy, order), *cells))
-            floor = [self._floor(metric, order, measure) for measure in _headlines()]
+            floor = [self._floor(metric, order, measure) for measure in self.measures]
             if rows and set(floor) != {"–"}:
                 rows.append((order, CONSTANT, Cell("–"), *map(Cell, floor)))
         header = ("order", "strategy", "runs", *self._header([metric]))
@@ -206,7 +207,9 @@ class Summary:
     def _header(self, metrics: Sequence[str]) -> list[str]:
         """Name the columns; the metric only where there are several."""
         named = {metric: f"{short_name(metric)} " if len(metrics) > 1 else "" for metric in metrics}
-        return [f"{named[metric]}{measure} {MEASURES[measure].arrow}" for metric in metrics for measure in _headlines()]
+        return [
+            f"{named[metric]}{measure} {MEASURES[measure].arrow}" for metric in metrics for measure in self.measures
+        ]
 
     def _has(self, strategy: str, order: str) -> bool:
         return any((strategy, order, metric, "FP", "") in self._rows for metric in self.comparison.metrics)
@@ -236,7 +239,7 @@ class Summary:
     def _runs(self, strategy: str, order: str) -> Cell:
         """Number of runs of a row, ``2 of 6`` where not all that others have are finished."""
         keys = [
-            (strategy, order, metric, measure, "") for metric in self.comparison.metrics for measure in _headlines()
+            (strategy, order, metric, measure, "") for metric in self.comparison.metrics for measure in self.measures
         ]
         rows = [self._rows[key] for key in keys if key in self._rows]
         interim = [row.status.split(";")[0] for row in rows if row.status.startswith("interim")]
@@ -279,11 +282,6 @@ def of_keys(comparison: Comparison) -> str:
         if metric := own.get(key):
             keys.setdefault(metric, []).append(key)
     return ", ".join(f"{BY_NAME[metric].title} ({', '.join(of)})" for metric, of in keys.items())
-
-
-def _headlines() -> list[str]:
-    """Return the names of the measures of tables; the others are in summary.csv."""
-    return [one.name for one in headlines()]
 
 
 def _scoring(comparison: Comparison) -> str:

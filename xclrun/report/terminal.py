@@ -70,6 +70,9 @@ class MatrixRows:
             self.cell = max(5, 1 + longest)
         if self.cell * len(self.languages) > self._room:
             self.cell = 0
+        elif (self.cell + 1) * len(self.languages) <= self._room:
+            # A blank before the mark.
+            self.cell += 1
 
     @property
     def _room(self) -> int:

@@ -47,7 +47,7 @@ def checkpoints(section: StrategySection) -> Iterator[Item]:
             yield table
 
 
-@part(StrategySection, place=94, title="Zero-shot transfer from one source: which dev set chooses (ED)")
+@part(StrategySection, place=94, title="Zero-shot transfer from one source: which dev set chooses (ED)", terminal=True)
 def zero_shot(section: StrategySection) -> Iterator[Item]:
     comparison = section.comparison
     for metric in comparison.metrics:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xclrun.analysis.measures import headlines
 from xclrun.report.part import Item, part
 from xclrun.report.published import beside_ours
 from xclrun.report.strategies import StrategySection
@@ -33,7 +32,7 @@ def by_order(section: StrategySection) -> Iterator[Item]:
 @part(StrategySection, place=60, title="By language", folded=True)
 def by_language(section: StrategySection) -> Iterator[Item]:
     for metric in section.comparison.metrics:
-        for measure in sorted(headlines(), key=lambda one: one.name != "FP"):
+        for measure in sorted(section.comparison.headlines, key=lambda one: one.name != "FP"):
             table = section.summary.languages(metric, measure.name)
             if table.rows:
                 yield table
