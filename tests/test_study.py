@@ -192,8 +192,10 @@ def test_the_notebook_and_the_page_run(outputs: Path, tmp_path: Path, monkeypatc
     assert len(blocks) == 3
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "demo").symlink_to(outputs)
-    monkeypatch.chdir(tmp_path)
-    for parts in (code, blocks):
+    (tmp_path / "docs").mkdir()
+    # A notebook runs in its own folder.
+    for parts, folder in ((code, tmp_path / "docs"), (blocks, tmp_path)):
+        monkeypatch.chdir(folder)
         names: dict[str, object] = {}
         for part in parts:
             part = part.replace('"trainer.epochs": 3', '"trainer.epochs": 1')
