@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -17,8 +18,9 @@ import yaml
 from xclrun.analysis.base_scores import of_hops
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import INTENT_ACCURACY, SLOT_F1
-from xclrun.store import counts, predictions
+from xclrun.store import counts, predictions, records
 from xclrun.store.files import sha256
+from xclrun.store.kept import Kept
 from xclrun.store.records import read_predictions, read_records
 from xclrun.store.rundir import RunDirectory
 
@@ -150,8 +152,72 @@ def test_what_was_counted_is_kept_and_gives_the_same(outputs: Path, counted: lis
     assert [record.run_id for record in read_records(outputs)] == ["b", "c", "d"]
     assert counted == ["c", "d"]
     [file] = kept(outputs)
-    assert file.read_bytes().count(b'"b"') == 1
-    assert b'"a", ""' not in file.read_bytes()
+    facts = json.loads(pq.ParquetFile(file).metadata.metadata[b"xclrun"])
+    assert sorted(entry[:2] for entry in facts["index"]) == [[run, way] for run in "bd" for way in ("", "record")]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs whose records are made from their files."""
+    seen: list[str] = []
+    make = records._record
+
+    def making(directory: RunDirectory, *given: Any) -> RunRecord:
+        seen.append(directory.run_id)
+        return make(directory, *given)
+
+    monkeypatch.setattr(records, "_record", making)
+    return seen
+
+
+def test_records_are_kept_until_a_file_of_their_run_is_written(
+    outputs: Path, made: list[str], counted: list[str]
+) -> None:
+    first = plain(read_records(outputs))
+    for _ in range(2):
+        assert plain(read_records(outputs)) == first
+    assert made == ["a", "b"]
+    # Averages come after DONE, and are no part of what was counted.
+    averages = RunDirectory(outputs / "runs" / "a").averages
+    Kept(averages, "all-hop-1", ".parquet").write(predictions.content(rows(1, 7)))
+    second = read_records(outputs)
+    assert made == ["a", "b", "a"]
+    assert second[0].averaged[0]["test"]["de"]["intent_accuracy"] == of_hops([rows(1, 7)])["de"].right.mean()
+    assert counted == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "manifest.json", "DONE", "predictions/hop-0.parquet"])
+def test_a_file_that_is_written_again_has_its_record_made_again(name: str, outputs: Path, made: list[str]) -> None:
+    first = plain(read_records(outputs))
+    path = outputs / "runs" / "b" / name
+    path.write_bytes(path.read_bytes())
+    assert plain(read_records(outputs)) == first
+    assert made == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "manifest.json"])
+def test_a_damaged_file_is_named_also_where_the_record_is_kept(name: str, outputs: Path) -> None:
+    """Even where nothing but its content has changed: no size, no time."""
+    read_records(outputs)
+    path = outputs / "runs" / "b" / name
+    before, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:-2] + b" \n" if name == "config.yaml" else content.replace(b"here", b"HERE"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    told: list[str] = []
+    assert [record.run_id for record in read_records(outputs, told.append)] == ["a"]
+    assert len(told) == 1
+    assert str(path) in told[0]
+
+
+def test_a_record_that_json_would_change_is_not_kept(outputs: Path, made: list[str]) -> None:
+    config = outputs / "runs" / "a" / "config.yaml"
+    config.write_text(config.read_text() + "numbers: {1: 2}\n")
+    RunDirectory(config.parent).finish()
+    first = read_records(outputs)
+    assert first[0].config["numbers"] == {1: 2}
+    assert read_records(outputs)[0].config == first[0].config
+    assert made == ["a", "b", "a"]
 
 
 def test_a_run_that_was_made_again_is_counted_again(outputs: Path, counted: list[str]) -> None:

@@ -1,9 +1,11 @@
-"""Counts of the runs' prediction files: read from checked files, and cached for all runs in one file.
+"""Counts of the runs' prediction files, and the runs' records: read from checked files, and cached in one file.
 
 A report of a thousand runs is about ten thousand prediction files. What of them is needed lies, once counted, in
 ``<outputs>/cache/counts-<SHA-256>.parquet`` (see `xclrun.store.kept`): for each run a row group with a row for each
-language, and an index in the file's metadata. An entry counts as long as DONE says the same of the run's prediction
-files and none of them was written since; what is missing, stale or damaged is counted again.
+language, and one with its record, which would take as long to make again from config, manifest and counts as to count;
+and an index in the file's metadata. An entry counts as long as DONE says the same of the run's prediction files and
+none of them was written since, a record as long as no file of the run was; what is missing, stale or damaged is made
+again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,6 +40,8 @@ FORMAT = 3
 _ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4", "log2_gold": "<f4",
            "answers": "<f4"}  # fmt: skip
 _INDEX = b"xclrun"
+# In the place of a way of scoring: the entry is the record, which follows the way that the run's config says.
+_RECORD = "record"
 
 
 @dataclass(frozen=True)
@@ -116,8 +121,26 @@ class CountsOfRuns:
             self._new[entry] = key, kept
         return self._counted(kept, manifest, metrics)
 
+    def record(self, directory: RunDirectory) -> dict[str, Any] | None:
+        """Return the record of a finished run as it was given to `add`, or None."""
+        if not directory.done.is_file():
+            return None
+        kept = self._read((directory.run_id, _RECORD), _state(directory), [_RECORD])
+        return None if kept is None else json.loads(kept[_RECORD][0].as_py())
+
+    def add(self, record: dict[str, Any], directory: RunDirectory) -> None:
+        """Keep the record of a run that has finished, as plain data."""
+        import pyarrow as pa
+
+        text = json.dumps(record, ensure_ascii=False)
+        # What YAML has and JSON has not, such as a number for a key, would come back as something else.
+        if json.loads(text) == record:
+            columns: dict[str, list[Any]] = {name: [None] for name in _schema().names}
+            rows = pa.table(columns | {_RECORD: [text]}, schema=_schema())
+            self._new[directory.run_id, _RECORD] = _state(directory), rows
+
     def keep(self) -> None:
-        """Write the new counts; if that fails, they are counted again next time."""
+        """Write the new counts and records; if that fails, they are counted again next time."""
         import pyarrow.parquet as pq
 
         if not self._new:
@@ -126,7 +149,7 @@ class CountsOfRuns:
         index: list[tuple[str, str, str, int]] = []
         with pq.ParquetWriter(buffer, _schema(), compression="zstd", use_dictionary=False) as writer:
             for (run_id, way), (key, rows) in self._all():
-                used |= set(rows["ids"].to_pylist())
+                used |= set(rows["ids"].drop_null().to_pylist())
                 index.append((run_id, way, key, len(index)))
                 writer.write_table(rows)
             ids = {name: self._ids[name].tolist() for name in sorted(used)}
@@ -165,17 +188,19 @@ class CountsOfRuns:
                 yield entry, (key, self._file.read_row_group(group))
         yield from self._new.items()
 
-    def _read(self, entry: tuple[str, str], key: str) -> pa.Table | None:
+    def _read(self, entry: tuple[str, str], key: str, columns: Sequence[str] | None = None) -> pa.Table | None:
         if entry in self._new and self._new[entry][0] == key:
             return self._new[entry][1]
         known, group = self._index.get(entry, ("", 0))
-        return self._file.read_row_group(group, use_threads=False) if self._file and known == key else None
+        if self._file is None or known != key:
+            return None
+        return self._file.read_row_group(group, columns=columns, use_threads=False)
 
     def _rows(self, counted: Counted) -> pa.Table:
         """Return a row for each language; the ids of its sentences, which many runs share, by their digest."""
         import pyarrow as pa
 
-        columns: dict[str, list[Any]] = {name: [] for name in ("language", "ids", "points", *_ARRAYS)}
+        columns: dict[str, list[Any]] = {name: [] for name in _schema().names}
         points = json.dumps([[h, s, scores] for h, of in counted.points.items() for s, scores in of.items()])
         for language, them in counted.predictions.sentences.items():
             tp, fp, fn = them.spans or (None, None, None)
@@ -188,6 +213,7 @@ class CountsOfRuns:
             columns["language"].append(language)
             columns["ids"].append(name)
             columns["points"].append(points)
+            columns[_RECORD].append(None)
         return pa.table(columns, schema=_schema())
 
     def _counted(self, rows: pa.Table, manifest: dict[str, Any], metrics: MetricsOfKeys) -> Counted:
@@ -216,7 +242,7 @@ class CountsOfRuns:
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    text = [(name, pa.string()) for name in ("language", "ids", "points")]
+    text = [(name, pa.string()) for name in ("language", "ids", "points", _RECORD)]
     return pa.schema([*text, *((name, pa.binary()) for name in _ARRAYS)])
 
 
@@ -235,3 +261,15 @@ def _key(directory: RunDirectory, metrics: MetricsOfKeys) -> str:
             [[name, checksum, at.st_size, at.st_mtime_ns] for name, checksum, at in files],
         ]
     )
+
+
+def _state(directory: RunDirectory) -> str:
+    """Return what changes when any file is written that the record of a finished run is made from."""
+    path, found = str(directory.path), []
+    for folder in ("", "predictions", "averages"):
+        with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(path, folder)) as entries:
+            for entry in entries:
+                if entry.name.endswith((".parquet", ".yaml", "manifest.json", "DONE")):
+                    at = entry.stat()
+                    found.append((folder, entry.name, at.st_size, at.st_mtime_ns))
+    return digest([FORMAT, sorted(found)])

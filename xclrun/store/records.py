@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
 
 
+# What a manifest says of the tasks.
+_TASKS = ("task", "tasks", "tags")
+
+
 def run_directories(outputs: Path) -> list[RunDirectory]:
     """Return all run directories under ``outputs``, by name: of runs that were begun."""
     folders = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
@@ -47,11 +51,33 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
     """
     if (wrong := directory.damaged()) is not None:
         raise ValueError(f"{wrong} is missing or damaged; the run's command, given again, makes it again")
+    own = counts if slot_f1 is None else None
     try:
-        return _record(directory, counts, slot_f1)
+        if own is not None and (known := _known(directory, own)) is not None:
+            return known
+        made = _record(directory, counts, slot_f1)
+        if own is not None and made.status == "finished":
+            manifest = directory.read_manifest()
+            told = {key: manifest[key] for key in _TASKS if key in manifest}
+            own.add({"record": made.to_json(), "manifest": told}, directory)
+        return made
     except UNREADABLE as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{directory.path} cannot be read ({why})") from error
+
+
+def _known(directory: RunDirectory, counts: CountsOfRuns) -> RunRecord | None:
+    """Return the record of a finished run that is kept, or None; its task is known from then on.
+
+    There may be another metric since, from a plug-in.
+    """
+    from xclrun.analysis.record import RunRecord
+
+    if (kept := counts.record(directory)) is None:
+        return None
+    record = kept["record"]
+    metrics = metrics_of(record["config"], kept["manifest"]).all
+    return RunRecord.from_json(record) if {m.name for m in metrics} == record["scores"].keys() else None
 
 
 def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str | None) -> RunRecord:

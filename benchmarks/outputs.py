@@ -1,0 +1,206 @@
+"""An outputs folder that is made, not trained: run directories as a study of any size leaves them.
+
+10 strategies × 6 orders × as many seeds as it takes, with the reference runs and some that were interrupted, as one
+sweep; 7 hops × 6 languages × 300 test sentences each, as a cut of MTOP has. The files of each run are its own but for
+the predictions, of which there are `DRAWS` for each strategy and order: further runs hard-link those, so that 10⁵ runs
+take gigabytes and minutes, not a hundred and hours. What reads them sees files like all others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import yaml
+
+from xclrun.analysis.base_scores import Counts
+from xclrun.command.plan import plan_runs
+from xclrun.core.identity import digest
+from xclrun.run import Run
+from xclrun.store import predictions
+from xclrun.store.rundir import RunDirectory
+from xclrun.store.stages import FACTS, StageStore
+
+STRATEGIES = ("naive", "er", "ewc_online", "kd_logit", "kd_rep", "agem", "inc_joint", "lang_spec_trans",
+              "lang_spec_task", "lang_spec_embed")  # fmt: skip
+ORDERS = 6
+# Test sentences of a language, words of a sentence.
+SENTENCES, WORDS = 300, 7
+# Different predictions of a strategy in an order.
+DRAWS = 16
+# Of a thousand runs so many were interrupted.
+INTERRUPTED = 8
+# What a further hop takes from a strategy, as a share.
+FORGETS = {"naive": 0.06, "er": 0.02, "inc_joint": 0.0, "lang_spec_trans": 0.01}
+
+
+class Study:
+    """Predictions that look like those of a model, without one."""
+
+    def __init__(self, run: Run) -> None:
+        self.labels, self.tags = run.dataset.labels, run.dataset.tags
+        rng = np.random.default_rng(0)
+        n = SENTENCES
+        self.gold = {k: rng.integers(len(self.labels), size=n) for k in run.stream.languages}
+        self.spans = {k: rng.integers(1, 4, size=n) for k in run.stream.languages}
+        languages = sorted(run.stream.languages)
+        tags = [rng.integers(len(self.tags), size=WORDS).tolist() for _ in range(n * len(languages))]
+        rows = len(tags)
+        columns: dict[str, Any] = {
+            "hop": [0] * rows, "step": [380] * rows, "examples_seen": [6000] * rows, "split": ["test"] * rows,
+            "language": [k for k in languages for _ in range(n)],
+            "example_id": [str(i) for _ in languages for i in range(n)],
+            "gold": [g for k in languages for g in self.gold[k].tolist()], "predicted": [0] * rows,
+            "log2_gold": rng.normal(-1, 0.2, rows).tolist(), "gold_tags": tags, "predicted_tags": tags,
+            "tp": [0] * rows, "fp": [0] * rows, "fn": [0] * rows,
+            "log2_gold_tags": rng.normal(-9, 1, rows).tolist(), "tokens": [WORDS] * rows,
+        }  # fmt: skip
+        self.languages, self.base = languages, predictions.table(columns)
+
+    def hop(self, run: Run, index: int, rng: np.random.Generator) -> tuple[pa.Table, dict[str, dict[str, float]]]:
+        """Return the rows after a hop, and their scores."""
+        values: dict[str, list[np.ndarray]] = {name: [] for name in ("predicted", "tp", "fp", "fn")}
+        scores = {}
+        for language in self.languages:
+            own = run.stream.languages.index(language) + 1
+            quality = 0.03 if index == 0 else 0.4 if index < own and run.stream.kind != "joint" else 0.9
+            quality *= (1 - FORGETS.get(run.config.strategy.name, 0.04)) ** max(0, index - own)
+            right = rng.random(SENTENCES) < quality
+            gold, wrong = self.gold[language], rng.integers(len(self.labels), size=SENTENCES)
+            tp = rng.binomial(self.spans[language], 0.8 * quality)
+            fn = self.spans[language] - tp
+            fp = rng.binomial(fn, 0.6)
+            predicted = np.where(right, gold, wrong)
+            for name, column in (("predicted", predicted), ("tp", tp), ("fp", fp), ("fn", fn)):
+                values[name].append(column)
+            accuracy = float((predicted == gold).mean())
+            micro = Counts.of_f1(*(c[:, np.newaxis] for c in (tp, fp, fn))).scores()
+            scores[language] = {"intent_accuracy": accuracy, "slot_f1": float(micro[0])}
+        table = self.base
+        for name, columns in values.items():
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, table.schema.field(at), pa.array(np.concatenate(columns), type=pa.int16()))
+        return table, scores
+
+
+class Maker:
+    """Writes the directories of runs that differ from a planned one in their seed, as training does but unflushed."""
+
+    def __init__(self, run: Run, study: Study) -> None:
+        self.run, self.study = run, study
+        self.config: dict[str, Any] = run.resolved
+        # Draw → stages of the manifest, and name → file, size and checksum of the predictions.
+        self.made: dict[int, tuple[list[Any], dict[str, tuple[Path, int, str]]]] = {}
+
+    def directory(self, seed: int) -> RunDirectory:
+        """Return where the run with a seed lies."""
+        name, _, seeded = self.run.id.rpartition("-")
+        stem = name.removesuffix(f"-s{self.run.config.seed}")
+        return RunDirectory(self.run.directory.path.with_name(f"{stem}-s{seed}-{digest([seeded, seed])[:12]}"))
+
+    def write(self, seed: int, finished: bool) -> RunDirectory:
+        """Write one run, if it is not there yet."""
+        directory = self.directory(seed)
+        if directory.manifest.is_file():
+            return directory
+        (directory.path / "predictions").mkdir(parents=True, exist_ok=True)
+        stages, files = self._draw(seed % DRAWS, directory)
+        hops = len(stages) if finished else 3
+        written = {}
+        for name, (path, size, checksum) in list(files.items())[:hops]:
+            if not (directory.path / name).exists():
+                os.link(path, directory.path / name)
+            written[name] = {"bytes": size, "sha256": checksum}
+        keys = [digest([self.run.id, seed, k]) for k in range(2 * hops)]
+        manifest = {
+            "run_id": directory.run_id, "status": "finished" if finished else "interrupted",
+            "started": "2026-01-01T00:00:00+0000", "finished": "2026-01-01T00:01:30+0000", "host": "made", "pid": 1,
+            "code_version": "made", "environment": {"python": "made"}, "algorithms": 1, "strategy_version": 1,
+            "encoder": self.run.encoder,
+            "stream": {"kind": self.run.stream.kind, "languages": list(self.run.stream.languages)},
+            "labels": list(self.study.labels), "tags": list(self.study.tags),
+            "data": {"fingerprint": self.run.data_fingerprint}, "keys": keys,
+            "parameters": {"total": 889_000, "trained": 889_000}, "stages": stages[:hops], "seconds": 90.0,
+        }  # fmt: skip
+        config = yaml.dump(self.config | {"seed": seed}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
+        small = {"config.yaml": config.encode(), "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode()}
+        if finished:
+            small["scores.parquet"] = predictions.content(self.study.base.slice(0, 0))
+        for name, content in small.items():
+            (directory.path / name).write_bytes(content)
+            written[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        if finished:
+            directory.done.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        return directory
+
+    def _draw(self, draw: int, directory: RunDirectory) -> tuple[list[Any], dict[str, tuple[Path, int, str]]]:
+        """Return the stages and prediction files of a draw, which are written into ``directory`` the first time."""
+        if draw in self.made:
+            return self.made[draw]
+        rng = np.random.default_rng(list(f"{self.run.id} {draw}".encode()))
+        epochs = [{"epoch": e, "step": 38 * e, "examples": 600 * e, "loss": 9 / e, "dev": {}} for e in range(1, 11)]
+        stages, files = [], {}
+        for hop in self.run.stream.hops:
+            rows, scores = self.study.hop(self.run, hop.index, rng)
+            path = directory.predictions(hop.index)
+            content = predictions.content(rows, run_id=directory.run_id, hop=hop.index)
+            path.write_bytes(content)
+            name = str(path.relative_to(directory.path))
+            files[name] = path, len(content), hashlib.sha256(content).hexdigest()
+            learnt = hop.train[:1] if hop.index else ()
+            curve = [e | {"dev": {k: scores[k] for k in learnt}} for e in epochs if learnt]
+            counted = {"updates": 380, "examples": 6000, "tokens": 82_000, "seconds": 15.0, "epochs": curve}
+            stages.append({"hop": hop.index, "name": hop.name, "scores": scores, "training": counted,
+                           "kept": {"examples": 0, "bytes": 0, "seconds": 0.0}})  # fmt: skip
+        self.made[draw] = stages, files
+        return stages, files
+
+
+def makers(outputs: Path) -> Iterator[Maker]:
+    """Yield what writes the runs of each strategy in each order; everything about them is planned by xclrun itself."""
+    common, orders = ["dataset=mini", "seed=1", f"paths.outputs={outputs}"], ",".join(f"order{k + 1}" for k in range(6))
+    runs = plan_runs([f"strategy={','.join(STRATEGIES)}", f"order={orders}", *common])
+    study = Study(runs[0])
+    alone = plan_runs(["strategy=lang_spec_ft,multilingual", "order=order1", *common])
+    yield from (Maker(run, study) for run in [*runs, *alone])
+
+
+def simulate(outputs: Path, runs: int) -> int:
+    """Write at least so many runs, and their sweep; return how many there are."""
+    every = list(makers(outputs))
+    seeds = -(-runs // len(every))
+    directories = []
+    for seed in range(1, seeds + 1):
+        for k, maker in enumerate(every):
+            number = (seed - 1) * len(every) + k
+            # Of the first order: comparisons then differ in the runs that all have, as they do in a study under way.
+            interrupted = k % ORDERS == 0 and k < len(STRATEGIES) * ORDERS and number % 1000 < INTERRUPTED * ORDERS
+            directories.append(maker.write(seed, finished=not interrupted))
+    facts = {"name": "made", "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": 1.0,
+             "runs": [directory.run_id for directory in directories]}  # fmt: skip
+    (outputs / "sweeps").mkdir(exist_ok=True)
+    (outputs / "sweeps" / "made.json").write_text(json.dumps(facts), encoding="utf-8")
+    return len(directories)
+
+
+def fill_store(outputs: Path) -> int:
+    """Write the stages that the runs name into the store, each with an empty file; return how many there are."""
+    store, empty, n = StageStore(outputs / "store"), hashlib.sha256(b"").hexdigest(), 0
+    for path in (outputs / "runs").glob("*/manifest.json"):
+        for k, key in enumerate(RunDirectory(path.parent).store_keys()):
+            folder = store.path(key)
+            folder.mkdir(parents=True, exist_ok=True)
+            kind, name = (("train", "weights.safetensors"), ("evaluation", "predictions.parquet"))[k % 2]
+            facts = {"key": key, "kind": kind, "hop": "made", "files": {name: empty}}
+            (folder / name).touch()
+            (folder / FACTS).write_text(
+                json.dumps({**facts, "checksum": digest(facts)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
+            n += 1
+    return n

@@ -1,0 +1,98 @@
+"""``python -m benchmarks.scale 1000 10000 100000``: what commands take on made outputs folders of so many runs.
+
+Each command is a process of its own; CPU seconds, wall seconds and the most memory are printed. The first report counts
+prediction files, the second reads what was counted. With ``--keep DIR`` the folders are kept and taken up again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.outputs import fill_store, simulate
+
+COMMANDS = {
+    "status": ("status", "made"),
+    "store ls": ("store", "ls"),
+    "store verify": ("store", "verify"),
+    "first report": ("report", "made", "--from-runs"),
+    "report": ("report", "made", "--from-runs"),
+    "first sync": ("sync",),
+    "sync": ("sync",),
+    "report, MLflow": ("report", "made"),
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a command took.
+
+    Attributes:
+        code: its exit code.
+        cpu, wall: seconds.
+        memory: the most that one of its processes held, in GB.
+    """
+
+    code: int
+    cpu: float
+    wall: float
+    memory: float
+
+
+# Reports of itself and its children on its last line, since the children of the caller are more than this one.
+_RUN = """
+import resource, sys
+from xclrun.cli import main
+code = main(sys.argv[1:])
+sys.stdout.flush()
+both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+print(code, sum(u.ru_utime + u.ru_stime for u in both), max(u.ru_maxrss for u in both) / 1e6, file=sys.__stderr__)
+"""
+
+
+def command(arguments: Sequence[str], folder: Path | None = None) -> Taken:
+    """Run xclrun in a process of its own, in ``folder``."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, *arguments], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, cwd=folder,
+    )  # fmt: skip
+    wall = time.perf_counter() - began
+    try:
+        code, cpu, memory = done.stderr.splitlines()[-1].split()
+        return Taken(int(code), float(cpu), wall, float(memory))
+    except (IndexError, ValueError):
+        raise SystemExit(f"xclrun {' '.join(arguments)} failed: {done.stderr[-2000:]}") from None
+
+
+def main() -> None:
+    """Make the folders, and print what the commands take."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
+    parser.add_argument("runs", type=int, nargs="*", default=[1000], help="runs of each folder (default: 1000)")
+    parser.add_argument("--keep", type=Path, help="folder of the folders (default: a temporary one)")
+    parser.add_argument("--only", action="append", metavar="COMMAND", choices=COMMANDS, help="may be given several times")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="xclrun-scale-") as temporary:
+        for number in given.runs:
+            outputs = (given.keep or Path(temporary)) / str(number)
+            outputs.mkdir(parents=True, exist_ok=True)
+            began = time.perf_counter()
+            made = simulate(outputs, number)
+            only = given.only or COMMANDS
+            stages = fill_store(outputs) if any(name.startswith("store") for name in only) else 0
+            print(f"{made} runs, {stages} stages; made in {time.perf_counter() - began:.0f} s", flush=True)
+            for name in only:
+                of = command([*COMMANDS[name], "--outputs", str(outputs)])
+                print(f"  {name:<16} {of.cpu:8.1f} s of CPU {of.wall:8.1f} s {of.memory:6.2f} GB  exit code {of.code}"
+                      f"  load {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
