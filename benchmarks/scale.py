@@ -77,7 +77,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("runs", type=int, nargs="*", default=[1000], help="runs of each folder (default: 1000)")
     parser.add_argument("--keep", type=Path, help="folder of the folders (default: a temporary one)")
-    parser.add_argument("--only", action="append", metavar="COMMAND", choices=COMMANDS, help="may be given several times")
+    parser.add_argument(
+        "--only", action="append", metavar="COMMAND", choices=COMMANDS, help="may be given several times"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="xclrun-scale-") as temporary:
         for number in given.runs:

@@ -132,12 +132,9 @@ class CountsOfRuns:
         """Keep the record of a run that has finished, as plain data."""
         import pyarrow as pa
 
-        text = json.dumps(record, ensure_ascii=False)
-        # What YAML has and JSON has not, such as a number for a key, would come back as something else.
-        if json.loads(text) == record:
-            columns: dict[str, list[Any]] = {name: [None] for name in _schema().names}
-            rows = pa.table(columns | {_RECORD: [text]}, schema=_schema())
-            self._new[directory.run_id, _RECORD] = _state(directory), rows
+        columns: dict[str, list[Any]] = {name: [None] for name in _schema().names}
+        rows = pa.table(columns | {_RECORD: [json.dumps(record, ensure_ascii=False)]}, schema=_schema())
+        self._new[directory.run_id, _RECORD] = _state(directory), rows
 
     def keep(self) -> None:
         """Write the new counts and records; if that fails, they are counted again next time."""

@@ -57,9 +57,7 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
             return known
         made = _record(directory, counts, slot_f1)
         if own is not None and made.status == "finished":
-            manifest = directory.read_manifest()
-            told = {key: manifest[key] for key in _TASKS if key in manifest}
-            own.add({"record": made.to_json(), "manifest": told}, directory)
+            _keep(made, directory, own)
         return made
     except UNREADABLE as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -78,6 +76,14 @@ def _known(directory: RunDirectory, counts: CountsOfRuns) -> RunRecord | None:
     record = kept["record"]
     metrics = metrics_of(record["config"], kept["manifest"]).all
     return RunRecord.from_json(record) if {m.name for m in metrics} == record["scores"].keys() else None
+
+
+def _keep(made: RunRecord, directory: RunDirectory, counts: CountsOfRuns) -> None:
+    content, manifest = made.to_json(), directory.read_manifest()
+    # What YAML has and JSON has not, such as a number for a key, would come back as something else.
+    if content["config"] == made.config:
+        tasks = {key: manifest[key] for key in _TASKS if key in manifest}
+        counts.add({"record": content, "manifest": tasks}, directory)
 
 
 def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str | None) -> RunRecord:
