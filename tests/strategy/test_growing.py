@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.conftest import SIZES, sentences
 from xclrun.analysis.codelength import code
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
@@ -71,6 +74,8 @@ def test_strategies_and_starts_share_what_they_can(make_run: Callable[..., Run])
     }
     assert {run.stages[1].train for run in blocks.values()} == {naive.stages[1].train}
     assert {run.stages[1].evaluation for run in blocks.values()} == {blocks["growing"].stages[1].evaluation}
+    # What is kept of it holds the first block's predictions too.
+    assert blocks["growing"].stages[1].evaluation != naive.stages[1].evaluation
     # The first block is learnt alike, but for what er replays.
     assert len({run.stages[2].train for run in blocks.values()}) == 2
     assert len({run.stages[3].train for run in blocks.values()}) == 4
@@ -121,8 +126,6 @@ def test_other_strategies_learn_blocks_too(strategy: str, finished: Callable[...
 
 def by_hand(folder: Path, key: str, first: str) -> dict[str, float]:
     """Return the bits of labels and of tags, from the files of a run alone."""
-    import json
-
     manifest = json.loads((folder / "manifest.json").read_text())
     labels, tags = len(manifest["labels"]), len(manifest["tags"])
     bits, examples = {"labels": 0.0, "tags": 0.0}, 0
@@ -154,6 +157,25 @@ def test_the_codelength_is_that_of_the_stored_log_probabilities(
         assert (found.bits, found.examples) == (pytest.approx(expected[what], rel=1e-12), 18)
     seen = [pq.read_table(run.directory.next_block(hop.index)).to_pylist() for hop in run.stream.hops if hop.codes]
     assert {row["tokens"] - row["seen"] for rows in seen for row in rows} > {0, 1}
+
+
+def test_a_block_is_asked_for_as_a_test_split_is_and_by_the_model_that_has_not_learnt_it(
+    make_run: Callable[..., Run], changed_corpus: Callable[..., Path], do: Callable[..., Run]
+) -> None:
+    # The test sentences are those of training: each hop says the same of them in either file.
+    def as_in_training(rows: list[dict[str, Any]]) -> None:
+        rows[:] = sentences("de", "train", SIZES["de"]["train"])
+
+    data = changed_corpus({("de", "test"): as_in_training})
+    run = do(make_run("strategy=growing", "order=[de]", "dataset.blocks=2", "trainer.selection=last", data=data))
+    for hop in (0, 1):
+        tested, asked = (
+            {row["example_id"]: (row["log2_gold"], row["log2_gold_tags"]) for row in pq.read_table(path).to_pylist()}
+            for path in (run.directory.predictions(hop), run.directory.next_block(hop))
+        )
+        assert len(asked) == 9
+        for name, expected in asked.items():
+            assert tested[name] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_run_in_blocks_is_a_record_that_mirrors_can_keep(finished: Callable[..., Run]) -> None:
