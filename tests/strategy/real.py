@@ -35,7 +35,7 @@ SPECIFIC: dict[str, Callable[[str], bool]] = {
 def untrained(run: Run, seed: int = 1) -> Model:
     """Return a run's model before any training."""
     found, dataset = encodings(run), run.dataset
-    return build(run.config.model, found.tokenizer, len(dataset.labels), len(dataset.tags), seed)
+    return build(run.config.model, found.tokenizer, len(dataset.labels), len(dataset.tags), seed, task=dataset.task)
 
 
 def context_of(run: Run, hop: int, model: Model | None = None) -> Context:

@@ -1,0 +1,78 @@
+"""Questions made of sentences with slots: a small set in SQuAD's layout, to see a model learn to answer.
+
+    python -m benchmarks.questions FOLDER dataset=mtop dataset.root=DIR [dataset.languages=[en,de] …]
+    xclrun dataset=questions dataset.root=FOLDER order=[en,de]
+
+Of each sentence the slots whose name it has once are asked for: ``remind me on Monday`` and ``date time ?`` give
+``on Monday``. Questions are the names of slots, so they are English in every language. Limits such as
+``dataset.max_train`` count sentences. Whatever the sentences' licence says holds for the questions too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from xclrun.analysis.spans import spans
+from xclrun.compose.jobs import compose_command
+from xclrun.data.example import Example
+from xclrun.data.load import load_dataset
+
+
+def places(example: Example) -> list[tuple[int, int]]:
+    """Return the first character of each word in the text, and the one after its last.
+
+    Raises:
+        ValueError: a word does not stand in the text.
+    """
+    text, at, found = example.whole, 0, []
+    for word in example.tokens:
+        at = text.index(word, at)
+        found.append((at, at + len(word)))
+        at += len(word)
+    return found
+
+
+def asked(example: Example) -> Iterator[tuple[str, str, int]]:
+    """Yield (question, answer, its first character) of a sentence's slots."""
+    slots = spans(example.tags or ())
+    often = Counter(name for name, _, _ in slots)
+    for name, first, last in slots:
+        if often[name] == 1:
+            of = places(example)
+            begin, end = of[first][0], of[last][1]
+            yield f"{name.removeprefix('SL:').replace('_', ' ').lower()} ?", example.whole[begin:end], begin
+
+
+def squad(examples: Sequence[Example]) -> dict[str, Any]:
+    """Return the questions about some sentences in SQuAD's layout."""
+    paragraphs = []
+    for example in examples:
+        questions = [
+            {"id": f"{example.id}/{i}", "question": question, "answers": [{"text": answer, "answer_start": start}]}
+            for i, (question, answer, start) in enumerate(asked(example))
+        ]
+        if questions:
+            paragraphs.append({"context": example.whole, "qas": questions})
+    return {"version": "1.1", "data": [{"title": "slots", "paragraphs": paragraphs}]}
+
+
+def main(folder: str, *overrides: str) -> None:
+    """Write ``LANGUAGE/SPLIT.json`` for each language and split of a dataset."""
+    [job] = compose_command(list(overrides))
+    dataset = load_dataset(job.config.dataset)
+    for (language, split), examples in dataset.splits.items():
+        path = Path(folder, language, f"{split}.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        found = squad(examples)
+        path.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
+        number = sum(len(p["qas"]) for p in found["data"][0]["paragraphs"])
+        print(f"{path}: {number} questions about {len(examples)} sentences")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

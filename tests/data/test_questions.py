@@ -1,0 +1,243 @@
+"""Questions as they are released: what becomes of a row in each layout, and what is no such row."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.questions import write_questions
+from xclrun.config.schema import DatasetConfig, OnBadLine, Unanswerable
+from xclrun.core.errors import UsageError
+from xclrun.data.example import Answer, Dataset, Example, fingerprint
+from xclrun.data.load import load_dataset
+from xclrun.data.notes import told
+
+Config = Callable[..., DatasetConfig]
+
+
+def squad(*questions: dict[str, Any], context: Any = "Rome  is in Italy .") -> str:
+    paragraph = {"context": context, "qas": list(questions)}
+    return json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]})
+
+
+def question(name: str = "q1", *answers: tuple[Any, Any], **others: Any) -> dict[str, Any]:
+    given = [{"text": text, "answer_start": start} for text, start in answers or [("Italy", 12)]]
+    return {"id": name, "question": "where is it ?", "answers": given, **others}
+
+
+def write(root: Path, files: dict[str, str | bytes]) -> None:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def rome(name: str = "q1", language: str = "en", *answers: Answer) -> Example:
+    return Example(
+        name, language, ("Rome", "is", "in", "Italy", "."), None, None, "Rome  is in Italy .", "where is it ?",
+        answers=answers or (Answer("Italy", 12),),
+    )  # fmt: skip
+
+
+def read(config: Config, reader: str, **options: Any) -> Dataset:
+    return load_dataset(config(reader, task="span", **options))
+
+
+TWO = squad(question())
+SRL = {
+    "sentenceId": "W:1",
+    "sentenceTokens": ["Cats", "eat", "fresh", "fish", "daily"],
+    "verbEntries": {
+        "1": {
+            "verbIndex": 1,
+            "questionLabels": {
+                "What does something eat?": {
+                    "answerJudgments": [
+                        {"sourceId": "a", "isValid": True, "spans": [[3, 4], [2, 4]]},
+                        {"sourceId": "b", "isValid": True, "spans": [[3, 4]]},
+                        {"sourceId": "c", "isValid": False},
+                    ]
+                },
+                "Who eats something?": {"answerJudgments": [{"sourceId": "a", "isValid": False}]},
+            },
+        }
+    },
+}
+ENGLISH = [
+    ("squad", {"train-v1.1.json": TWO, "dev-v1.1.json": TWO}, rome()),
+    ("triviaqa", {"web-train.json": TWO, "verified-web-dev.json": TWO}, rome()),
+    (
+        "quac",
+        dict.fromkeys(
+            ("train_v0.2.json", "val_v0.2.json"),
+            squad(
+                question("a", ("CANNOTANSWER", 20), orig_answer={"text": "CANNOTANSWER", "answer_start": 20}),
+                question("q1", ("CANNOTANSWER", 20), ("Italy", 12), orig_answer={"text": "Italy", "answer_start": 12}),
+                context="Rome  is in Italy . CANNOTANSWER",
+            ),
+        ),
+        Example(
+            "q1", "en", ("Rome", "is", "in", "Italy", "."), None, None, "Rome  is in Italy . ", "where is it ?",
+            answers=(Answer("Italy", 12),),
+        ),
+    ),
+    (
+        "qa_srl",
+        {f"orig/{split}.jsonl.gz": gzip.compress(json.dumps(SRL).encode()) for split in ("train", "dev", "test")},
+        Example(
+            "W:1/1/1", "en", ("Cats", "eat", "fresh", "fish", "daily"), None, None, None, "What does something eat?",
+            answers=(Answer("fish", 15), Answer("fresh fish", 9)),
+        ),
+    ),
+    (
+        "qa_zre",
+        dict.fromkeys(
+            ("train.0", "dev.0", "test.0"),
+            "in\twhere is XXX ?\tRome\tRome is in Italy .\tItaly\nin\twhere is XXX ?\tRome\tRome is old .\n",
+        ),
+        Example(
+            "{split}-1", "en", ("Rome", "is", "in", "Italy", "."), None, None, None, "where is Rome ?",
+            answers=(Answer("Italy", 11),),
+        ),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reader", "files", "wanted"), ENGLISH, ids=[row[0] for row in ENGLISH])
+def test_english_datasets_as_released(
+    config: Config, tmp_path: Path, reader: str, files: dict[str, str | bytes], wanted: Example
+) -> None:
+    write(tmp_path, files)
+    dataset = read(config, reader)
+    assert dataset.languages == ("en",)
+    for split in ("train", "test"):
+        [example] = dataset.split("en", split)
+        assert example.id == wanted.id.format(split=split)
+        for name in ("tokens", "text", "text_b", "answers"):
+            assert getattr(example, name) == getattr(wanted, name), name
+    assert bool(dataset.split("en", "dev")) == (len(files) == 3)
+    silent = {"quac": {"en/train": 1, "en/test": 1}, **dict.fromkeys(("qa_srl", "qa_zre"), dict.fromkeys(
+        ("en/train", "en/dev", "en/test"), 1))}  # fmt: skip
+    assert dataset.notes == ({"unanswerable": silent[reader]} if reader in silent else {})
+    kept = read(config, reader, unanswerable=Unanswerable.keep)
+    assert [e.answers for e in kept.split("en", "train")].count(()) == (reader in silent)
+    assert kept.targets[0].silence == (reader in silent)
+
+
+def test_mlqa_is_trained_on_squad_and_tested_in_every_language(config: Config, tmp_path: Path) -> None:
+    name = "MLQA_V1/{0}/{0}-context-{1}-question-{1}.json"
+    files = {name.format(split, language): squad(question()) for split in ("dev", "test") for language in ("en", "de")}
+    write(tmp_path, {**files, "train-v1.1.json": squad(question("a"), question("b"))})
+    dataset = read(config, "mlqa")
+    assert dataset.languages == ("de", "en")
+    assert [dataset.sizes(split) for split in ("train", "dev", "test")] == [
+        {"de": 0, "en": 2}, {"de": 1, "en": 1}, {"de": 1, "en": 1}
+    ]  # fmt: skip
+    assert dataset.split("de", "test") == (rome(language="de"),)
+    write(tmp_path, {"mlqa-translate-train/de_squad-translate-train-train-v1.1.json": TWO})
+    assert read(config, "mlqa", languages=["de"]).sizes() == {"de": 1}
+
+
+def test_xquad_has_no_dev_and_tydiqa_s_languages_lie_in_one_file(config: Config, tmp_path: Path) -> None:
+    write(tmp_path / "x", {"xquad.en.json": TWO, "xquad.th.json": TWO, "train-v1.1.json": TWO})
+    dataset = read(config, "xquad", root=str(tmp_path / "x"))
+    assert [dataset.sizes(split) for split in ("train", "dev", "test")] == [
+        {"en": 1, "th": 0}, {"en": 0, "th": 0}, {"en": 1, "th": 1}
+    ]  # fmt: skip
+    both = squad(question("finnish-1-0"), question("korean-2-0"))
+    write(tmp_path / "t", {f"tydiqa-goldp-v1.1-{split}.json": both for split in ("train", "dev")})
+    dataset = read(config, "tydiqa", root=str(tmp_path / "t"))
+    assert dataset.split("ko", "test") == (rome("korean-2-0", "ko"),)
+    assert dataset.sizes() == {"fi": 1, "ko": 1}
+    write(tmp_path / "e", {f"tydiqa-goldp-v1.1-{s}.json": squad(question("elvish-1")) for s in ("train", "dev")})
+    with pytest.raises(
+        UsageError, match=r"train\.json: question 'elvish-1': an id begins with a language of arabic, ben"
+    ):
+        read(config, "tydiqa", root=str(tmp_path / "e"))
+
+
+BAD = [
+    (squad(question("q", ("Italy", 13))), r":1: question 'q': the answer 'Italy' is not at character 13 of its "
+     r"context; it is at 12"),
+    (squad(question("q", ("Spain", 12))), r":1: question 'q': the answer 'Spain' is not at .* does not have it at all"),
+    (squad(question("q", ("Italy", -7))), r":1: question 'q': the answer 'Italy' is not at character -7"),
+    (squad(question("q", ("Italy", "12"))), r":1: question 'q': 'answer_start' must be a whole number, not '12'"),
+    (squad(question("q", (" ", 4))), r":1: question 'q': an answer is empty"),
+    (squad(question("q"), context=" \n"), r":1: question 'q': its context is empty"),
+    (squad(question("q"), context=7), r":1: question 'q': its context is empty"),
+    (squad(question("q", question="")), r":1: question 'q': the question is empty"),
+    (squad(question("q"), question("q")), r":2: id 'q' is taken by line 1"),
+    (squad({"question": "?", "answers": []}), r":1: a question needs an 'id', not None"),
+    (squad({**question("q"), "answers": {"text": "Italy"}}), r":1: question 'q': 'answers' must be a list of objects"),
+    ('{"data": [', r": the file is not JSON \(Expecting value at character 11\)"),
+    ("[]", r": must be an object, not list"),
+    ('{"data": {}}', r" must be an object with a list 'data'"),
+    ('{"data": [{"paragraphs": [{"qas": 1}]}]}', r": article 1, paragraph 1 must be an object with a list 'qas'"),
+    (b"\xff", r": not UTF-8 \(byte 1\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "message"), BAD)
+def test_what_cannot_be_right_is_told_with_its_question(
+    config: Config, tmp_path: Path, content: str | bytes, message: str
+) -> None:
+    write(tmp_path, {"en/train.json": content, "en/dev.json": TWO, "en/test.json": TWO})
+    with pytest.raises(UsageError, match=rf"en/train\.json{message}"):
+        read(config, "questions")
+
+
+def test_bad_questions_are_counted_where_they_are_skipped(config: Config, tmp_path: Path) -> None:
+    content = squad(question("a", ("Italy", 13)), question("b"), question("c", answers=[]))
+    write(tmp_path, {"en/train.json": content, "en/dev.json": TWO, "en/test.json": TWO})
+    dataset = read(config, "questions", on_bad_line=OnBadLine.skip)
+    assert dataset.split("en", "train") == (rome("b"),)
+    assert dataset.notes == {"skipped": {"en/train": 1}, "unanswerable": {"en/train": 1}}
+    assert "1 question without an answer in its text: left out (en/train: 1)" in told([dataset])
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "content", "message"),
+    [
+        ("qa_srl", "train.jsonl", "{", r"train\.jsonl:1: the line is not JSON"),
+        ("qa_srl", "train.jsonl", "{}", r"train\.jsonl:1: a sentence needs sentenceId"),
+        ("qa_srl", "train.jsonl.gz", "no gzip", r"train\.jsonl\.gz: cannot be unpacked"),
+        ("qa_zre", "train.0", "a\tb\tc", r"train\.0:1: 3 columns between tabs; relation, question"),
+        ("qa_zre", "train.0", "a\tb\tc\tRome\tMars", r"train\.0:1: question 'train-1': its context does not have the"),
+        ("squad", "train-v1.1.json", None, r"no train split; looked for train-v1\.1\.json or train-v2\.0\.json"),
+        ("mlqa", "none", "", r"no data found; looked for test/test-context-en-question-en\.json"),
+        ("xquad", "none", "", r"no data found; looked for xquad\.<language>\.json"),
+    ],
+)
+def test_what_other_layouts_cannot_have(
+    config: Config, tmp_path: Path, reader: str, name: str, content: str | None, message: str
+) -> None:
+    given = {} if content is None else {name.replace("train", split): content for split in ("train", "dev", "test")}
+    write(tmp_path, {"other": "", **given})
+    with pytest.raises(UsageError, match=message):
+        read(config, reader)
+
+
+def test_a_span_beyond_its_sentence_is_told(config: Config, tmp_path: Path) -> None:
+    bad = json.dumps(SRL).replace("[2, 4]", "[2, 6]")
+    write(tmp_path, {f"{split}.jsonl": bad for split in ("train", "dev", "test")})
+    with pytest.raises(UsageError, match=r"question 'W:1/1/1': the span \[2, 6\] is none of its sentence of 5 words"):
+        read(config, "qa_srl")
+
+
+def test_answers_are_part_of_what_an_example_is() -> None:
+    one, other, none = rome(), rome("q1", "en", Answer("Rome", 0)), Example("q1", "en", ("Rome",), None)
+    assert fingerprint([one]) != fingerprint([other])
+    assert none.answers is None
+
+
+def test_questions_of_every_script_are_read_as_they_are_written(config: Config, tmp_path: Path) -> None:
+    dataset = read(config, "questions", root=str(write_questions(tmp_path, "en", "th", "ar", "zh", long=3)))
+    for example in (e for examples in dataset.splits.values() for e in examples):
+        assert example.answers
+        [(text, start)] = example.answers
+        assert example.whole[start : start + len(text)] == text
