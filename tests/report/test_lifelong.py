@@ -15,6 +15,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.report.part import make_block
 from xclrun.report.parts import checkpoints, inside_hops, lifelong
 from xclrun.report.published import ll
+from xclrun.report.summary import HOP_0
 from xclrun.report.tables import Table
 
 from .study import drawn, section_of
@@ -172,6 +173,30 @@ def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
     runs = [run for run in shown_and_hidden(ll.STREAMS["standard"]) if run.run_id.startswith("naive-shown")]
     ours = np.mean([run.scores[METRIC][-1].mean() for run in runs])
     assert rows["naive: naive(context=shown)"][-1] == f"{100 * ours:.2f}"
+
+
+def test_every_table_of_scores_of_statements_prints_what_a_constant_answer_scores() -> None:
+    standard = ll.STREAMS["standard"]
+    runs = [online("naive", 1, standard)]
+    runs = [dataclasses.replace(r, points=tuple({**p, "dev": p["test"]} for p in r.points)) for r in runs]
+    summary = section_of(runs).summary
+    rules = checkpoints.rules_table(summary, METRIC)
+    assert rules is not None
+    assert rules.rows[-1] == ("constant answer", "", *["75.00"] * 6, "–")
+    assert rules.ruled[-1] == len(rules.rows) - 1
+    chosen = inside_hops.checkpoint_table(summary, inside_hops.selected_checkpoints(summary, METRIC), METRIC)
+    assert chosen is not None
+    assert [row[1] for row in chosen.rows if row[0] == "constant answer"] == [*standard, "mean"]
+    assert {row[2:4] for row in chosen.rows if row[0] == "constant answer"} == {("75.00", "75.00")}
+    (beside,) = make_block(lifelong.ll_table, section_of(runs)).tables
+    assert beside.rows[-1] == ("constant answer", *["–"] * 7, "75.00")
+    # T0 begins at one of the two constant answers, which the seed chooses: 25 or 75 %.
+    for table in (*summary.means(), summary.orders(METRIC), summary.languages(METRIC, "T0")):
+        assert HOP_0 in table.notes
+    assert HOP_0 not in summary.languages(METRIC, "FP").notes
+    other = section_of([record()]).summary
+    assert HOP_0 not in other.means()[0].notes
+    assert other.floors("intent_accuracy") == []
 
 
 def test_tables_say_whose_curves_are_of_the_unadapted_model() -> None:

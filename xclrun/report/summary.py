@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 # Row of what a constant answer scores.
 CONSTANT = "constant answer"
+HOP_0 = (
+    "T0: from hop 0, whose fresh head answers nearly always the same, by its seed the worse or the better of the two "
+    "constant answers; so runs differ by more than what is transferred"
+)
 
 
 def ruled(comparison: Comparison, shown: Iterable[str]) -> tuple[int, ...]:
@@ -85,12 +89,13 @@ class Summary:
                 if self._has(strategy, order):
                     cells = [self._cell(strategy, order, metric, measure, "", reasons) for measure in self.measures]
                     rows.append((order, strategy, self._runs(strategy, order), *cells))
-            floor = [self._floor(metric, order, measure) for measure in self.measures]
+            floor = [self.floor(metric, order, measure) for measure in self.measures]
             if rows and set(floor) != {"–"}:
                 rows.append((order, CONSTANT, Cell("–"), *map(Cell, floor)))
         header = ("order", "strategy", "runs", *self._header([metric]))
         footer = self._footer([metric], [row[2] for row in rows])
-        footer = [*self.reference_note(row[1] for row in rows if row[1] != CONSTANT), *footer]
+        named = self.reference_note(row[1] for row in rows if row[1] != CONSTANT)
+        footer = [*named, *self._hop_0([metric], self.measures), *footer]
         starts = tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
         title = f"{short_name(metric).capitalize()}, by order"
         return Table(title, header, tuple(rows), (*reasons.lines(), *footer), left=2, ruled=starts)
@@ -109,6 +114,11 @@ class Summary:
         table = self._by_strategy(title, MEAN, shown, keys, counted=True)
         return replace(table, notes=(*table.notes, *(f"{name}: {MEASURES[name].definition}" for name in measures)))
 
+    def floors(self, metric: str) -> list[str]:
+        """Return what a constant answer scores on each language, and on their mean; none where that is not told."""
+        found = [self.floor(metric, MEAN, "FP", language) for language in (*self.comparison.languages, "")]
+        return [] if set(found) == {"–"} else found
+
     def _by_strategy(
         self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool
     ) -> Table:
@@ -125,7 +135,7 @@ class Summary:
         columns = [self._column(shown, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
         counts = [self._runs(strategy, order) for strategy in shown]
         rows: list[tuple[str, ...]] = list(zip(shown, *([counts] if counted else []), *columns, strict=True))
-        floor = [self._floor(metric, order, measure, language) for metric, measure, language in keys.values()]
+        floor = [self.floor(metric, order, measure, language) for metric, measure, language in keys.values()]
         ruled = self.ruled(shown)
         if rows and set(floor) != {"–"}:
             ruled = (*ruled, len(rows))
@@ -134,14 +144,18 @@ class Summary:
             *reasons.lines(),
             *self.reference_note(shown),
             *self._unbalanced(order, metrics),
+            *self._hop_0(metrics, (measure for _, measure, _ in keys.values())),
             *self._footer(metrics, counts),
         )
         header = ("strategy", *(["runs"] if counted else []), *keys)
         raised = self._raised(cell for column in columns for cell in column)
         return Table(title, header, tuple(rows), notes, raised=raised, ruled=ruled)
 
-    def _floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
-        """Return what a constant answer scores after the last hop (FP), as tables print it; – where not told."""
+    def floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
+        """Return what a constant answer scores after the last hop (FP), as tables print it; – where not told.
+
+        Without a language: the mean over all.
+        """
         name, runs = BY_NAME[metric].floor, [run for run in self.comparison.runs if order in (MEAN, run.order)]
         if measure != "FP" or not any(name in run.scores for run in runs):
             return "–"
@@ -255,6 +269,11 @@ class Summary:
             "orders have unequal numbers of runs: each mean is over the means of the orders, which count the same; "
             "± is over runs, weighted likewise"
         ]
+
+    def _hop_0(self, metrics: Sequence[str], measures: Iterable[str]) -> list[str]:
+        """Say what T0 is measured from where a fresh head's constant answer has a floor of its own."""
+        told = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
+        return [HOP_0] if told and "T0" in measures else []
 
     def _footer(self, metrics: Sequence[str], runs: Iterable[str]) -> list[str]:
         lines = []

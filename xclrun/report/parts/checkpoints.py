@@ -22,7 +22,7 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.published.ed import ROWS_OF_TABLE_5, SOURCE, published
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import colour, figure_of, metric_title, plain, tip, titled
-from xclrun.report.summary import Summary
+from xclrun.report.summary import CONSTANT, Summary
 from xclrun.report.tables import Table, percent_cell
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
             rows.append((label, rule.name, *cells))
     if not rows:
         return None
+    if floors := summary.floors(metric):
+        rows.append((CONSTANT, "", *floors, "–"))
     shown = {name for _, name, *_ in rows}
     told = [f"{rule.name}: {rule.definition}" for rule in rules(summary.comparison.runs) if rule.name in shown]
     notes = (

@@ -32,7 +32,7 @@ from xclrun.report.style import (
     tip,
     titled,
 )
-from xclrun.report.summary import Summary
+from xclrun.report.summary import CONSTANT, Summary
 from xclrun.report.tables import Table, percent_cell
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def checkpoint_table(summary: Summary, found: Mapping[str, Selected], metric: st
             rows.append((label, language, *cells))
     if not rows:
         return None
+    for language, floor in zip((*summary.comparison.languages, "mean"), summary.floors(metric), strict=False):
+        rows.append((CONSTANT, language, floor, floor, *["–"] * 5))
     header = ("strategy", "language", "selected", "oracle", "oracle − selected", "spread of selected",
               "spread of oracle", "agreement: source dev", "agreement: own dev")  # fmt: skip
     notes = (

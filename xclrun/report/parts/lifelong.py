@@ -28,7 +28,7 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import ll
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
-from xclrun.report.summary import Summary
+from xclrun.report.summary import CONSTANT, Summary
 from xclrun.report.tables import Cell, Table, percent, percent_cell
 
 if TYPE_CHECKING:
@@ -168,6 +168,9 @@ def published_table(summary: Summary, metric: str) -> Table | None:
             cells += ["–" if math.isnan(reported.value) else Cell(text, reported.value), percent_cell(mine, runs)]
         shown = label is None or label == summary.comparison.strategies[label][0].strategy
         body.append((method if shown else f"{method}: {label}", *cells))
+    if floors := summary.floors(metric):
+        ours_of = {"A_m": floors[-1]}
+        body.append((CONSTANT, *(cell for measure in ll.MEASURES for cell in ("–", ours_of.get(measure, "–")))))
     header = ("strategy", *(name for measure in ll.MEASURES for name in (measure, "ours")))
     comparison = summary.comparison
     notes = (
