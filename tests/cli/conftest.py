@@ -10,18 +10,6 @@ import pytest
 
 from xclrun.cli import main
 
-# Two languages, one epoch and a model of a few thousand weights: a job of a tenth of a second.
-SMALL = (
-    "experiment=smoke",
-    "tracking=none",
-    "model.hidden_size=16",
-    "model.hidden_layers=1",
-    "model.attention_heads=2",
-    "model.intermediate_size=32",
-    "model.vocab_size=1000",
-    "runtime.device=cpu",
-)
-
 
 @dataclass(frozen=True)
 class Told:

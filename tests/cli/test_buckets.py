@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import SMALL, Told
+from tests.conftest import TINY
+
+from .conftest import Told
 
 MINI = ("dataset=mini", "dataset.languages=[en,de]", "shots=1,2", "bucket=0,1")
 
@@ -112,7 +114,7 @@ def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told
         folder.mkdir(parents=True)
         (folder / "sampled.json").write_text(json.dumps({**labels, **content}), encoding="utf-8")
         given = ("experiment=fewshot", "language=de", "dataset.languages=[en,de]", "model.trim_vocabulary=true")
-        return xclrun(*SMALL, *given, "dataset.buckets.sampler=files", f"dataset.buckets.root={root}")
+        return xclrun(*TINY, *given, "dataset.buckets.sampler=files", f"dataset.buckets.root={root}")
 
     words = " ".join(["zxqzxqw", *row["text_a"].split()[1:]])
     strange = told("strange", **{name: [{**row, "text_a": words}, *rest]})
@@ -127,7 +129,7 @@ def test_published_files_that_do_not_fit_are_one_line(xclrun: Callable[..., Told
 
 
 def test_runs_on_buckets_are_averaged_and_named(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
-    assert xclrun(*SMALL, "shots=1", "bucket=0,1", "-m").code == 0
+    assert xclrun(*TINY, "shots=1", "bucket=0,1", "-m").code == 0
     [sweep] = json.loads(xclrun("status", "--json").out)
     assert ["-s1-k1-b0-" in run["run_id"] for run in sweep["runs"]] == [True, False]
     assert "-s1-k1-b1-" in sweep["runs"][1]["run_id"]

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import SMALL, Told
+from tests.conftest import TINY
+
+from .conftest import Told
 
 Rows = list[dict[str, Any]]
 
@@ -18,7 +20,7 @@ Rows = list[dict[str, Any]]
 @pytest.fixture
 def jsonl(corpus: Path) -> Callable[..., list[str]]:
     """Return a command on a folder of JSON Lines."""
-    return lambda root=corpus, *more: [*SMALL, "dataset=jsonl", f"dataset.root={root}", *more]
+    return lambda root=corpus, *more: [*TINY, "dataset=jsonl", f"dataset.root={root}", *more]
 
 
 def manifest(outputs: Path) -> dict[str, Any]:

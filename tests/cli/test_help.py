@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import TINY
 from xclrun import __version__
 from xclrun.command import COMMANDS, run
 from xclrun.command.plan import plan_runs
@@ -22,7 +23,7 @@ from xclrun.run import thaw
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 
-from .conftest import SMALL, Told
+from .conftest import Told
 
 HEAVY = ("torch", "transformers", "mlflow", "datasets", "pandas", "scipy", "pyarrow", "matplotlib")
 
@@ -133,8 +134,8 @@ def test_what_answers_at_once_imports_nothing_heavy(run_python: Callable[..., st
 def test_plans_and_reports_do_not_import_torch(
     xclrun: Callable[..., Told], here: Path, run_python: Callable[..., str]
 ) -> None:
-    assert xclrun(*SMALL).code == 0
-    commands = [["plan", *SMALL], ["status"], ["report", "--from-runs"], ["store", "ls"], [*SMALL]]
+    assert xclrun(*TINY).code == 0
+    commands = [["plan", *TINY], ["status"], ["report", "--from-runs"], ["store", "ls"], [*TINY]]
     # Figures are made, and not rendered, which is most of the time.
     code = (
         "import sys\nfrom xclrun.cli import main\nfrom xclrun.report import workers\nworkers.save = lambda *_: []\n"
@@ -183,31 +184,31 @@ def test_configs_of_a_users_own_folder(xclrun: Callable[..., Told], here: Path) 
     path.write_text("# Experience replay with my memory.\ndefaults:\n  - er\n\nmemory: 7\n")
     told = xclrun("--config-dir", "mine", "--cfg", "job", "strategy=er_small", "-p", "strategy")
     assert yaml.safe_load(told.out)["memory"] == 7
-    told = xclrun("--config-dir=mine", *SMALL, "strategy=er_small,naive", "-m")
+    told = xclrun("--config-dir=mine", *TINY, "strategy=er_small,naive", "-m")
     assert told.code == 0
     assert told.err.startswith("xclrun: 2 runs (2 strategies ")
     # The file's name is the strategy's, in ids and reports; what is trained is er's, and shared with it.
     [run_id] = [path.name for path in (here / "outputs/runs").iterdir() if "naive" not in path.name]
     assert "-er_small-" in run_id
     assert {record.strategy for record in read_records(here / "outputs")} == {"er_small", "naive"}
-    told = xclrun("plan", *SMALL, "strategy=er", "strategy.memory=7")
+    told = xclrun("plan", *TINY, "strategy=er", "strategy.memory=7")
     assert "er 1 0 2 0 " in " ".join(told.out.split())
     assert thaw(RunDirectory(here / "outputs/runs" / run_id)).label.startswith("er_small · ")
     counted = xclrun("params", "strategy=er_small", "--config-dir", "mine", "task.intents=3", "model=mbert")
     assert "er_small(memory=7, " in counted.out
-    missing = xclrun("plan", "--config-dir", "mine", *SMALL, "seed=9", "strategy=er_small", "--missing").out
+    missing = xclrun("plan", "--config-dir", "mine", *TINY, "seed=9", "strategy=er_small", "--missing").out
     again = xclrun("plan", *shlex.split(missing.splitlines()[1].strip())[1:])
     assert again.code == 0
     assert "\ner_small " in again.out
     # The reference run of adapters of one's own is that of the adapters: the name is no setting of theirs.
     (here / "mine/strategy/my_adapters.yaml").write_text("# My adapters.\ndefaults:\n  - lang_spec_ada_t\n")
-    given = [*SMALL, "strategy=my_adapters", "order=[en,de]"]
+    given = [*TINY, "strategy=my_adapters", "order=[en,de]"]
     missing = xclrun("plan", "--config-dir", "mine", *given, "--missing").out
     found = [plan_runs(shlex.split(command)[1:-1]) for command in missing.splitlines()[1::2]]
     assert [runs[0].strategy_name for runs in found] == ["my_adapters", "lang_spec_ft+lang_spec_ada_t"]
     assert found[0][0].reference().id == found[1][0].id
     (here / "mine/strategy/.hidden.yaml").write_text((here / "mine/strategy/er_small.yaml").read_text())
-    told = xclrun("plan", "--config-dir", "mine", *SMALL, "strategy=.hidden")
+    told = xclrun("plan", "--config-dir", "mine", *TINY, "strategy=.hidden")
     assert (told.code, told.line) == (2, "strategy=.hidden: would be a hidden file; a name begins with a letter or "
                                          "digit and has no slash")  # fmt: skip
     listed = xclrun("list", "strategies", "--config-dir", "mine").out.splitlines()

@@ -15,15 +15,16 @@ from types import SimpleNamespace
 import pytest
 
 from tests.analysis.build import M, alone, record
+from tests.conftest import TINY
 from xclrun.analysis.record import RunRecord
 
-from .conftest import SMALL, Told
+from .conftest import Told
 
 COLUMNS = "dataset,model,strategy,order,metric,measure,language,value,std,ci_low,ci_high,n,status,task"
 
 
 def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
-    assert xclrun(*SMALL, "strategy=naive,lang_spec_ft", "seed=1,2", "-m").code == 0
+    assert xclrun(*TINY, "strategy=naive,lang_spec_ft", "seed=1,2", "-m").code == 0
     told = xclrun("report", "--from-runs", "--json", "--name", "mine", "--outputs", str(here / "outputs"))
     assert told.code == 0
     found = json.loads(told.out)
@@ -70,7 +71,7 @@ def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Pa
 
 
 def test_a_failed_run_gives_exit_code_1_everywhere(xclrun: Callable[..., Told]) -> None:
-    assert xclrun(*SMALL, "trainer.lr=1e30").code == 1
+    assert xclrun(*TINY, "trainer.lr=1e30").code == 1
     assert xclrun("status").code == 1
     [sweep] = json.loads(xclrun("status", "--json").out)
     assert [run["state"] for run in sweep["runs"]] == ["failed"]
@@ -145,30 +146,30 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
 
 
 def test_a_sweep_is_called_as_its_command_says(xclrun: Callable[..., Told], here: Path) -> None:
-    assert "Next: `xclrun report mine` makes tables" in xclrun(*SMALL, "seed=1,2", "sweep_name=mine").err
+    assert "Next: `xclrun report mine` makes tables" in xclrun(*TINY, "seed=1,2", "sweep_name=mine").err
     # A name is of the runs that the last command with it had, and is no part of what a run is.
     noted = here / "outputs" / "sweeps" / "mine.json"
     noted.write_text(json.dumps(json.loads(noted.read_text()) | {"started": "2020-01-01T00:00:00+0000"}))
-    again = xclrun(*SMALL, "seed=2", "sweep_name=mine")
+    again = xclrun(*TINY, "seed=2", "sweep_name=mine")
     assert json.loads(noted.read_text())["started"] == "2020-01-01T00:00:00+0000"  # the first start is kept
     assert "note: mine had 1 run that this command has not" in again.err
     assert "1 run (1 strategy × 1 order × 1 seed) on mini with tiny → outputs; 1 finished before" in again.err
     assert [sweep["sweep"] for sweep in json.loads(xclrun("status", "--json").out)] == ["mine"]
     line = "sweep_name=../x: letters, digits, '-', '_' and '.' only"
-    assert xclrun(*SMALL, "sweep_name=../x").line.startswith(line)
-    assert "share one name" in xclrun(*SMALL, "sweep_name=a,b").line
+    assert xclrun(*TINY, "sweep_name=../x").line.startswith(line)
+    assert "share one name" in xclrun(*TINY, "sweep_name=a,b").line
 
 
 def test_outputs_of_the_environment_serve_all_commands(
     xclrun: Callable[..., Told], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XCLRUN_OUTPUTS", str(here.parent / "kept"))
-    told = xclrun(*SMALL, "seed=1")
+    told = xclrun(*TINY, "seed=1")
     assert told.code == 0
     assert "--outputs" not in told.err.splitlines()[-1]
     [sweep] = json.loads(xclrun("status", "--json").out)
     assert [run["state"] for run in sweep["runs"]] == ["finished"]
-    plan = json.loads(xclrun("plan", *SMALL, "seed=1,2", "-m", "--json").out)
+    plan = json.loads(xclrun("plan", *TINY, "seed=1,2", "-m", "--json").out)
     assert [run["finished"] for run in plan["runs"]] == [True, False]
     assert plan["total"]["needed"] == 2
     assert xclrun("store", "verify").code == 0
@@ -195,7 +196,7 @@ def shell(here: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.mark.full
 def test_a_sweep_and_its_report_through_mlflow(shell: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    small = [override for override in SMALL if override != "tracking=none"]
+    small = [override for override in TINY if override != "tracking=none"]
     done = shell(*small, "strategy=naive,er,lang_spec_ft", "seed=1", "-m")
     assert (done.returncode, done.stdout) == (0, "")
     assert "3 of 3 runs finished" in done.stderr
@@ -212,7 +213,7 @@ def test_a_sweep_and_its_report_through_mlflow(shell: Callable[..., subprocess.C
 def test_outputs_that_were_moved_or_whose_database_is_damaged(
     shell: Callable[..., subprocess.CompletedProcess[str]], xclrun: Callable[..., Told], here: Path
 ) -> None:
-    assert xclrun(*SMALL).code == 0
+    assert xclrun(*TINY).code == 0
     before = json.loads(shell("report", "--json").stdout)["rows"]
     (here / "outputs").rename(here / "moved")
     moved = shell("report", "--json", "--outputs", "moved")

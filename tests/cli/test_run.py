@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from tests.conftest import TINY
 from xclrun.model import source
 from xclrun.store.files import read_events
 from xclrun.store.rundir import RunDirectory
 
-from .conftest import SMALL, Told
+from .conftest import Told
 
 RECORD = {"config.yaml", "manifest.json", "scores.parquet", "events.jsonl", "DONE", "predictions"}
 
@@ -32,7 +33,7 @@ def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
 
 
 def test_a_job_writes_its_directory_and_tells_the_matrix(xclrun: Callable[..., Told], here: Path) -> None:
-    told = xclrun(*SMALL)
+    told = xclrun(*TINY)
     assert told.code == 0
     assert told.out == ""
     [run] = runs(here / "outputs")
@@ -50,9 +51,9 @@ def test_a_job_writes_its_directory_and_tells_the_matrix(xclrun: Callable[..., T
 
 
 def test_the_same_command_skips_what_is_finished(xclrun: Callable[..., Told], here: Path) -> None:
-    assert xclrun(*SMALL, "seed=1,2").code == 0
+    assert xclrun(*TINY, "seed=1,2").code == 0
     before = [path.stat().st_mtime_ns for run in runs(here / "outputs") for path in sorted(run.path.rglob("*"))]
-    told = xclrun(*SMALL, "seed=1,2,3")
+    told = xclrun(*TINY, "seed=1,2,3")
     assert told.code == 0
     assert told.err.splitlines()[0].endswith("→ outputs; 2 finished before")
     first, second, third = runs(here / "outputs")
@@ -65,7 +66,7 @@ def test_the_same_command_skips_what_is_finished(xclrun: Callable[..., Told], he
 
 def test_outputs_lie_where_they_are_wanted(xclrun: Callable[..., Told], here: Path) -> None:
     place = here.parent / "else where" / "ö=1"
-    told = xclrun(*SMALL, f"paths.outputs='{place}'")
+    told = xclrun(*TINY, f"paths.outputs='{place}'")
     assert told.code == 0
     assert len(runs(place)) == 1
     assert list(here.iterdir()) == []
@@ -73,7 +74,7 @@ def test_outputs_lie_where_they_are_wanted(xclrun: Callable[..., Told], here: Pa
 
 
 def test_a_loss_that_is_not_finite_fails_its_run_alone(xclrun: Callable[..., Told], here: Path) -> None:
-    told = xclrun(*SMALL, "trainer.lr=1e30,1e-3", "-m")
+    told = xclrun(*TINY, "trainer.lr=1e30,1e-3", "-m")
     assert told.code == 1
     by_lr = {OmegaConf.load(run.config).trainer.lr: run for run in runs(here / "outputs")}
     failed, finished = by_lr[1e30], by_lr[1e-3]
@@ -96,7 +97,7 @@ def test_a_failure_that_was_not_foreseen_keeps_its_traceback(
         raise ZeroDivisionError("one\nof many lines")
 
     monkeypatch.setattr("xclrun.train.loop.HopTraining._end_epoch", broken)
-    told = xclrun(*SMALL)
+    told = xclrun(*TINY)
     assert told.code == 1
     [run] = runs(here / "outputs")
     assert "ZeroDivisionError: one" in told.err
@@ -110,7 +111,7 @@ def test_a_failure_before_any_run_is_one_line(xclrun: Callable[..., Told], monke
         raise ZeroDivisionError("one\nof many lines")
 
     monkeypatch.setattr("xclrun.launch.sweep.plan_sweep", broken)
-    told = xclrun(*SMALL)
+    told = xclrun(*TINY)
     assert told.code == 1
     assert told.line == "ZeroDivisionError: one of many lines (XCLRUN_DEBUG=1 shows where)"
 
@@ -118,9 +119,9 @@ def test_a_failure_before_any_run_is_one_line(xclrun: Callable[..., Told], monke
 @pytest.mark.parametrize("place", ["file/outputs", "file"])
 def test_outputs_that_cannot_be_written(place: str, refused: Callable[..., str], here: Path) -> None:
     (here / "file").write_text("")
-    line = refused(*SMALL, f"paths.outputs={place}")
+    line = refused(*TINY, f"paths.outputs={place}")
     assert line.startswith("cannot write file")
-    assert refused(*SMALL, f"paths.store={place}").startswith("cannot write file")
+    assert refused(*TINY, f"paths.store={place}").startswith("cannot write file")
     assert line.endswith("; choose another place with paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR")
 
 
@@ -132,7 +133,7 @@ def test_outputs_without_permission(refused: Callable[..., str], here: Path) -> 
         closed = Path("/sys")
         if not os.path.ismount(closed):
             pytest.skip("root may write everywhere here")
-    line = refused(*SMALL, f"paths.outputs={closed}/outputs")
+    line = refused(*TINY, f"paths.outputs={closed}/outputs")
     assert line.startswith(f"cannot write {closed}/outputs (")
     assert line.endswith("; choose another place with paths.outputs=DIR (or XCLRUN_OUTPUTS) and paths.store=DIR")
 
@@ -148,7 +149,7 @@ def test_a_device_that_is_not_there(
     override: str, told: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert refused(*SMALL, override) == told
+    assert refused(*TINY, override) == told
 
 
 def test_an_encoder_that_cannot_be_had(
@@ -168,7 +169,7 @@ def test_an_encoder_that_cannot_be_had(
 
 
 def test_a_sweep_of_orders_and_its_command_are_kept(xclrun: Callable[..., Told], here: Path) -> None:
-    told = xclrun(*SMALL, "order=[en,de],[de,en],h2l", "-m")
+    told = xclrun(*TINY, "order=[en,de],[de,en],h2l", "-m")
     assert told.code == 0
     assert told.err.startswith("xclrun: 3 runs (1 strategy × 3 orders × 1 seed)")
     found = {run.run_id: run.read_manifest()["stream"]["languages"] for run in runs(here / "outputs")}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TINY
 from xclrun.cli import main
 from xclrun.command import compare
 from xclrun.command.rerun import environment
@@ -16,7 +17,7 @@ from xclrun.core.terminal import table
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory, differing_results
 
-from .conftest import SMALL, Told
+from .conftest import Told
 
 Xclrun = Callable[..., Told]
 # So that the two runs end with different scores.
@@ -29,7 +30,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outputs = tmp_path_factory.mktemp("two")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HYDRA_FULL_ERROR", "1")
-        assert main([*SMALL, *LEARNS, "strategy=naive,er", f"paths.outputs={outputs}", "-m"]) == 0
+        assert main([*TINY, *LEARNS, "strategy=naive,er", f"paths.outputs={outputs}", "-m"]) == 0
     return outputs
 
 

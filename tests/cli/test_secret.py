@@ -16,18 +16,19 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import TINY
 from xclrun.config.schema import TrackingConfig
 from xclrun.core import secret
 from xclrun.core.errors import RunError
 from xclrun.tracking import background
 from xclrun.tracking.mirror import Mirror
 
-from .conftest import SMALL, Told
+from .conftest import Told
 
 Command = Callable[..., Told]
 # With signs by which addresses, shells and Hydra divide what they read.
 PASSWORD = "hunter2/@=,x"
-RUN = [o for o in SMALL if o != "tracking=none"]
+RUN = [o for o in TINY if o != "tracking=none"]
 
 
 @pytest.fixture(autouse=True)

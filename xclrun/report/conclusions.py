@@ -18,7 +18,7 @@ from xclrun.report.tables import percent
 ALWAYS = ("F", "FP")
 
 UNTESTED = (
-    "Nothing was tested: a test needs two strategies that all ran the same two orders, buckets or seeds. "
+    "Nothing was tested: a test needs two strategies that have run the same two orders, buckets or seeds. "
     "The differences below are those of these runs alone."
 )
 UNRANKED = (
