@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from xclrun.analysis import metrics
+from xclrun.analysis import metrics, resampling
 from xclrun.analysis.aggregate import Comparison, comparisons, summarise
 from xclrun.analysis.base_scores import Predictions, Sentences
 from xclrun.analysis.bootstrap import draws
@@ -155,6 +155,22 @@ def test_intervals_stand_beside_the_value_of_the_table_and_the_bias(kind: str, m
             assert (found.interval.low, found.interval.high) == pytest.approx(tuple(expected))
     left = resampled._jackknife("er", "T")
     assert [len(part) for part in left] == [SENTENCES[k] for k in comparison.languages]
+
+
+@pytest.mark.parametrize("cells", [1, 5, 8])
+def test_runs_a_few_at_a_time_give_what_all_at_once_give(
+    cells: int, made: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> list[object]:
+        resampled = Resampled(*made, "slot_f1", resamples=7)
+        every = [(label, name) for label in ("naive", "er") for name in ("F", "T", "FP")]
+        samples = [resampled.of_strategy(*one).tolist() for one in every]
+        return [*samples, *(resampled.estimate(*one, "bca") for one in every)]
+
+    together = found()
+    # Three hops and the one before make four cells: one run at a time, or two.
+    monkeypatch.setattr(resampling, "CHUNK", cells)
+    assert found() == together
 
 
 def test_the_bootstrap_averages_within_orders_first(made: tuple) -> None:

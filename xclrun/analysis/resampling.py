@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
-from xclrun.analysis.base_scores import Counts, Predictions
+from xclrun.analysis.base_scores import Counts, Predictions, Sentences
 from xclrun.analysis.bootstrap import (
+    CHUNK,
     RESAMPLES,
     SENTENCES,
     Interval,
@@ -17,8 +18,8 @@ from xclrun.analysis.bootstrap import (
     bca,
     bias,
     centred,
+    draws,
     percentile,
-    resample_languages,
 )
 from xclrun.analysis.bootstrap import standard_error_of_mean as paper
 from xclrun.analysis.measures import MEASURES, Measured, Scores, headlines, measure
@@ -26,6 +27,11 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.replicates import Replicates
 from xclrun.core.task import BY_NAME
+
+# Scores the cells of a language in every sample, given their counts: shape (samples, cells).
+Score = Callable[[str, Counts], np.ndarray]
+# (id of a reference run, hop, column) → the score there in every sample, shape (samples,).
+Cells = dict[tuple[str, int, int], np.ndarray]
 
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
@@ -101,51 +107,97 @@ class Resampled:
         missing = [run.run_id for run in self.runs if run.run_id not in predictions]
         if missing:
             raise ValueError(f"no predictions of {missing[0]}")
-        self._counts = {k: self._language(k, predictions) for k in comparison.languages}
-        self._matrices = self._split(dict(resample_languages(self._counts, seed, resamples, size)))
-        self._whole = {k: counts.scores()[np.newaxis] for k, counts in self._counts.items()}
+        tested = {k: self._tested(k, predictions) for k in comparison.languages}
+        self._sentences = {k: them for k, them in tested.items() if them}
+        units = {k: next(iter(them.values())).units(BY_NAME[metric]) for k, them in self._sentences.items()}
+        self._units = {k: of for k, of in units.items() if of is not None}
+        self._draw: Callable[[str, int], np.ndarray] = lambda language, n: draws(n, seed, language, resamples, size)
+        self._drawn: dict[str, np.ndarray] = {}
         self._compared = {
             label: [run for run in runs if metric in run.metrics] for label, (runs, _) in compared(comparison).items()
         }
         self._of_strategies: dict[tuple[str, str], np.ndarray | None] = {}
+        self._alone: Cells = {}
+        self._whole = self._on_all_sentences()
 
-    def _language(self, language: str, predictions: Mapping[str, Predictions]) -> Counts:
-        """Put the cells of all runs on one language beside each other, run after run."""
-        parts = [predictions[run.run_id].sentences[language] for run in self.runs if language in run.languages]
-        if any(part.ids is not parts[0].ids and not np.array_equal(part.ids, parts[0].ids) for part in parts[1:]):
-            raise ValueError(f"runs were tested on different sentences of {language}")
-        counts = [part.counts(BY_NAME[self.metric]) for part in parts]
+    def _tested(self, language: str, predictions: Mapping[str, Predictions]) -> dict[str, Sentences]:
+        """Return run id → what the run said of the sentences of one language."""
+        runs = (run for run in self.runs if language in run.languages)
+        parts = {run.run_id: predictions[run.run_id].sentences[language] for run in runs}
+        first = next(iter(parts.values()), None)
+        for part in parts.values():
+            if first is not None and part.ids is not first.ids and not np.array_equal(part.ids, first.ids):
+                raise ValueError(f"runs were tested on different sentences of {language}")
+        return parts
+
+    def _counts(self, language: str, runs: Sequence[RunRecord]) -> Counts:
+        """Put the cells of runs on one language beside each other, run after run."""
+        counts = [self._sentences[language][run.run_id].counts(BY_NAME[self.metric]) for run in runs]
         totals = [of.totals for of in counts if of.totals is not None]
         own = Counts(
             np.concatenate([of.hits for of in counts], axis=1), np.concatenate(totals, axis=1) if totals else None
         )
-        units = parts[0].units(BY_NAME[self.metric])
-        return own if units is None else own.together(units)
+        return own.together(self._units[language]) if language in self._units else own
 
-    def _split(self, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return run id → its score matrix in every resample, shape (B, hops + 1, N)."""
-        found: dict[str, list[np.ndarray]] = {run.run_id: [] for run in self.runs}
-        at = dict.fromkeys(scores, 0)
-        for run in self.runs:
-            for language in run.languages:
-                found[run.run_id].append(scores[language][:, at[language] : at[language] + run.hops + 1])
-                at[language] += run.hops + 1
-        return {run_id: np.stack(columns, axis=-1) for run_id, columns in found.items()}
+    def _matrices(self, runs: Sequence[RunRecord], score: Score) -> dict[str, np.ndarray]:
+        """Return run id → its score matrix in every sample, shape (samples, hops + 1, N).
+
+        Args:
+            runs: so few that their matrices fit the memory.
+            score: of a language and counts: the scores of its cells in every sample, shape (samples, cells).
+        """
+        columns: dict[str, dict[str, np.ndarray]] = {run.run_id: {} for run in runs}
+        for language in self._sentences:
+            if own := [run for run in runs if language in run.languages]:
+                scores, at = score(language, self._counts(language, own)), 0
+                for run in own:
+                    columns[run.run_id][language] = scores[:, at : at + run.hops + 1]
+                    at += run.hops + 1
+        return {run.run_id: np.stack([columns[run.run_id][k] for k in run.languages], axis=-1) for run in runs}
+
+    def _resample(self, language: str, counts: Counts) -> np.ndarray:
+        if language not in self._drawn:
+            self._drawn[language] = self._draw(language, len(counts.hits))
+        return counts.resampled(self._drawn[language])
+
+    def _values(
+        self, runs: Sequence[RunRecord], names: Sequence[str], score: Score, alone: Cells
+    ) -> dict[str, list[np.ndarray | None]]:
+        """Return measure → its values in every sample for each run: a few runs at a time, so that memory has room.
+
+        Args:
+            alone: holds the cells that M is made of, which serve many runs.
+        """
+        values: dict[str, list[np.ndarray | None]] = {name: [] for name in names}
+        for few in _few(runs):
+            wanted: dict[str, set[tuple[int, int]]] = {}
+            for run in few if any(MEASURES[name].reference for name in names) else ():
+                for cell in self.references.cells(run, self.metric):
+                    if cell is not None and (cell[0].run_id, *cell[1:]) not in alone:
+                        wanted.setdefault(cell[0].run_id, set()).add(cell[1:])
+            for others in _few([run for run in self.runs if run.run_id in wanted]):
+                for run_id, matrix in self._matrices(others, score).items():
+                    alone |= {(run_id, i, j): matrix[:, i, j].copy() for i, j in wanted[run_id]}
+            matrices = self._matrices(few, score)
+            for run in few:
+                for name in names:
+                    values[name].append(self._measure(run, name, matrices[run.run_id], alone))
+        return values
 
     def of_run(self, run: RunRecord, name: str) -> np.ndarray | None:
         """Return a measure of a run in every resample, shape (B,); None where the run does not have it."""
-        return self._measure(run, name, _from(self._matrices))
+        return self._values([run], [name], self._resample, self._alone)[name][0]
 
-    def _measure(self, run: RunRecord, name: str, matrix: Callable[[RunRecord], np.ndarray]) -> np.ndarray | None:
-        R, one = matrix(run), MEASURES[name]
+    def _measure(self, run: RunRecord, name: str, R: np.ndarray, alone: Cells) -> np.ndarray | None:
+        one = MEASURES[name]
         # Columns of R that enter it; none where there are too few languages, or where it is of something else.
         entering = np.any(one.needs(len(run.languages)), axis=0)
         if run.stream not in one.streams or not entering.any():
             return None
         M = np.full((*R.shape[:-2], R.shape[-1]), np.nan)
         for j, cell in enumerate(self.references.cells(run, self.metric) if one.reference else ()):
-            if cell is not None and cell[0].run_id in self._matrices:
-                M[..., j] = matrix(cell[0])[..., cell[1], cell[2]]
+            if cell is not None and (cell[0].run_id, *cell[1:]) in alone:
+                M[..., j] = alone[cell[0].run_id, cell[1], cell[2]]
             elif entering[j]:
                 return None
         return np.asarray(one.formula(Scores(R, M, run, self.metric)))
@@ -154,9 +206,24 @@ class Resampled:
         """Return the mean over the runs that enter the table, in every resample, shape (B,)."""
         key = (label, name)
         if key not in self._of_strategies:
-            runs = self._compared.get(label, [])
-            self._of_strategies[key] = _mean(runs, [self.of_run(run, name) for run in runs])
+            runs, names = self._compared.get(label, []), {name, *(one.name for one in headlines())}
+            for other, values in self._values(runs, [*names], self._resample, self._alone).items():
+                self._of_strategies[label, other] = _mean(runs, values)
         return self._of_strategies[key]
+
+    def _on_all_sentences(self) -> tuple[dict[str, np.ndarray], Cells]:
+        """Each run's score matrix on all sentences, shape (1, hops + 1, N), and what M is made of."""
+        matrices: dict[str, np.ndarray] = {}
+        for few in _few(self.runs):
+            matrices |= self._matrices(few, lambda _, counts: counts.scores()[np.newaxis])
+        cells = {
+            (run.run_id, i, j): matrices[run.run_id][:, i, j]
+            for run in self.runs
+            if run.stream == "independent"
+            for i in range(run.hops + 1)
+            for j in range(len(run.languages))
+        }
+        return matrices, cells
 
     def estimate(self, label: str, name: str, kind: str = "basic") -> Estimate | None:
         """Return a strategy's mean, its bootstrap bias and its 95 % interval; None where it does not have the measure.
@@ -165,8 +232,8 @@ class Resampled:
             kind: of the interval: ``basic``, ``centred``, ``percentile``, ``bca`` or ``paper``.
         """
         values, runs = self.of_strategy(label, name), self._compared.get(label, [])
-        whole = _from(self._split(self._whole))
-        observed = _mean(runs, [self._measure(run, name, whole) for run in runs])
+        matrices, alone = self._whole
+        observed = _mean(runs, [self._measure(run, name, matrices[run.run_id], alone) for run in runs])
         if values is None or observed is None:
             return None
         value = float(observed[0])
@@ -182,22 +249,31 @@ class Resampled:
     def _jackknife(self, label: str, name: str) -> list[np.ndarray]:
         """Return for each language a strategy's mean with each of its sentences left out."""
         runs, parts = self._compared.get(label, []), []
-        for language, counts in self._counts.items():
-            left = counts.jackknife()
-            shown = {
-                k: left if k == language else np.broadcast_to(v, (len(left), v.shape[1]))
-                for k, v in self._whole.items()
-            }
-            stacks = self._split(shown)
-            values = [self._measure(run, name, _from(stacks)) for run in runs]
+        for language in self._sentences:
+            n = len(self._counts(language, [next(run for run in self.runs if language in run.languages)]).hits)
+
+            def left(other: str, counts: Counts, language: str = language, n: int = n) -> np.ndarray:
+                if other == language:
+                    return counts.jackknife()
+                return np.broadcast_to(counts.scores(), (n, counts.hits.shape[1]))
+
+            values = self._values(runs, [name], left, {})[name]
             parts.append(mean_over_orders(runs, np.array(values, dtype=float)))
         return parts
+
+
+def _few(runs: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
+    """Yield runs in groups whose cells are resampled at once."""
+    some: list[RunRecord] = []
+    for run in runs:
+        if some and sum(other.hops + 1 for other in some) + run.hops + 1 > CHUNK:
+            yield some
+            some = []
+        some.append(run)
+    if some:
+        yield some
 
 
 def _mean(runs: list[RunRecord], values: list[np.ndarray | None]) -> np.ndarray | None:
     known = bool(values) and all(value is not None for value in values)
     return mean_over_orders(runs, np.array(values, dtype=float)) if known else None
-
-
-def _from(matrices: Mapping[str, np.ndarray]) -> Callable[[RunRecord], np.ndarray]:
-    return lambda run: matrices[run.run_id]
