@@ -64,7 +64,7 @@ def test_totals_by_hand_the_shortest_code_first() -> None:
     (section,) = codelength_sections(STUDY)
     table = total_table(section)
     assert [row[:2] for row in table.rows] == [
-        ("e5_small", "en"), ("e5_small", "–"), ("tiny", "–"), ("best", "of each"), ("uniform", "–")
+        ("e5_small", "en"), ("e5_small", "–"), ("tiny", "–"), ("–", "–"), ("uniform", "–")
     ]  # fmt: skip
     found = rows(table)
     # The first block is uniform, 40 bits, but for a start that knows the head.
@@ -99,6 +99,8 @@ def test_labels_and_tags_are_counted_apart_and_together() -> None:
     (section,) = codelength_sections([coded([99, 10], tags=[99, 30])])
     (row,) = [row for row in rows(total_table(section)).values() if row["model"] == "tiny"]
     assert (row["L/example ↓"], row["labels"], row["tags"]) == ("6.00", "2.50", "3.50")
+    told = " ".join(total_table(section).notes)
+    assert ("gold class" in told, "gold tags" in told, "gold answer" in told) == (True, True, False)
 
 
 def test_runs_on_other_blocks_have_a_section_of_their_own() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xclrun.analysis.codelength import ANSWERS, LABELS, TAGS
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.codelength import CodelengthSection, Coder
 from xclrun.report.part import Item, Plot, part
@@ -22,15 +23,21 @@ from xclrun.report.tables import BOLD, Cell, Table, mark_best
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COUNTED = (
-    "labels are coded by log2 p(gold class), tags by the log2-probability of a sentence's gold tags and log2 |tags| "
-    "for each word beyond the length limit, answers by log2 p(first gold answer) among the spans of their text; label "
-    "sets and texts are known beforehand"
-)
+# What is coded → how.
+COUNTED = {
+    LABELS: "labels by log2 p(gold class)",
+    TAGS: "tags by log2 p(gold tags of a sentence), and log2 |tags| for each word beyond the length limit",
+    ANSWERS: "answers by log2 p(first gold answer) among the spans of their text",
+}
 STRICT = (
     "code: strict where nothing but labels that were sent before chose the weights (trainer.selection=last); with dev "
     "where labels of the dev split, which are not paid for, chose checkpoints"
 )
+
+
+def counted(section: CodelengthSection) -> str:
+    """Say what is counted."""
+    return f"coded: {'; '.join(COUNTED[one] for one in section.parts)}; label sets and texts are known beforehand"
 
 
 @part(CodelengthSection, place=10, title="Codelengths")
@@ -93,7 +100,7 @@ def total_table(section: CodelengthSection) -> Table:
         if (found := section.switching(strict)) is not None:
             bits, among = found[0].sum(axis=1), found[1]
             rows.append((
-                "best", "of each", "block", "strict" if strict else "with dev", str(len(bits)),
+                "–", "–", "best of each block", "strict" if strict else "with dev", str(len(bits)),
                 _spread(bits / total, 2), *("–" for _ in section.parts if several), _spread(bits / 1000, 3),
                 _spread(100 * bits / even, 1), *("–" for _ in metrics),
             ))  # fmt: skip
@@ -106,7 +113,7 @@ def total_table(section: CodelengthSection) -> Table:
     ))  # fmt: skip
     header = (*HEADER, "runs", "L/example ↓", *(section.parts if several else ()), "L kbits ↓", "% of uniform",
               *(f"{short_name(metric)} at the end" for metric in metrics))  # fmt: skip
-    notes += [COUNTED, STRICT, f"at the end: test score on {section.key} after the last hop, percent"]
+    notes += [counted(section), STRICT, f"at the end: test score on {section.key} after the last hop, percent"]
     return Table("Online codelength", header, tuple(rows), tuple(notes), left=4, raised=(BOLD,), ruled=(ruled,))
 
 
@@ -123,7 +130,7 @@ def block_table(section: CodelengthSection) -> Table:
         body.append((*head(coder), *(Cell(f"{value:.2f}", float(value), coder.ids) for value in each)))
     body.append(("uniform", "–", "–", "strict", *(f"{value:.2f}" for value in section.uniform / section.sizes)))
     names = tuple(f"block {i} ({size})" for i, size in enumerate(section.sizes, start=1))
-    notes = ("bits for each example; in brackets: examples of the block", COUNTED)
+    notes = ("bits for each example; in brackets: examples of the block", counted(section))
     return Table("Codelength by block", (*HEADER, *names), tuple(body), notes, left=4, ruled=(len(section.coders),))
 
 
