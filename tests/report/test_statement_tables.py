@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.analysis.build import record
 from xclrun.analysis.aggregate import summarise
@@ -44,4 +45,21 @@ def test_every_table_of_statements_ends_with_what_a_constant_answer_scores() -> 
 
 def test_metrics_beside_have_no_tables_of_their_own() -> None:
     assert summary().comparison.metrics == ["statement_accuracy"]
-    assert set(summarise([statements()])["metric"]) == {"statement_accuracy"}
+    assert len(summary().means()) == 1
+
+
+def test_final_scores_beside_are_among_the_numbers() -> None:
+    """Their mean over keys and each key's, after the last hop; nothing else is made of them."""
+    run = statements()
+    frame = summarise([run]).query("order == 'mean'")
+    beside = frame[frame["metric"] != "statement_accuracy"]
+    assert set(beside["measure"]) == {"FP"}
+    assert set(beside["metric"]) == set(run.scores) - {"statement_accuracy"}
+    for metric in ("true_rate", "constant_accuracy"):
+        values = dict(zip(*(beside.loc[beside["metric"] == metric, c] for c in ("language", "value")), strict=True))
+        last = run.scores[metric][-1]
+        assert values == pytest.approx({"": last.mean(), **dict(zip(run.languages, last, strict=True))})
+    # Of a key without choices nothing is known, nor of the mean over keys.
+    choice = beside[beside["metric"] == "choice_accuracy"].set_index("language")
+    assert choice["value"].tolist() == pytest.approx([np.nan, 0.5, np.nan], nan_ok=True)
+    assert choice["status"].tolist() == ["n/a: needs hop 2 (topics)", "ok", "n/a: needs hop 2"]

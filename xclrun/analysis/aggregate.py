@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explai
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
 from xclrun.analysis.replicates import TIE
-from xclrun.core.task import METRICS, short_name
+from xclrun.core.task import BY_NAME, METRICS, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,9 @@ CONFIDENCE = 0.95
 UNBALANCED = "unbalanced: "
 
 NOTHING_SHARED = "n/a: needs an (order, seed, bucket) that all strategies have finished"
+
+# Measures of the metrics that stand beside others.
+BESIDE = ("FP",)
 
 # Where tables begin: what the others are compared with unless another baseline is named.
 BASELINE = "naive"
@@ -72,6 +75,12 @@ class Comparison:
         return [one for one in headlines() if any(run.stream in one.streams for run in self.runs)]
 
     @cached_property
+    def beside(self) -> list[str]:
+        """Names of the metrics that were scored and stand beside these, without tables of their own."""
+        scored = {metric for run in self.runs for metric in run.scores}
+        return [name for name in BY_NAME if name in scored and name not in self.metrics]
+
+    @cached_property
     def languages(self) -> list[str]:
         """All languages, as the first order has them."""
         ordered = sorted(self.runs, key=lambda r: natural(r.order))
@@ -94,7 +103,8 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
     """Average the meta-metrics of finished runs; values are fractions.
 
     For each dataset, model, strategy label, order (first ``mean``, over orders and seeds), metric and measure: one row
-    with an empty ``language`` for the aggregate, then one per language for F, T, T0 and FP. A run id counts once;
+    with an empty ``language`` for the aggregate, then one per language for F, T, T0 and FP; of metrics that stand
+    beside others (the rates of statements, say) FP alone. A run id counts once;
     runs of one seed whose orders are the same languages under two names count once in ``mean``, and so do those of a
     strategy that does not depend on the order (``lang_spec_ft``, ``multilingual``).
 
@@ -123,6 +133,13 @@ def summarise(records: Iterable[RunRecord], unpaired: bool = False) -> pd.DataFr
                 if metric in run.metrics
             }
             rows += _metric_rows(comparison, metric, measured, unpaired)
+        for metric in comparison.beside:
+            measured = {
+                run.run_id: measure(run, metric, np.full(len(run.languages), math.nan), BESIDE)
+                for run in comparison.runs
+                if metric in run.scores
+            }
+            rows += _metric_rows(comparison, metric, measured, unpaired, BESIDE)
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(dict.fromkeys(("value", "std", "ci_low", "ci_high"), float) | {"n": int})
 
@@ -201,7 +218,11 @@ def compared(
 
 
 def _metric_rows(
-    comparison: Comparison, metric: str, measured: dict[str, Measured], unpaired: bool
+    comparison: Comparison,
+    metric: str,
+    measured: dict[str, Measured],
+    unpaired: bool,
+    names: Collection[str] = MEASURES.keys(),
 ) -> Iterable[tuple[Any, ...]]:
     orders = [MEAN, *comparison.orders]
     chosen = {order: compared(comparison, order, unpaired) for order in orders}
@@ -211,16 +232,16 @@ def _metric_rows(
             scored = [run for run in same if run.run_id in measured]
             if not same and label in chosen[order]:
                 shown = [run for run in combinations(runs, order).values() if run.run_id in measured]
-                for name, language in _keys(shown, comparison.languages):
+                for name, language in _keys(shown, comparison.languages, names):
                     head = (comparison.dataset, comparison.model, label, order, metric, name, language)
                     yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED, short_name(metric))
-            for name, language in _keys(scored, comparison.languages):
+            for name, language in _keys(scored, comparison.languages, names):
                 head = (comparison.dataset, comparison.model, label, order, metric, name, language)
                 values = [measured[r.run_id].get((name, language)) for r in scored]
                 yield (*head, *_average(values, orders_of(scored), whole - len(same)), short_name(metric))
 
 
-def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple[str, str]]:
+def _keys(runs: Sequence[RunRecord], languages: Sequence[str], names: Collection[str]) -> Iterable[tuple[str, str]]:
     """Return (measure, language) of the rows of some runs."""
     if not runs:
         return
@@ -228,6 +249,8 @@ def _keys(runs: Sequence[RunRecord], languages: Sequence[str]) -> Iterable[tuple
     if len({run.languages for run in runs}) == 1:
         here = list(runs[0].languages)
     for name, one in MEASURES.items():
+        if name not in names:
+            continue
         yield name, ""
         if one.by_language is not None and runs[0].stream in one.streams:
             yield from ((name, language) for language in here)

@@ -6,7 +6,7 @@ it, so a further measure is one entry, or a call of `register`. docs/metrics.md,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -372,14 +372,18 @@ class Absent:
 Measured = dict[tuple[str, str], float | Absent]
 
 
-def measure(record: RunRecord, metric: str, reference: np.ndarray) -> Measured:
+def measure(
+    record: RunRecord, metric: str, reference: np.ndarray, names: Collection[str] = MEASURES.keys()
+) -> Measured:
     """Return (measure, language) → value or the reason why there is none; the language is empty for the aggregate.
 
-    ``reference`` is M, shape (N,), NaN where it is not known.
+    ``reference`` is M, shape (N,), NaN where it is not known; ``names`` are the measures that are asked for.
     """
     scores = Scores(record.scores[metric], reference, record, metric)
     found: Measured = {}
     for name, one in MEASURES.items():
+        if name not in names:
+            continue
         if record.stream not in one.streams:
             reason = NOT_A_SEQUENCE[record.stream] if "sequence" in one.streams else one.otherwise
             found[name, ""] = Absent(reason)
