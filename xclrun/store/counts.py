@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 # Version of what is kept; raise it when that changes.
-FORMAT = 3
+FORMAT = 4
 # Arrays in a row, and their types there.
 _ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4", "log2_gold": "<f4",
            "answers": "<f4"}  # fmt: skip
