@@ -20,7 +20,7 @@ from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.secret import private
-from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
+from xclrun.core.stream import Hop, Mixture, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
 from xclrun.data.blocks import shares_answers, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
@@ -119,8 +119,16 @@ class Run:
         }
 
     def sentences(self, hop: Hop) -> int:
-        """Return how many sentences a hop trains on, in each epoch."""
-        return sum(len(self.dataset.split(key, "train")) for key in hop.train)
+        """Return how many sentences a hop trains on, in each epoch; a mixture, in its steps."""
+        there = sum(len(self.dataset.split(key, "train")) for key in hop.train)
+        if not hop.mixed:
+            return there
+        trainer = self.trainer(hop)
+        return trainer.steps_of_mixture(there) * trainer.batch(there)
+
+    def epochs(self, hop: Hop) -> int:
+        """Return how many epochs a hop's training has; that of a mixture is one."""
+        return 1 if hop.mixed else self.trainer(hop).epochs
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
@@ -128,9 +136,9 @@ class Run:
         lengths = []
         for hop in self.stream.hops[1:]:
             sentences, trainer = self.sentences(hop), self.trainer(hop)
-            steps = trainer.epochs * ceil(sentences / max(1, trainer.batch(sentences)))
+            batch, epochs = max(1, trainer.batch(sentences)), self.epochs(hop)
             points = self.config.evaluate.has_points
-            lengths.append(Length(hop, sentences, steps, trainer.epochs * sentences, points))
+            lengths.append(Length(hop, sentences, epochs * ceil(sentences / batch), epochs * sentences, points))
         return (*self._equals(), *self.strategy().notes(lengths))
 
     def _equals(self) -> Iterator[str]:
@@ -321,7 +329,7 @@ def plan_run(config: Config) -> Run:
     dataset, data, whole = _dataset(config)
     order = resolve_order(_languages(config, dataset), config.order.by_size, dataset.sizes())
     name = config.order.name or "-".join(order)
-    config = replace(config, order=replace(config.order, name=name, languages=list(order)))
+    config = replace(config, order=replace(config.order, name=name, languages=list(map(str, order))))
     config = replace(config, plugins=_plugins(config))
     # Blocks are of the same sentences: what the encoder comes from is that of runs without them.
     encoder = encoder_identity(config.model, dataset)
@@ -420,6 +428,32 @@ def _languages(config: Config, dataset: Dataset) -> list[str] | None:
     return [name for name in given.values() if name is not None]
 
 
+def _check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> None:
+    """Check that the strategy can learn the mixtures of an order.
+
+    Raises:
+        UsageError: it learns keys in hops of its own, or with parts for each; there are steps for a mixture and none;
+            batches are whole splits.
+    """
+    mixture = next((element for element in order if isinstance(element, Mixture)), None)
+    trainer = config.trainer
+    if mixture is None:
+        if trainer.mixture_steps is not None:
+            raise UsageError(
+                f"trainer.mixture_steps={trainer.mixture_steps}: the order has no mixture of keys, as in order=[a+b,c]"
+            )
+        return
+    name, keys = config.strategy.name, keys_of(order)
+    if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
+        raise UsageError(f"strategy={name} order=[…{mixture}…]: gives each key parts of its own; a mixture has several")
+    # Those that learn each key alone, or all at once, pass over mixtures. Before blocks all learn in sequence.
+    made = strategy.stream(keys)
+    if made.kind not in ("independent", "joint") and made != sequence(keys) and config.dataset.blocks is None:
+        raise UsageError(f"strategy={name} order=[…{mixture}…]: has hops of its own; a mixture is one of a sequence")
+    if trainer.batch_size is None:
+        raise UsageError(f"trainer.batch_size=null order=[…{mixture}…]: batches of a mixture need a size")
+
+
 def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
     """Return the hops of a run: the strategy's own, or those of few-shot transfer.
 
@@ -427,6 +461,7 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
         UsageError: the strategy has hops of its own, which few-shot transfer or blocks cannot have; or parts for each
             language, which blocks are none.
     """
+    _check_mixtures(config, strategy, order)
     if config.dataset.blocks is not None:
         which = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
         if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:

@@ -299,7 +299,7 @@ def _t_quantile(n: int) -> float:
 
 
 def _is_sequence(comparison: Comparison, label: str) -> bool:
-    return comparison.strategies[label][0].stream == "sequence"
+    return comparison.strategies[label][0].stream in ("sequence", "mixture")
 
 
 def _strategy_rank(item: tuple[str, list[RunRecord]]) -> tuple[int, bool, list[tuple[bool, int, str]]]:

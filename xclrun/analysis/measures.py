@@ -24,6 +24,7 @@ NOT_A_SEQUENCE = {
     "growing": "learns what it knows anew in each hop",
     "zero_shot": "needs a sequence of hops",
     "blocks": "is of several languages; this run learns blocks of one",
+    "mixture": "is of languages that are learnt one by one; this run mixes some",
     "transfer": "is of continual learning; few-shot transfer has scores after each hop",
 }
 
@@ -274,7 +275,7 @@ for _measure in (
         higher_is_better=False,
         formula=lambda s: float(curve_forgetting(s.record, s.metric).mean()),
         example=None,
-        streams=("sequence", "joint"),
+        streams=("sequence", "joint", "mixture"),
         otherwise=WITHOUT_POINTS,
     ),
     Measure(
@@ -321,7 +322,7 @@ for _measure in (
         higher_is_better=True,
         formula=lambda s: aultc(s.record, s.metric),
         example=None,
-        streams=("sequence", "joint", "zero_shot"),
+        streams=("sequence", "joint", "zero_shot", "mixture"),
         otherwise=WITHOUT_POINTS,
         unit="%",
     ),

@@ -53,8 +53,9 @@ def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
                 for split in ("dev", "test")
             )
             own_languages = _sources(record, hop)
-            earlier = range(hop) if record.stream in ("sequence", "transfer") else ()
-            seen = tuple(sorted({*own_languages, *earlier}))
+            continuing = record.stream in ("sequence", "transfer", "mixture")
+            earlier = {k for before in range(1, hop + 1) for k in record.trains(before)} if continuing else ()
+            seen = tuple(sorted({*own_languages, *(record.languages.index(k) for k in earlier)}))
             averaged = {
                 one["of"]: np.array([_score(one["test"], k, metric) for k in record.languages])
                 for one in record.averaged
@@ -303,6 +304,5 @@ def _sources(record: RunRecord, hop: int) -> tuple[int, ...]:
     """Return the columns of a hop's training languages: those whose dev scores its epochs have."""
     trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
     if not trained:
-        last = min(hop, len(record.languages)) - 1
-        trained = set(record.languages) if record.stream == "joint" else {record.languages[last]}
+        trained = set(record.trains(hop))
     return tuple(j for j, language in enumerate(record.languages) if language in trained)

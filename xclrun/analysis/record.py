@@ -28,12 +28,18 @@ STREAMS = {
     "growing": lambda n: n,  # hop i starts from hop 0 and learns the first i languages
     "zero_shot": lambda n: 1,  # one hop on the first language; the others are tested alone
     "transfer": lambda n: n,  # few-shot: a source, where there is one, then a target
+    "mixture": lambda n: n,  # hop after hop, some of which learn several languages, mixed
     "blocks": lambda n: n - 1,  # languages that come first; then blocks of the last one, but for the last block
 }
 
 
 def number_of_hops(stream: str, languages: int, blocks: int | None) -> int:
-    """Return how many hops, without hop 0, a stream of some languages has; ``blocks``: `dataset.blocks`."""
+    """Return how many hops, without hop 0, a stream has.
+
+    Args:
+        languages: how many it learns, or where some are mixed how many elements its order has.
+        blocks: `dataset.blocks`.
+    """
     return STREAMS[stream](languages) + (blocks - 1 if stream == "blocks" and blocks is not None else 0)
 
 
@@ -63,7 +69,8 @@ class RunRecord:
         stream: ``sequence`` (hop after hop), ``independent`` (hop i is trained from hop 0 on ``languages[i - 1]``
             alone), ``joint`` (one hop on the union), ``growing`` (hop i is trained from hop 0 on the first i),
             ``zero_shot`` (one hop on the first language), ``transfer`` (few-shot: a source, if any, then a target) or
-            ``blocks`` (languages that come first, then blocks of the last one).
+            ``blocks`` (languages that come first, then blocks of the last one), or ``mixture`` (a sequence in which
+            some hops learn several languages, mixed).
         scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured, and on keys
             of other tasks. Read-only.
         config: the resolved config, nested.
@@ -86,6 +93,7 @@ class RunRecord:
         coded: one dict for each block whose labels were asked for: ``hop`` whose model was asked, ``block`` (from 1),
             ``codes``: ``labels`` or ``tags`` → ``examples``, ``bits``, ``uniform`` (`xclrun.analysis.codelength`), and
             ``start_knows``: whether the model before the first block knows the head.
+        mixtures: the languages of each element of the order, where some are mixed; empty elsewhere.
         whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
 
     Raises:
@@ -117,6 +125,7 @@ class RunRecord:
     whole_fingerprint: str = ""
     averaged: tuple[dict[str, Any], ...] = ()
     coded: tuple[dict[str, Any], ...] = ()
+    mixtures: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -130,6 +139,7 @@ class RunRecord:
         object.__setattr__(self, "points", tuple(self.points))
         object.__setattr__(self, "averaged", tuple(self.averaged))
         object.__setattr__(self, "coded", tuple(self.coded))
+        object.__setattr__(self, "mixtures", tuple(map(tuple, self.mixtures)))
         object.__setattr__(self, "scores", {metric: self._checked(metric, R) for metric, R in self.scores.items()})
 
     def _checked(self, metric: str, scores: Any) -> np.ndarray:
@@ -145,22 +155,34 @@ class RunRecord:
     @property
     def hops(self) -> int:
         """Number of hops, without hop 0."""
-        return number_of_hops(self.stream, len(self.languages), self.config.get("dataset", {}).get("blocks"))
+        return number_of_hops(self.stream, len(self.elements), self.config.get("dataset", {}).get("blocks"))
+
+    @property
+    def elements(self) -> tuple[str, ...]:
+        """The elements of the order: its languages, or ``a+b`` where some are mixed."""
+        return tuple("+".join(keys) for keys in self.mixtures) or self.languages
 
     @property
     def learnt(self) -> tuple[str, ...]:
         """What each hop learns, hop 1 first, in short: a language, ``all``, or how many blocks of a language so far."""
         if self.stream == "joint":
             return ("all",)
-        *first, key = self.languages
+        *first, key = self.elements
         if self.stream == "blocks":
             return (*first, *(f"{key}#{i}" for i in range(1, self.hops - len(first) + 1)))
-        return self.languages[: self.hops]
+        return self.elements[: self.hops]
+
+    def trains(self, hop: int) -> tuple[str, ...]:
+        """Return the languages that a hop, from 1, learns beside those that earlier ones did."""
+        if self.stream == "joint":
+            return self.languages
+        groups = self.mixtures or tuple((language,) for language in self.languages)
+        return groups[min(hop, len(groups)) - 1]
 
     @property
     def path(self) -> tuple[str, ...]:
         """What the run learns, in order, where the order changes that: its languages, or its source; else empty."""
-        ordered = dict.fromkeys(("sequence", "growing", "blocks"), self.languages)
+        ordered = dict.fromkeys(("sequence", "growing", "blocks", "mixture"), self.elements)
         return {**ordered, "zero_shot": self.languages[:1]}.get(self.stream, ())
 
     @property
@@ -210,7 +232,7 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        later = ("costs", "environment", "points", "whole_fingerprint", "averaged", "coded")
+        later = ("costs", "environment", "points", "whole_fingerprint", "averaged", "coded", "mixtures")
         needed = {f.name for f in fields(cls) if f.name not in later}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
@@ -244,6 +266,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "points": list,
     "averaged": list,
     "coded": list,
+    "mixtures": list,
     "costs": dict,
     "environment": dict,
 }

@@ -107,7 +107,7 @@ LIMITS: tuple[Limit, ...] = (
 )
 # Of a trainer.
 TRAINER_LIMITS: tuple[Limit, ...] = (
-    *_counts(("epochs", "batch_size", "gradient_accumulation", "patience")),
+    *_counts(("epochs", "mixture_steps", "batch_size", "gradient_accumulation", "patience")),
     ("lr", lambda v: v > 0, "must be above 0, for example 3e-5"),
     ("eps", lambda v: v > 0, "must be above 0, for example 1e-8"),
     ("weight_decay", lambda v: v >= 0, "must be at least 0"),

@@ -258,6 +258,7 @@ class ModelConfig:
 @dataclass
 class TrainerConfig:
     epochs: int = 10
+    mixture_steps: int | None = None
     batch_size: int | None = 16
     gradient_accumulation: int = 1
     optimizer: Optimizer = Optimizer.adam
@@ -286,6 +287,10 @@ class TrainerConfig:
     def batch(self, sentences: int) -> int:
         """Return the sentences of one update, given those of a hop."""
         return self.part(sentences) * self.gradient_accumulation
+
+    def steps_of_mixture(self, sentences: int) -> int:
+        """Return the steps of a hop that learns a mixture, given its sentences: by default as many as passes take."""
+        return self.mixture_steps or self.epochs * ceil(sentences / self.batch(sentences))
 
 
 @dataclass

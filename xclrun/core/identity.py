@@ -75,7 +75,9 @@ LATER: Mapping[str, Any] = {
     "dataset.repeat_to": None,
     "dataset.blocks": None,
     "trainer.optimizer_state": "fresh",
+    "trainer.mixture_steps": None,
     "protocol.source_trainer.optimizer_state": "fresh",
+    "protocol.source_trainer.mixture_steps": None,
     "protocol": None,
     "source": None,
     "language": None,
@@ -248,6 +250,7 @@ def stages(
                     "trainer": _trainer(known, hop, stream),
                     "evaluate": evaluate | {"slot_f1": _selecting_f1(known, hop, data)},
                     "strategy": strategy.signature(hop),
+                    **({"mixed": True} if hop.mixed else {}),
                     **_points(known, hop, stream, data, strategy),
                     **inside,
                 }
@@ -299,8 +302,9 @@ def _selecting_f1(known: Mapping[str, Any], hop: Hop, data: DataIdentity) -> str
 def _trainer(known: Mapping[str, Any], hop: Hop, stream: Stream) -> Mapping[str, Any]:
     """Return the trainer settings that can change a hop's result."""
     trainer = _trainer_of(known, hop)
-    # A language that is learnt alone passes no optimiser state on.
-    return trainer if hands_on(hop, stream) else {k: v for k, v in trainer.items() if k != "optimizer_state"}
+    # A language that is learnt alone passes no optimiser state on; one that is not mixed takes passes.
+    unused = {"optimizer_state": not hands_on(hop, stream), "mixture_steps": not hop.mixed}
+    return {key: value for key, value in trainer.items() if not unused.get(key)}
 
 
 def encoder_hop(hop: Hop, stream: Stream, strategy: Signed) -> Hop:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xclrun.core.errors import UsageError, did_you_mean
@@ -21,6 +21,7 @@ class Hop:
             so that a model trained from hop 0 on one language is the same model wherever the language stands in an
             order.
         adapts: whether it adapts to few sentences of a target language: the last hop of few-shot transfer.
+        mixed: whether its keys are a `Mixture`; otherwise several are learnt in passes over their union.
         codes: the block whose training examples its model is asked for, before any hop learns them: what an online
             codelength is made of (`in_blocks`); empty in other streams.
     """
@@ -32,6 +33,7 @@ class Hop:
     depth: int
     adapts: bool = False
     codes: str = ""
+    mixed: bool = False
 
     @property
     def name(self) -> str:
@@ -50,36 +52,76 @@ class Stream:
         kind: ``sequence`` (hop after hop), ``independent`` (every hop starts from hop 0), ``joint`` (one hop on the
             union), ``growing`` (hop i starts from hop 0 and learns the first i), ``zero_shot`` (one hop on the first
             language), ``transfer`` (source training, where there is any, then target adapting), ``blocks`` (languages
-            learnt first, where there are any, then blocks of the last one).
+            learnt first, where there are any, then blocks of the last one), ``mixture`` (a sequence with hops that
+            learn a `Mixture`).
         languages: the order; all of them are evaluated after every hop.
         hops: hop 0 first.
+        mixtures: the keys of each element of an order that has a `Mixture`; empty for an order of single keys.
     """
 
     kind: str
     languages: tuple[str, ...]
     hops: tuple[Hop, ...]
+    mixtures: tuple[tuple[str, ...], ...] = ()
 
 
 BEFORE = Hop(index=0, train=(), select=(), parent=-1, depth=0)
 
 
+class Mixture(str):
+    """An element of an order that is learnt in one hop, from batches of keys drawn at random: ``a+b``.
+
+    GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019), section 4: each step takes a
+    batch of a key drawn uniformly, not by size, from the key's own shuffled order, which begins anew when exhausted.
+
+    Attributes:
+        keys: its keys.
+    """
+
+    keys: tuple[str, ...]
+
+    def __new__(cls, keys: Sequence[str]) -> Mixture:
+        found = super().__new__(cls, MIXED.join(keys))
+        found.keys = tuple(keys)
+        return found
+
+
+# Between the keys of a mixture.
+MIXED = "+"
+
+
+def keys_of(order: Iterable[str]) -> tuple[str, ...]:
+    """Return the keys of an order, one by one."""
+    return tuple(key for element in order for key in (element.keys if isinstance(element, Mixture) else (element,)))
+
+
 def sequence(order: Sequence[str], *, cumulative: bool = False) -> Stream:
-    """Return the stream that learns one language after another; ``cumulative``: hop i trains on the first i."""
+    """Return the stream that learns one language, or mixture, after another.
+
+    Args:
+        cumulative: hop i trains on the first i languages.
+    """
     hops = [BEFORE]
-    for i, language in enumerate(order, start=1):
-        train = tuple(order[:i]) if cumulative else (language,)
-        hops.append(Hop(i, train, train, parent=i - 1, depth=i))
-    return Stream("sequence", tuple(order), tuple(hops))
+    for i, element in enumerate(order, start=1):
+        mixed = isinstance(element, Mixture)
+        # Sorted, since a mixture has no order: all that have the same keys are the same training.
+        train = tuple(order[:i]) if cumulative else tuple(sorted(keys_of([element])))
+        hops.append(Hop(i, train, train, parent=i - 1, depth=i, mixed=mixed))
+    if not any(hop.mixed for hop in hops):
+        return Stream("sequence", tuple(order), tuple(hops))
+    return Stream("mixture", keys_of(order), tuple(hops), tuple(keys_of([element]) for element in order))
 
 
 def independent(order: Sequence[str]) -> Stream:
     """Return the stream that trains each language alone, always from hop 0."""
+    order = keys_of(order)
     hops = [Hop(i, (language,), (language,), parent=0, depth=1) for i, language in enumerate(order, start=1)]
     return Stream("independent", tuple(order), (BEFORE, *hops))
 
 
 def joint(order: Sequence[str]) -> Stream:
     """Return the stream of one training on the union of all languages."""
+    order = keys_of(order)
     # Sorted, since the union has no order: all orders of the same languages share this one training.
     union = tuple(sorted(order))
     return Stream("joint", tuple(order), (BEFORE, Hop(1, union, union, parent=0, depth=1)))
@@ -110,8 +152,11 @@ def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]
         ValueError: hop i does not learn block i, learns a later one, or that block alone from the start.
     """
     *first, key = order
+    if isinstance(key, Mixture):
+        raise ValueError(f"blocks are of one key, and the last in order is the mixture {key}")
     names = block_names(key, number)
-    start = sequence(first).hops
+    before_blocks = sequence(first)
+    start = before_blocks.hops
     made, at = stream(names[:-1]), len(start) - 1
     own = made.hops[1:]
     in_turn = [hop.train[-1:] for hop in own] == [(name,) for name in names[:-1]]
@@ -124,7 +169,8 @@ def in_blocks(order: Sequence[str], number: int, stream: Callable[[Sequence[str]
         )
         for i, hop in enumerate(own, start=1)
     )  # fmt: skip
-    return Stream("blocks", tuple(order), (*before, *after))
+    mixtures = (*before_blocks.mixtures, (key,)) if before_blocks.mixtures else ()
+    return Stream("blocks", keys_of(order), (*before, *after), mixtures)
 
 
 def zero_shot(order: Sequence[str]) -> Stream:
@@ -149,7 +195,7 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     """Return the order of languages that a config asks for.
 
     Args:
-        languages: an explicit list, or None.
+        languages: an explicit list, or None; an element ``a+b`` is a `Mixture`, unless a language is called so.
         by_size: ``descending`` or ``ascending`` number of training sentences; of equal sizes the one that the
             dataset has first counts as the larger.
         sizes: language → number of training sentences, in the dataset's order.
@@ -164,9 +210,11 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
         return tuple(descending if by_size == "descending" else reversed(descending))
     if not languages:
         raise UsageError(f"order.languages is empty; the dataset has {', '.join(sizes)}")
-    for language in languages:
+    mixed = (tuple(element.split(MIXED)) if element not in sizes else (element,) for element in languages)
+    order = tuple(Mixture(keys) if len(keys) > 1 else keys[0] for keys in mixed)
+    for language in (there := keys_of(order)):
         if language not in sizes:
             raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}")
-        if list(languages).count(language) > 1:
+        if there.count(language) > 1:
             raise UsageError(f"order: the language '{language}' is repeated in [{', '.join(languages)}]")
-    return tuple(languages)
+    return order

@@ -221,7 +221,7 @@ class Console(Listener):
             self.left.progressed(run.stages[hop.index].train, 1.0, before=1.0)
         took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
         note = "shared" if shared else took if hop.index else ""
-        own = hop.select[-1] if hop.train and run.stream.kind != "joint" else None
+        own = hop.select[-1] if hop.train and run.stream.kind != "joint" and not hop.mixed else None
         if self.head:
             self.say(self.head)
             self.head = ""

@@ -81,7 +81,7 @@ class Costs:
         hop = run.stages[index].hop
         cost = run.cost(hop)
         rate = _median(self.rates, cost)
-        return None if rate is None else rate * cost["examples"] * run.trainer(hop).epochs
+        return None if rate is None else rate * cost["examples"] * run.epochs(hop)
 
     def bytes(self, training: Training) -> int | None:
         """Return the estimated size of the weights of a training; None if nothing comparable was trained."""

@@ -82,7 +82,7 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
     from xclrun.analysis.record import number_of_hops
 
     stream = manifest["stream"]
-    hops = number_of_hops(stream["kind"], len(stream["languages"]), stream.get("blocks"))
+    hops = number_of_hops(stream["kind"], len(stream.get("mixtures") or stream["languages"]), stream.get("blocks"))
     done = max((stage["hop"] for stage in manifest["stages"]), default=0)
     host = f"{manifest['host']}:{manifest['pid']}"
     if directory.finished:

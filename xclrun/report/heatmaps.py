@@ -110,6 +110,8 @@ def _outlines(axes: Axes, record: RunRecord) -> None:
 
     if record.stream == "joint":
         return
-    for j in range(min(record.hops, len(record.languages))):
-        for ink, width in (("white", 3.2), ("black", 1.4)):
-            axes.add_patch(Rectangle((j - 0.46, j + 0.54), 0.92, 0.92, fill=False, edgecolor=ink, linewidth=width))
+    for i in range(1, min(record.hops, len(record.elements)) + 1):
+        for j in map(record.languages.index, record.trains(i)):
+            for ink, width in (("white", 3.2), ("black", 1.4)):
+                frame = Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor=ink, linewidth=width)
+                axes.add_patch(frame)

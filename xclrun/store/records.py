@@ -97,7 +97,8 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
-    hops = number_of_hops(stream, len(languages), manifest["stream"].get("blocks"))
+    mixtures = tuple(map(tuple, manifest["stream"].get("mixtures", ())))
+    hops = number_of_hops(stream, len(mixtures or languages), manifest["stream"].get("blocks"))
     counted, metrics = _counted(directory, counts, config, manifest), metrics_of(config, manifest)
     scores = {}
     for metric in metrics.all:
@@ -141,6 +142,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
         points=tuple(points),
         averaged=tuple(_averaged(directory, config, manifest)),
         coded=tuple(_coded(directory, manifest)),
+        mixtures=mixtures,
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )
@@ -219,7 +221,7 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
     stream = manifest["stream"]
     if "blocks" not in stream:
         return
-    before = len(stream["languages"]) - 1
+    before = len(stream.get("mixtures") or stream["languages"]) - 1
     # Of several tasks, that of the language that comes in blocks.
     sets = next((of for of in manifest.get("tasks", ()) if stream["languages"][-1] in of["keys"]), manifest)
     classes = {what: len(sets[what]) for what in ("labels", "tags")}

@@ -243,7 +243,12 @@ def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
         "algorithms": ALGORITHMS,
         "strategy_version": strategy_version,
         "encoder": run.encoder,
-        "stream": {"kind": run.stream.kind, "languages": list(run.stream.languages), **run.in_blocks},
+        "stream": {
+            "kind": run.stream.kind,
+            "languages": list(run.stream.languages),
+            **({"mixtures": [list(keys) for keys in run.stream.mixtures]} if run.stream.mixtures else {}),
+            **run.in_blocks,
+        },
         **_targets(run),
         "data": {
             "fingerprint": run.data_fingerprint,

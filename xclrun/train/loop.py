@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from xclrun.core.identity import derive
 from xclrun.data.encode import Batch, Encoded
 from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints
-from xclrun.train.curriculum import Passes
+from xclrun.train.curriculum import Mixed, Passes
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
 from xclrun.train.overlap import GradientOverlap
@@ -128,9 +128,7 @@ class HopTraining:
         self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
         parts = [context.train[language] for language in context.hop.train]
         self.sentences = sum(map(len, parts))
-        self.curriculum = Passes(
-            parts, trainer.batch(self.sentences), trainer.epochs, lambda epoch: context.generator("shuffle", epoch)
-        )
+        self.curriculum = self._curriculum(parts)
         self.steps = self.curriculum.epochs * self.curriculum.steps
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         if inherited:
@@ -145,6 +143,13 @@ class HopTraining:
         self.look_every = 1 if context.device.type == "cpu" else 25
         # Sums since the last reading, on the device: losses, word pieces, and word pieces from the memory.
         self._seen: Tensor | None = None
+
+    def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
+        context, size = self.context, self.trainer.batch(self.sentences)
+        if not context.hop.mixed:
+            return Passes(parts, size, self.trainer.epochs, lambda epoch: context.generator("shuffle", epoch))
+        steps = self.trainer.steps_of_mixture(self.sentences)
+        return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
 
     def run(self) -> dict[str, Any]:
         """Train, and leave the selected weights in the model.

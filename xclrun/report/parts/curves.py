@@ -260,6 +260,5 @@ def _value(run: RunRecord, point: dict[str, Any], what: str) -> float:
     if what == "loss":
         loss = point.get("loss")
         return float("nan") if loss is None else float(loss)
-    learnt = run.languages if run.stream == "joint" else (run.languages[min(point["hop"], len(run.languages)) - 1],)
-    scores = [(point.get("dev") or {}).get(language, {}).get(what) for language in learnt]
+    scores = [(point.get("dev") or {}).get(language, {}).get(what) for language in run.trains(point["hop"])]
     return float("nan") if any(score is None for score in scores) else 100 * float(np.mean(scores))

@@ -135,8 +135,8 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
             same = [line for _, line in lines if np.array_equal(line[0], lines[0][1][0])]
             if same:
                 curves.setdefault(order, {})[label] = same[0][0], 100 * np.mean([y for _, y in same], axis=0)
-                if lines[0][0].stream == "sequence":
-                    ends.setdefault(order, (lines[0][0].languages, switches(lines[0][0]).tolist()))
+                if lines[0][0].stream in ("sequence", "mixture"):
+                    ends.setdefault(order, (lines[0][0].elements, switches(lines[0][0]).tolist()))
     if not curves:
         return None
     labels = list(dict.fromkeys(label for of in curves.values() for label in of))
