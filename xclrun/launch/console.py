@@ -44,10 +44,12 @@ def workers_line(runs: Sequence[Run], left: TimeLeft | None) -> str:
 
 
 def learnt(hop: Hop) -> str:
-    """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``, ``de#1-7``."""
+    """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``, ``6 mixed``, ``de#1-7``."""
     if hop.index == 0:
         return "before"
-    return hop.name if len(hop.train) <= 2 or hop.codes else f"{len(hop.train)} joint"
+    if len(hop.train) <= 2 or hop.codes:
+        return hop.name
+    return f"{len(hop.train)} {'mixed' if hop.mixed else 'joint'}"
 
 
 BAR = 12
