@@ -128,14 +128,14 @@ def test_without_a_number_of_steps_it_takes_as_many_as_passes_would(make_run: Ma
     [
         (("order=[en,de]", "trainer.mixture_steps=5"), r"trainer.mixture_steps=5: the order has no mixture of keys"),
         (("order=[en+de]", "trainer.mixture_steps=0"), r"trainer.mixture_steps=0: must be a whole number of at least"),
-        (("order=[en+dd,es]",), r"order: the dataset has no language 'dd'; did you mean 'de'\?"),
+        (("order=[en+dd,es]",), r"order: the dataset has no language 'dd'; Known: de, en, es"),
         (("order=[en+de,de]",), r"order: the language 'de' is repeated in \[en\+de, de\]"),
         (("order=[en+de]", "trainer.batch_size=null"), r"trainer.batch_size=null order=\[…en\+de…\]: batches of a mix"),
         (("order=[en+de,es]", "strategy=zero_shot"), r"strategy=zero_shot order=\[…en\+de…\]: has hops of its own"),
         (("order=[en+de,es]", "strategy=inc_joint"), r"strategy=inc_joint order=\[…en\+de…\]: has hops of its own"),
         (
             ("order=[en+de,es]", "strategy=lang_spec_task"),
-            r"strategy=lang_spec_task order=\[…en\+de…\]: gives each key",
+            r"strategy=lang_spec_task order=.*: gives each key parts",
         ),
     ],
 )
