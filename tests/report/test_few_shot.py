@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -283,6 +284,10 @@ def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
     # Of one strategy there is its gain alone.
     (alone,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
     assert [text.count("gains") for text in alone.conclusions] == [1]
+    # The scores before adapting and after it exchanged.
+    fallen = [replace(r, scores={m: R[[*range(len(R) - 2), -1, -2]] for m, R in r.scores.items()}) for r in records]
+    (section,) = few_shot_sections(fallen)
+    assert f"full loses {gain:.2f} points against zero-shot at K = 1" in section.conclusions[0]
 
 
 def test_of_one_language_the_replicates_are_its_buckets() -> None:

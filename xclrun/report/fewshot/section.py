@@ -106,9 +106,8 @@ def few_shot_conclusions(runs: FewShotRuns) -> list[str]:
     for k, gains in gained.items():
         if k != ALL:
             mean, over = float(np.mean(list(gains.values()))), f"{len(gains)} language{'s' if len(gains) > 1 else ''}"
-            said.append(
-                f"{runs.first} gains {percent(mean)} points over zero-shot at {shots_name(k)} (mean over {over})."
-            )
+            does = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
+            said.append(f"{runs.first} {does} zero-shot at {shots_name(k)} (mean over {over}).")
     tests = runs.tests.of(runs.metric)
     for shots, one in tests.items():
         said += [f"At {shots}: {text}" for text in compare(runs.tests, one, (), "scores highest", "mean score", "%")]
