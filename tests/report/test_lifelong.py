@@ -12,6 +12,7 @@ from scipy.stats import ttest_rel
 from tests.analysis.build import record
 from xclrun.analysis.measures import measure
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import is_control
 from xclrun.report.part import make_block
 from xclrun.report.parts import checkpoints, inside_hops, lifelong
 from xclrun.report.published import ll
@@ -155,6 +156,8 @@ def shown_and_hidden(keys: tuple[str, ...]) -> list[RunRecord]:
 
 
 def test_what_reads_no_text_is_a_control_and_no_strategy() -> None:
+    # Where nothing is made into statements the key does nothing.
+    assert not is_control(record(config={"dataset": {"statements": {"kind": None, "context": "hidden"}}}))
     section = section_of(shown_and_hidden(KEYS))
     assert section.inference.baseline == "naive(context=shown)"
     found, _ = section.conclusions

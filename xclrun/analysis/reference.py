@@ -13,6 +13,7 @@ import numpy as np
 from xclrun.analysis.grouping import config_settings
 from xclrun.analysis.record import RunRecord
 from xclrun.core.identity import adapters_of
+from xclrun.core.task import makes_statements
 
 REFERENCE = "lang_spec_ft"
 
@@ -27,8 +28,8 @@ def is_reference(record: RunRecord) -> bool:
 
 def is_control(record: RunRecord) -> bool:
     """Whether a run never saw the texts that its statements are about (``dataset.statements.context=hidden``)."""
-    statements = (record.config.get("dataset") or {}).get("statements") or {}
-    return str(statements.get("context")) == "hidden"
+    dataset = record.config.get("dataset") or {}
+    return makes_statements(dataset) and (dataset.get("statements") or {}).get("context") == "hidden"
 
 
 def is_ranked(record: RunRecord) -> bool:
