@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import time
@@ -71,6 +72,16 @@ def test_a_run_that_goes_on_says_where_and_keeps_its_hops(
     told = capsys.readouterr().err
     assert ends(told) == ["shared", "trained", "trained"]
     assert "goes on" not in told
+
+
+def test_a_worker_says_once_that_a_run_was_started(make_run: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that waits for a stage of another one is begun again and again."""
+    run = make_run()
+    console = Console([run.id], held=True)
+    for _ in range(3):
+        console.run_started(run)
+        console.deferred(run, "another process")
+    assert capsys.readouterr().err.splitlines() == [f"[1/1] {run.label}: started"]
 
 
 def _both(*listeners: Listener) -> Listener:
@@ -163,6 +174,7 @@ def test_what_takes_long_is_said_before_it_ends(
         time.sleep(0.05)
     assert capsys.readouterr().err == "slow\n"
     # PyTorch takes seconds, once; not where nothing is left to do.
+    importlib.import_module("xclrun.train.execute")
     run = make_run()
     work.load(Console([run.id]), [run])
     monkeypatch.delitem(sys.modules, "torch")

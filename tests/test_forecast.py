@@ -116,8 +116,8 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     """18 and 13 sentences, twice over in batches of 4, are 10 and 8 steps after the first hop."""
     seldom = ("strategy.every_k=9", "strategy.memory=53")
     told = (
-        "the memory is not used in 1 of the 2 hops after the first: strategy.every_k=9, and they have 8 steps; "
-        "expected times in the whole run, for each language seen: 1"
+        "the memory is not used in 1 of the 2 hops after the first: strategy.every_k=9, and they have 8 steps "
+        "(8 would use it in each); expected times in the whole run, for each language seen: 1"
     )
     room = "; strategy.memory=53 has room for all 53 sentences"
     for name in ("er", "agem", "kd_logit"):
@@ -128,7 +128,7 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
 
     never = make_run("strategy=er", "strategy.every_k=20")
     assert "in 2 of the 2 hops" in never.notes[0]
-    assert "8 to 10 steps" in never.notes[0]
+    assert "8 to 10 steps (8 would use it in each)" in never.notes[0]
     assert "for each language seen: 0" in never.notes[0]
     found = forecast([never, make_run("strategy=er", "strategy.every_k=20", "seed=2")])
     assert found.render().splitlines()[-1] == f"note: {never.notes[0]}"

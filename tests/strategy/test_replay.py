@@ -217,7 +217,7 @@ def test_an_interval_that_no_hop_reaches_is_told(make_run: Make) -> None:
     [note] = make_run("strategy=replay", "strategy.replay_interval=40").notes
     assert note == (
         "strategy=replay: the memory is not used in 2 of the 3 hops: strategy.replay_interval=40, and they train on "
-        "26 to 36 examples, all epochs counted"
+        "26 to 36 examples, all epochs counted (26 would use it in each)"
     )
 
 

@@ -137,7 +137,7 @@ class Console(Listener):
         from xclrun.report.terminal import MatrixRows, width_of_terminal
 
         self.hops, self.width = len(run.stream.hops) - 1, width_of_terminal()
-        if self.held:
+        if self.held and run.id not in self.deferred_before:
             line(f"{self._number(run)} {run.label}: started")
         self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
         metrics = shown(run.dataset.metrics)
@@ -159,8 +159,8 @@ class Console(Listener):
         self.lines.clear()
         self.slow.close()
         if run.id not in self.deferred_before and not self.held:
-            self.deferred_before.add(run.id)
             line(f"  {run.label}: {owner} is working on it or on a stage that it shares; it comes later")
+        self.deferred_before.add(run.id)
 
     def noted(self, text: str) -> None:
         self.say(f"  note: {text}")

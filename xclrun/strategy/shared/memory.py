@@ -197,7 +197,7 @@ class MemoryStrategy(Expandable[Settings]):
         everything = f"; strategy.memory={self.settings.memory} has room for all {sentences} sentences"
         return [
             f"strategy={name}: the memory is not used in {len(without)} of the {len(later)} hops after the first: "
-            f"strategy.every_k={k}, and they have {steps} steps; "
+            f"strategy.every_k={k}, and they have {steps} steps ({max(1, min(without))} would use it in each); "
             f"expected times in the whole run, for each language seen: {total}{everything if room else ''}"
         ]
 

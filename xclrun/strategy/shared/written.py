@@ -83,7 +83,8 @@ class WrittenStrategy(Strategy[Settings]):
         examples = f"{min(without)}" if len(set(without)) == 1 else f"{min(without)} to {max(without)}"
         return [
             f"strategy={self.settings.name}: the memory is not used in {len(without)} of the {len(lengths)} hops: "
-            f"strategy.replay_interval={interval}, and they train on {examples} examples, all epochs counted"
+            f"strategy.replay_interval={interval}, and they train on {examples} examples, all epochs counted "
+            f"({max(1, min(without))} would use it in each)"
         ]
 
     def begin_hop(self, context: Context) -> None:
