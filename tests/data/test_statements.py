@@ -35,6 +35,7 @@ TAGS = ("NOUN", "VERB", "ADJ", "PUNCT")
 # How often training has each: as uneven as tags are.
 SHARES = (8, 4, 2, 1)
 KINDS = kinds()
+TAGS_OF_SPLIT = StatementKind(["{tags}"], wrong_from="split")
 
 
 def tagged(n: int, length: int = 10) -> tuple[Example, ...]:
@@ -45,6 +46,11 @@ def tagged(n: int, length: int = 10) -> tuple[Example, ...]:
         Example(f"s{i}", "en", tuple(f"w{j}" for j in range(length)), None, tuple(draw.ranked(bag, i)[:length]))
         for i in range(n)
     )
+
+
+def alike(n: int) -> tuple[Example, ...]:
+    """Sentences with one tag."""
+    return tuple(Example(f"s{i}", "en", ("w", "w"), None, ("NOUN", "NOUN")) for i in range(n))
 
 
 def labelled(n: int, labels: Sequence[str] = "abcde", **more: Any) -> tuple[Example, ...]:
@@ -135,6 +141,19 @@ def test_one_wrong_tag_is_drawn_as_often_as_training_has_it() -> None:
         rest = sum(shares[new] for new in others)
         expected = [total * shares[new] / rest for new in others]
         assert chisquare([found[old, new] for new in others], expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("how", [{"corrupt": Corruption.half}, {"corrupt": Corruption.one}, {"tagging": Tagging.word}])
+def test_tags_that_are_called_the_same_are_no_wrong_ones(how: dict[str, Any]) -> None:
+    names = {"NOUN": "open", "VERB": "open", "ADJ": "open"}
+    kind = StatementKind(["{tags}"], words=["{word} is {tag}"], names=names, tags=list(TAGS))
+    found = make(tagged(40), "token_tags", kinds={"pos": kind}, **how)["en", "train"]
+    of: dict[str, list[str]] = {}
+    for statement in found:
+        of.setdefault(statement_of(statement.id)[0], []).append(str(statement.text_b))
+    assert len(of) == 40
+    assert all(true not in false for true, *false in of.values())
+    assert sum(len(said) > 1 for said in of.values()) >= 39
 
 
 def test_statements_about_a_word_are_half_true_and_the_false_one_is_false_of_every_such_word() -> None:
@@ -278,6 +297,32 @@ def test_a_context_holds_what_its_kind_says() -> None:
             "token_tags",
             {"kinds": {"pos": StatementKind(["{tags}"])}, "tagging": Tagging.word},
             r"no template of statements about words",
+        ),
+        # Wrong tags are those of training: of one alone nothing would ever be drawn.
+        (alike(3), "token_tags", {"kinds": {"pos": TAGS_OF_SPLIT}}, r"false can be said: training has 1 tag"),
+        (
+            tagged(3),
+            "token_tags",
+            {"kinds": {"pos": StatementKind(["{tags}"], names=dict.fromkeys(TAGS, "word"))}},
+            r"false can be said: training has 1 tag",
+        ),
+        (
+            labelled(3),
+            "sequence_class",
+            {"kinds": {"pos": StatementKind(["{label}", "so it is {text}"])}},
+            r"the template 'so it is \{text\}' lacks \{label\}",
+        ),
+        (
+            tagged(3),
+            "token_tags",
+            {"kinds": {"pos": StatementKind(["{tags}"], words=["{word}"])}, "tagging": Tagging.word},
+            r"the template '\{word\}' lacks \{tag\}",
+        ),
+        (
+            labelled(3),
+            "sequence_class",
+            {"kinds": {"pos": StatementKind(["It is {label}."], names={"a": " "})}},
+            r"names: 'a' is called nothing",
         ),
     ],
 )

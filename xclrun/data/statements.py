@@ -101,6 +101,10 @@ class Template:
         return cls(tuple((literal, name) for literal, name, _ in runs))
 
     @property
+    def text(self) -> str:
+        return "".join(literal + ("" if name is None else f"{{{name}}}") for literal, name in self.runs)
+
+    @property
     def fields(self) -> frozenset[str]:
         return frozenset(name for _, name in self.runs if name is not None)
 
@@ -168,15 +172,18 @@ class _Maker:
             raise UsageError(f"{key}: no template of statements about {'words' if 'word' in adds else 'examples'}")
         self.templates = templates
         self._check_fields(adds)
+        self._check_said(adds - {"word"})
         self.labels = {split: self._labels_of(split) for split in ("train", "dev", "test")}
         self.tags = Counter(tag for e in self._examples("train") for tag in e.tags or ())
-        if kind.tags is not None and len(set(kind.tags)) < 2:
+        if kind.tags is not None and len(set(map(self._named, kind.tags))) < 2:
             raise UsageError(f"{key}: tags={kind.tags}: needs two at least")
         if kind.wrong_from not in ("train", "split"):
             raise UsageError(f"{key}: wrong_from={kind.wrong_from}: train or split")
-        of = self.tags if adds & {"tags", "word"} else self.labels["train"] if "label" in adds else None
-        if of is not None and len(of) < 2 and kind.wrong_from == "train":
-            what = "tag" if "label" not in adds else "label"
+        # Wrong tags are those of training, whatever ``wrong_from`` says of labels.
+        about_tags = bool(adds & {"tags", "word"})
+        of = {*map(self._named, self.tags)} if about_tags else set(self.labels["train"])
+        if len(of) < 2 and (about_tags or ("label" in adds and kind.wrong_from == "train")):
+            what = "tag" if about_tags else "label"
             raise UsageError(f"{key}: nothing false can be said: training has {len(of)} {what}")
 
     def statements(self, examples: Sequence[Example], split: str, seed: tuple[int, str, str]) -> Iterator[Example]:
@@ -230,7 +237,7 @@ class _Maker:
             yield k, {"tags": self._line(corrupt(tags, draw, k))}
 
     def _half_drawn(self, tags: Sequence[str], draw: Draw, k: int) -> list[str]:
-        """Draw ⌊n/2⌋ of n tags anew (one of one), uniformly from all; again, where all came out as they were."""
+        """Draw ⌊n/2⌋ of n tags anew (one of one), uniformly from all; again, where that says what it said before."""
         drawn_from = self.kind.tags or sorted(self.tags)
         places = draw.ranked(range(len(tags)), k, "places")[: max(1, len(tags) // 2)]
         attempt = 0
@@ -238,7 +245,7 @@ class _Maker:
             found = list(tags)
             for place in places:
                 found[place] = drawn_from[draw.below(len(drawn_from), k, "tag", attempt, place)]
-            if found != list(tags):
+            if self._line(found) != self._line(tags):
                 return found
             attempt += 1
 
@@ -261,7 +268,9 @@ class _Maker:
     # What they need.
 
     def _others(self, right: set[str]) -> dict[str, int]:
-        return {tag: n for tag, n in sorted(self.tags.items()) if tag not in right}
+        """Return the tags of training, and how often they are there, that are not called as those given are."""
+        called = set(map(self._named, right))
+        return {tag: n for tag, n in sorted(self.tags.items()) if self._named(tag) not in called}
 
     def _named(self, name: str) -> str:
         return (self.kind.names or {}).get(name, name)
@@ -289,6 +298,16 @@ class _Maker:
                     f"{self.key}: the examples of dataset.reader={self.part.cfg.reader} have no '{missing[0]}'; "
                     f"{did_you_mean(missing[0], known)}"
                 )
+
+    def _check_said(self, what: set[str]) -> None:
+        """Check that every statement says something that can be wrong: else one would be called true and false."""
+        for name in what:
+            for template in self.templates:
+                if name not in template.fields:
+                    raise UsageError(f"{self.key}: the template {template.text!r} lacks {{{name}}}")
+        for name, called in (self.kind.names or {}).items() if what else ():
+            if not called.strip():
+                raise UsageError(f"{self.key}: names: '{name}' is called nothing")
 
 
 def _said(example: Example) -> dict[str, str]:
