@@ -139,6 +139,8 @@ def changed(config: Config, key: str, value: Any) -> Config:
         ("paths.outputs", "", "name a folder"),
         ("model.dropout", 1.0, "below 1"),
         ("model.max_length", 2, "at least 3"),
+        ("dataset.repeat_to", 2 * 10**9, "at most 1,000,000"),
+        ("dataset.statements.wrong", 10**9, "at most 1,000"),
         ("model.max_length", 10**12, "at most 1,000,000"),
         ("model.vocab_size", 9, "at least 10"),
         ("model.vocab_size", 10**12, "at most 10,000,000"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import subprocess
 import sys
@@ -267,6 +268,12 @@ def test_files_that_are_refused(content: str | None, message: str, tmp_path: Pat
     code, said = xclrun("--plugin", "own.py", "plan")
     assert code == 2
     assert re.fullmatch(f"xclrun: --plugin own.py: {message}\n", said), said
+
+
+def test_a_pipe_is_no_plugin(tmp_path: Path, xclrun: Command) -> None:
+    os.mkfifo(tmp_path / "own.py")
+    code, said = xclrun("--plugin", "own.py", "plan")
+    assert (code, said) == (2, "xclrun: --plugin own.py: is a pipe, a socket or a device, and no file\n")
 
 
 @pytest.mark.parametrize("content", ["plugins: damped.py", "[damped.py]", "plugins: [1]", "plugin: [damped.py]", "{"])

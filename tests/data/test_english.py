@@ -145,6 +145,8 @@ MALFORMED = [
     ("yelp", CSV_NAMES, '"6","x"', r"train\.csv:2: the class must be a number from 1 to 5, not '6'"),
     ("amazon", CSV_NAMES, '"1","x"', r"train\.csv:2: 2 columns instead of 3: class, title, text"),
     ("agnews", CSV_NAMES, '"1","x","', r"train\.csv:2: not a line of CSV"),
+    ("agnews", CSV_NAMES, f'"{"9" * 5000}","x","x"', r"train\.csv:2: the class must be a number from 1 to 4"),
+    ("boolq", NAMES, {**BOOLQ, "idx": " "}, r"train\.jsonl:2: the id is blank"),
     ("dbpedia", CSV_NAMES, '"x","a","b"', r"train\.csv:2: the class must be a number from 1 to 14, not 'x'"),
     ("yahoo", CSV_NAMES, '"1","","",""', r"train\.csv:2: the text is blank"),
 ]
@@ -166,6 +168,7 @@ def test_a_malformed_line_is_named(
         ({"P1": [FEWREL, {"tokens": ["a"]}]}, r"json:2: example 2 of the relation 'P1' needs tokens, h and t"),
         ({"P1": [{**FEWREL, "tokens": []}]}, r"json:1: example 1 of the relation 'P1': tokens must be a list of words"),
         ({"P1": [{**FEWREL, "h": [""]}]}, r"json:1: example 1 of the relation 'P1': h and t must begin with a name"),
+        ({" ": [FEWREL]}, r"train_wiki\.json:1: the label is blank"),
         ({"P1": 3}, r"train_wiki\.json: the relation 'P1' must be a list"),
         ([], r"train_wiki\.json: must be an object"),
         ("{", r"train_wiki\.json: the file is not JSON"),

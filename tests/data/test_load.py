@@ -177,6 +177,14 @@ def test_mistakes_in_the_folder(config: Config, mtop_root: Root, tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize(("name", "wrong"), [("-rf", "looks like an option"), ("a\tb", "cannot be printed")])
+def test_a_file_of_a_language_that_no_order_could_name(name: str, wrong: str, config: Config, tmp_path: Path) -> None:
+    for split in SPLITS:
+        (tmp_path / f"{name}.{split}.jsonl").write_text('{"id": "1", "tokens": ["a"], "label": "x"}\n')
+    with pytest.raises(UsageError, match=rf"^dataset\.languages=.*{wrong}"):
+        load_dataset(config("jsonl"))
+
+
 def test_the_same_id_twice(config: Config, mtop_root: Root) -> None:
     path = mtop_root("de") / "de" / "eval.txt"
     path.write_text("\n".join([mtop_line(id="a"), mtop_line(id="b"), mtop_line(id="a")]), encoding="utf-8")

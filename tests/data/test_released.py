@@ -77,6 +77,8 @@ def test_mldoc(tmp_path: Path, config: Config) -> None:
         ("CCAT", "a label and a text"),
         ("XCAT\ta", "label 'XCAT'"),
         ("CCAT\tb'\\x", "looks like Python's bytes"),
+        ("CCAT\tb''" + " + 1" * 20_000, "looks like Python's bytes"),
+        ("CCAT\tb''" + "-" * 20_000 + "1", "looks like Python's bytes"),
         ("CCAT\t ", "blank"),
     ],
 )

@@ -37,6 +37,7 @@ COUNTS = (
     "evaluate.every_examples",
     "dataset.max_train",
     "dataset.max_eval",
+    "dataset.statements.wrong",
     "dataset.buckets.number",
     "shots",
     "runtime.threads",
@@ -50,6 +51,8 @@ COUNTS = (
 )
 # Far above any encoder: larger values are typing errors, and would fail after minutes, or take all memory.
 MOST = {
+    "dataset.repeat_to": 1_000_000,
+    "dataset.statements.wrong": 1_000,
     "model.vocab_size": 10_000_000,
     "model.hidden_size": 100_000,
     "model.hidden_layers": 1_000,

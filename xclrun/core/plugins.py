@@ -153,6 +153,9 @@ def load_file(path: Path, shown: str) -> None:
     if str(path) in _loaded:
         return
     try:
+        # Reading a pipe or a device may wait, or go on, for ever.
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise UsageError(f"{shown}: is a pipe, a socket or a device, and no file")
         source = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None

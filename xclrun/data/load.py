@@ -9,6 +9,7 @@ from itertools import cycle, islice
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
+from xclrun.core.names import check_name
 from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
 from xclrun.data.buckets.draw import with_buckets
 from xclrun.data.example import Dataset, Example
@@ -136,6 +137,9 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
             for what, counts in part.notes.items():
                 notes.setdefault(what, {}).update(counts)
         languages = tuple(dict.fromkeys(language for language, _ in splits))
+        for language in languages:
+            # Files and columns name them: what no order could name would be refused when the run is taken up again.
+            check_name("dataset.languages", language)
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
         task = parts[0].task if len(set(tasks.values())) == 1 else None

@@ -202,7 +202,7 @@ def _csv(line: str, place: Place, name: str) -> Example:
     if len(fields) != 1 + len(columns):
         raise BadRow(f"{len(fields)} columns instead of {1 + len(columns)}: class, {', '.join(columns)}")
     number, classes = fields[0].strip(), CLASSES[name]
-    if not number.isdecimal() or not 1 <= int(number) <= len(classes):
+    if number not in map(str, range(1, len(classes) + 1)):
         raise BadRow(f"the class must be a number from 1 to {len(classes)}, not {number!r}")
     # Line breaks of the texts are written as \\n.
     of = {column: " ".join(text.replace("\\n", " ").split()) for column, text in zip(columns, fields[1:], strict=True)}

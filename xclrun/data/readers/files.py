@@ -378,7 +378,7 @@ def check_word(word: str) -> None:
 
 
 def check_text(example: Example) -> None:
-    """Refuse words and names that are too long, and halves of surrogate pairs.
+    """Refuse words and names that are too long, names that are blank, and halves of surrogate pairs.
 
     JSON can write those halves: they can be neither hashed, written nor tokenised.
 
@@ -390,6 +390,8 @@ def check_text(example: Example) -> None:
             for word in text.split():
                 check_word(word)
     for what, name in (("id", example.id), ("label", example.label), *(("tag", tag) for tag in example.tags or ())):
+        if name is not None and not name.strip():
+            raise BadRow(f"the {what} is blank")
         if name is not None and len(name) > LONGEST_NAME:
             raise BadRow(f"{what} of {len(name):,} characters; {LONGEST_NAME:,} are allowed")
     texts = (

@@ -17,6 +17,7 @@ second text is the title and the product's category, as FS has them.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,8 @@ from xclrun.data.readers.files import (
     parse_json,
     root_of,
 )
+
+_SHOWN = re.compile(r"b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 
 # What a line says: id or None, text, second text or None, label.
 Fields = tuple[str | None, str, str | None, str]
@@ -61,10 +64,13 @@ def _mldoc(line: str) -> Fields | None:
     if not tab:
         raise BadRow("a label and a text are needed, between them a tab")
     if text[:2] in ("b'", 'b"'):
-        # What the released script writes under Python 3: bytes as Python shows them.
+        # What the released script writes under Python 3: bytes as Python shows them. Nothing else is given to Python's
+        # parser, which deep nesting overflows.
         try:
+            if not _SHOWN.fullmatch(text.rstrip()):
+                raise ValueError
             text = ast.literal_eval(text).decode()
-        except (ValueError, SyntaxError, AttributeError):
+        except (ValueError, SyntaxError):
             raise BadRow("the text looks like Python's bytes, and is none") from None
     return None, text.strip(), None, _known(label.strip(), ("CCAT", "ECAT", "GCAT", "MCAT"))
 
