@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.records import record
 from xclrun.store.tensors import save_tensors
-from xclrun.train.average import average, mean_weights
+from xclrun.train.average import average, mean_weights, weights_of
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
@@ -28,7 +30,7 @@ KEEPING = ("order=[en,de]", "evaluate.every_examples=10", "trainer.selection=las
 
 
 def averaged(run: Run, last: int | None) -> list[Path]:
-    return average(run, last, Listener(), StopFlag())
+    return average(run, last, weights_of(run, last), Listener(), StopFlag())
 
 
 def rows(path: Path) -> dict[str, list[Any]]:
@@ -113,9 +115,22 @@ def test_averages_that_cannot_be_made_are_told(make_run: Make, do: Do, xclrun: C
         code, said = xclrun("average", run.id, *arguments, "--outputs", str(run.outputs))
         assert code == 2
         assert wrong in said
-    for path in run.store.path(run.stages[2].train).iterdir():
-        path.unlink()
-    with pytest.raises(RunError, match="the store has no weights of hop 2 any more"):
+    # Of several runs none is begun where one cannot be done.
+    other = do(make_run(*KEEPING, "seed=2", "evaluate.keep_points=2"))
+    without = do(make_run("order=[en,de]"))
+    code, said = xclrun("average", other.id, without.id, "--last", "2", "--outputs", str(run.outputs))
+    assert (code, other.directory.averages.exists()) == (2, False)
+    assert f"{without.id} keeps no weights of points" in said
+    # What one damaged file of a training stands beside is not lost for it.
+    folder = run.store.path(run.stages[2].train)
+    point = sorted(folder.glob("point-*"))[-1]
+    point.write_bytes(point.read_bytes()[:-1])
+    advice = re.escape(f"`xclrun rerun {run.id} --fresh DIR` trains it again")
+    with pytest.raises(RunError, match=rf"hop 2: {re.escape(str(point))} is damaged; {advice}"):
+        averaged(run, 2)
+    assert (folder / "weights.safetensors").is_file()
+    shutil.rmtree(folder)
+    with pytest.raises(RunError, match=f"hop 2: the store has no weights of it any more; {advice}"):
         averaged(run, 2)
 
 

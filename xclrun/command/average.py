@@ -28,13 +28,15 @@ def main(arguments: Sequence[str]) -> int:
             options.error(f"{directory.run_id} is not finished; `xclrun rerun` goes on with it")
 
     from xclrun.run import thaw
-    from xclrun.train.average import average
+    from xclrun.train.average import average, weights_of
     from xclrun.train.progress import Listener
     from xclrun.train.stop import StopFlag
 
-    for directory in directories:
-        run = thaw(directory, directory.path.parents[1])
-        files = average(run, given.last, Listener(), StopFlag())
+    runs = [thaw(directory, directory.path.parents[1]) for directory in directories]
+    # All is checked before anything is evaluated.
+    chosen = [weights_of(run, given.last) for run in runs]
+    for run, weights in zip(runs, chosen, strict=True):
+        files = average(run, given.last, weights, Listener(), StopFlag())
         what = "all points" if given.last is None else f"the last {given.last} points"
         print(f"{run.id}: mean of {what}, {len(files)} hop{'s' if len(files) > 1 else ''}: {run.directory.averages}")
     return 0

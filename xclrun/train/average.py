@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.identity import Stage
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.kept import Kept
@@ -36,31 +37,41 @@ def mean_weights(files: Sequence[Path]) -> dict[str, Tensor]:
     return {name: (total[name] / len(files)).to(t.dtype) if name in total else t for name, t in last.items()}
 
 
-def average(run: Run, last: int | None, listener: Listener, stop: StopFlag) -> list[Path]:
-    """Evaluate the mean of each hop's last weights, and put the predictions beside the run.
+def weights_of(run: Run, last: int | None) -> list[list[Path]]:
+    """Return for each hop the files with the weights of its last points, checked: what `average` takes.
 
     Args:
         run: finished, with ``evaluate.keep_points``.
         last: of how many points; None: of all.
 
-    Returns:
-        The files, one for each hop.
-
     Raises:
         UsageError: weights of so many points were not kept, or languages have parts of their own.
-        RunError: the store does not have them any more.
+        RunError: the store does not have them any more, or not as they were written.
     """
     given = "--all" if last is None else f"--last {last}"
-    graph = StageGraph(run, listener, stop)
-    hops = [stage for stage in run.stages if stage.hop.index]
+    strategy, hops = run.strategy(), [stage for stage in run.stages if stage.hop.index]
     if run.config.evaluate.keep_points is None:
         raise UsageError(f"{given}: {run.id} keeps no weights of points; evaluate.keep_points=5, or all, does")
-    if graph.strategy.adapters is not None or any(graph.strategy.serving_signature(stage.hop) for stage in hops):
+    if strategy.adapters is not None or any(strategy.serving_signature(stage.hop) for stage in hops):
         raise UsageError(f"{given}: {run.strategy_name} does not serve all languages with the same weights")
-    # All is checked before anything is evaluated.
-    chosen = [_chosen(run, graph, stage.hop.index, given, last) for stage in hops]
+    return [_chosen(run, stage, given, last) for stage in hops]
+
+
+def average(
+    run: Run, last: int | None, chosen: Sequence[Sequence[Path]], listener: Listener, stop: StopFlag
+) -> list[Path]:
+    """Evaluate the mean of each hop's last weights, and put the predictions beside the run.
+
+    Args:
+        last: as given to `weights_of`.
+        chosen: what `weights_of` gave.
+
+    Returns:
+        The files, one for each hop.
+    """
+    graph = StageGraph(run, listener, stop)
     found = []
-    for stage, files in zip(hops, chosen, strict=True):
+    for stage, files in zip([stage for stage in run.stages if stage.hop.index], chosen, strict=True):
         folder = graph.averaged(stage, [path.name for path in files], lambda files=files: mean_weights(files))  # type: ignore[misc]
         rows = predictions.read(folder / "predictions.parquet")
         content = predictions.content(rows, run_id=run.id, hop=stage.hop.index)
@@ -69,14 +80,18 @@ def average(run: Run, last: int | None, listener: Listener, stop: StopFlag) -> l
     return found
 
 
-def _chosen(run: Run, graph: StageGraph, hop: int, given: str, last: int | None) -> list[Path]:
-    """Return the files with the weights of a hop's last points."""
-    stage = run.stages[hop]
-    for needed in {stage.hop.index, *([stage.hop.parent] if graph.strategy.keeps_encoder(stage.hop) else [])} - {0}:
-        if graph.store.get(run.stages[needed].train) is None:
-            raise RunError(f"{run.id}: the store has no weights of hop {needed} any more")
-    files = sorted(graph.store.path(stage.train).glob("point-*.safetensors"))
-    points = len(graph.store.facts(stage.train)["training"]["points"])
+def _chosen(run: Run, stage: Stage, given: str, last: int | None) -> list[Path]:
+    store, hop = run.store, stage.hop.index
+    for needed in {hop, *([stage.hop.parent] if run.strategy().keeps_encoder(stage.hop) else [])} - {0}:
+        folder = store.path(run.stages[needed].train)
+        # What is damaged stays where it is: nothing is trained here that could take its place.
+        if (wrong := store.damaged(folder.name)) is not None:
+            there = f"{folder / wrong} is damaged" if folder.is_dir() else "the store has no weights of it any more"
+            raise RunError(
+                f"{run.id}, hop {needed}: {there}; `xclrun rerun {run.id} --fresh DIR` trains it again, the same"
+            )
+    files = sorted(store.path(stage.train).glob("point-*.safetensors"))
+    points = len(store.facts(stage.train)["training"]["points"])
     wanted = points if last is None else min(last, points)
     if len(files) < wanted:
         raise UsageError(
