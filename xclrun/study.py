@@ -196,7 +196,8 @@ class Study:
             hop: of one hop; None: of all.
             language: of one language; None: of all.
             split: ``test`` or, where dev was predicted too, ``dev``; None: all.
-            text: add columns ``text`` (the words, joined) and, for pairs, ``text_b``; the dataset is read again.
+            text: add columns ``text`` (the words, joined; where it has answers, as it is written) and, for pairs,
+                ``text_b``; the dataset is read again.
 
         Raises:
             UsageError: there is no such run, hop, language or split, or the dataset cannot be read.
@@ -312,7 +313,9 @@ def _with_text(frame: pd.DataFrame, directory: RunDirectory) -> pd.DataFrame:
     keys = set(zip(frame["language"], frame["split"], strict=True))
     examples = {(*key, example.id): example for key in keys for example in splits[key]}
     own = [examples[key] for key in zip(frame["language"], frame["split"], frame["example_id"], strict=True)]
-    frame = frame.assign(text=[" ".join(example.tokens) for example in own])
+    # Places of answers are in the text as it is written.
+    texts = [" ".join(example.tokens) if example.answers is None else example.whole for example in own]
+    frame = frame.assign(text=texts)
     pairs = any(example.text_b is not None for example in own)
     return frame.assign(text_b=[example.text_b or "" for example in own]) if pairs else frame
 

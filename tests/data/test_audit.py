@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from tests.questions import questions, write_questions
 from xclrun.cli import main
+from xclrun.config.schema import ModelConfig
 from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.audit import coverage, overlaps, pieces
 from xclrun.data.example import Dataset, Example
@@ -56,7 +58,7 @@ def test_pieces_against_the_tokenizer_sentence_by_sentence(tmp_path) -> None:
     splits = {
         ("en", s): tuple(example(str(i), "en", t) for i, t in enumerate(sentences)) for s in ("train", "dev", "test")
     }
-    for row in pieces(Dataset("d", INTENT_SLOTS, ("en",), splits), tokenizer, max_length=5):
+    for row in pieces(Dataset("d", INTENT_SLOTS, ("en",), splits), tokenizer, ModelConfig("m", max_length=5)):
         assert row.fertility == pytest.approx((2 + 4 + 4 + 1) / 8)
         assert (row.unknown, row.longest, row.truncated) == (1 / 8, 4, 2)
 
@@ -78,6 +80,18 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch: 
     assert facts["coverage"][0]["sentences"] == 640
     assert facts["pieces"][0]["unknown"] == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_counts_answers_that_cannot_be_predicted(capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    root = write_questions(tmp_path, "en", long=7)
+    few = ("model.windows.answer=1", "model.windows.stride=0", "model.vocab_size=200")
+    assert main(["data", "audit", "dataset=questions", f"dataset.root={root}", *few, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["pieces"]
+    # In English all but Rome are of several words.
+    wanted = [q["answers"][0]["text"] for p in questions("en", "train", 14)["data"][0]["paragraphs"] for q in p["qas"]]
+    assert facts[0]["long_answers"] == sum(" " in text for text in wanted) > 0
+    assert main(["data", "audit", "dataset=questions", f"dataset.root={root}", *few]) == 0
+    assert "long answers" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrong", [[], ["look"], ["audit", "--what"], ["audit", "dataset=mini,jsonl"]])

@@ -100,8 +100,8 @@ def test_one_more_reader_is_one_function(config: Config, tmp_path: Path) -> None
 def test_a_reader_that_cannot_be_is_refused() -> None:
     for name, gives, message in [
         ("numbers", {"label"}, "^dataset reader 'numbers': there is one of this name already$"),
-        ("other", set(), "^dataset reader 'other': gives some of label, tags, not "),
-        ("other", {"class"}, "^dataset reader 'other': gives some of label, tags, not "),
+        ("other", set(), "^dataset reader 'other': gives some of answers, label, tags, not "),
+        ("other", {"class"}, "^dataset reader 'other': gives some of answers, label, tags, not "),
     ]:
         with pytest.raises(UsageError, match=message):
             register(name, Reader(READERS["mini"].read, gives=frozenset(gives)))

@@ -37,7 +37,8 @@ class OfTask:
     def text(self) -> str:
         """The numbers of labels and tags, for a person."""
         numbers = [] if self.task.label is None else [many(self.labels, self.task.label.noun, self.task.label.nouns)]
-        return ", ".join([*numbers, many(self.tags, "tag")] if self.task.tag is not None else numbers)
+        numbers += [] if self.task.tag is None else [many(self.tags, "tag")]
+        return ", ".join(numbers) or f"starts and ends of {self.task.answers[0].nouns}"
 
 
 @dataclass(frozen=True)

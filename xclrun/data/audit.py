@@ -73,7 +73,10 @@ class Pieces:
         fertility: word pieces per word.
         unknown: share of words with an unknown piece.
         longest: pieces of the longest sentence, special ones left out.
-        truncated: sentences that lose words at the model's ``max_length``.
+        truncated: sentences that lose words at the model's ``max_length``; of questions about texts, windows with a
+            question that is cut.
+        split_answers: gold answers that no window has whole.
+        long_answers: gold answers longer than ``model.windows.answer``.
     """
 
     language: str
@@ -82,6 +85,8 @@ class Pieces:
     unknown: float
     longest: int
     truncated: int
+    split_answers: int = 0
+    long_answers: int = 0
 
 
 def coverage(dataset: Dataset) -> list[Coverage]:
@@ -157,6 +162,8 @@ def pieces(dataset: Dataset, tokenizer: PreTrainedTokenizerFast, model: ModelCon
                     sum(words[w] for w in unknown) / total,
                     max(sum(length[w] for w in e.tokens) for e in examples),
                     int(encoded.cut.sum()),
+                    0 if encoded.windows is None else encoded.windows.split_answers,
+                    0 if encoded.windows is None else encoded.windows.long_answers,
                 )
             )
     return found
