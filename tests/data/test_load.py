@@ -34,6 +34,13 @@ def test_mini_is_loaded_by_language(config: Config) -> None:
     assert set(load_dataset(config("mini", root=None)).languages) == {"en", "de", "fr", "hi", "es", "th"}
 
 
+def test_a_place_without_its_dataset_is_not_passed_over(xclrun: Callable[..., tuple[int, str]]) -> None:
+    """The default dataset reads no files."""
+    code, said = xclrun("plan", "dataset.root=mine")
+    assert code == 2
+    assert said.startswith("xclrun: dataset.root=mine: the embedded dataset=mini reads no files; say which dataset is")
+
+
 def test_a_dataset_keeps_the_order_of_the_config(config: Config, mtop_root: Root) -> None:
     mtop_root("de", "en", "th")
     assert load_dataset(config(languages=["th", "de"])).languages == ("th", "de")

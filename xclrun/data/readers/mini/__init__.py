@@ -17,6 +17,7 @@ from importlib import resources
 import yaml
 
 from xclrun.config.schema import DatasetConfig
+from xclrun.core.errors import UsageError
 from xclrun.data.example import OUTSIDE, SPLITS, Example
 from xclrun.data.readers import reader
 from xclrun.data.readers.files import Notes, Splits, choose_languages
@@ -65,6 +66,13 @@ def read(languages: Sequence[str] | None = None) -> Splits:
 
 @reader("mini", languages=LANGUAGES)
 def _read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    # It is the default: who gives a place alone wants other data, and would get results on these.
+    for key in ("root", "hub"):
+        if (place := getattr(cfg, key)) is not None:
+            raise UsageError(
+                f"dataset.{key}={place}: the embedded dataset=mini reads no files; say which dataset is there, for "
+                "example dataset=jsonl"
+            )
     return read(cfg.languages), {}
 
 
