@@ -1,0 +1,51 @@
+"""Generalisation to other datasets without training on them: GLI's Table 2 beside ours. Percent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from xclrun.analysis.record import RunRecord
+from xclrun.report.part import Item, part
+from xclrun.report.published import gli
+from xclrun.report.strategies import StrategySection
+from xclrun.report.tables import Table, percent_cell
+
+# GLI's name of a measure → ours.
+METRICS = {"f1": "answer_f1", "em": "exact_match"}
+
+
+@part(StrategySection, place=28, title="GLI paper, Table 2")
+def gli_generalisation(section: StrategySection) -> Iterator[Item]:
+    runs = [run for run in section.comparison.runs if run.stream == "zero_shot" and run.languages[0] == gli.SOURCE]
+    if runs:
+        yield published_table(runs, section.names)
+
+
+def published_table(runs: list[RunRecord], names: str) -> Table:
+    """Return F1 and exact match of models that learnt SQuAD alone: a row for each dataset, published beside ours."""
+    theirs = gli.generalisation("bert")
+    rows = []
+    for key in dict.fromkeys(dataset for dataset, _ in theirs):
+        cells: list[str] = []
+        for measure, metric in METRICS.items():
+            values = {run.run_id: _score(run, key, metric) for run in runs}
+            known = {run_id: value for run_id, value in values.items() if not math.isnan(value)}
+            mean = float(np.mean(list(known.values()))) if known else math.nan
+            cells += [percent_cell(theirs[key, measure] / 100), percent_cell(mean, tuple(known))]
+        rows.append((key, *cells))
+    notes = (
+        f"published: GLI, Table 2, BERT-base tuned on {gli.SOURCE} alone; ours: {names}, mean over {len(runs)} runs",
+        "its scores are on the validation sets that it was tuned on, and without unanswerable questions",
+    )
+    header = ("key", *(name for measure in ("F1", "EM") for name in (measure, "ours")))
+    return Table("GLI Table 2: published beside ours", header, tuple(rows), notes)
+
+
+def _score(run: RunRecord, key: str, metric: str) -> float:
+    """Return the last score on a key; NaN where there is none."""
+    if metric not in run.scores or key not in run.languages:
+        return math.nan
+    return float(run.scores[metric][-1, run.languages.index(key)])
