@@ -26,10 +26,10 @@ UNIFORM = 40.0
 
 def coded(
     bits: Sequence[float], *, start: Sequence[str] = (), knows: bool | None = None, tags: Sequence[float] | None = None,
-    seed: int = 1, selection: str = "last", scores: Sequence[float] = (), **fields: Any,
+    key: str = "de", seed: int = 1, selection: str = "last", scores: Sequence[float] = (), **fields: Any,
 ) -> RunRecord:  # fmt: skip
     """Make a run whose blocks of ten German examples cost so many bits under the models before them."""
-    languages, hops = (*start, "de"), len(start) + len(bits) - 1
+    languages, hops = (*start, key), len(start) + len(bits) - 1
     matrix = np.full((hops + 1, len(languages)), 0.5)
     matrix[len(start) :, -1] = scores or np.linspace(0.1, 0.4, len(bits))
     of = {"labels": bits} | ({} if tags is None else {"tags": tags})
@@ -109,6 +109,12 @@ def test_runs_on_other_blocks_have_a_section_of_their_own() -> None:
     assert codelength_sections([unfinished, record()]) == []
 
 
+def test_a_start_of_a_mixture_is_told_from_a_sequence() -> None:
+    one, mixed = (coded([9, 8, 7], start=start) for start in (("en", "fr"), ("en+fr",)))
+    (section,) = codelength_sections([one, mixed])
+    assert {coder.name for coder in section.coders} == {"tiny after en → fr, growing", "tiny after en+fr, growing"}
+
+
 def test_scores_stand_by_the_examples_that_were_learnt() -> None:
     (section,) = codelength_sections([coded([9, 8, 7], start=("en",), scores=(0.2, 0.5, 0.625))])
     table = score_table(section, "intent_accuracy")
@@ -158,6 +164,10 @@ def test_glis_numbers_stand_beside_ours_with_what_is_wrong_with_them() -> None:
     assert rows(table)["bert", "–"]["L kbits"] == "102.4"
     assert rows(table)["bert", "–"]["ours"] == "0.07"
     assert rows(table)["elmo", "–"]["ours"] == "–"
+    # A key of several datasets in one.
+    (keyed,) = codelength_sections([coded([9, 3], dataset="gli", model="bert", start=("triviaqa",), key="squad")])
+    (table,) = make_block(gli_codelengths, keyed).tables
+    assert rows(table)["bert", "other tasks first"]["ours"] == "0.01"
     (other,) = codelength_sections([coded([99, 30])])
     assert not make_block(gli_codelengths, other)
     # What the paragraph says, from the printed numbers.

@@ -27,7 +27,7 @@ class Coder:
 
     Attributes:
         model: its name.
-        start: the languages that were learnt first; empty: hop 0.
+        start: the languages, or mixtures, that were learnt first; empty: hop 0.
         strategy: its label.
         strict: whether no labels of dev data chose weights.
         runs: finished ones.
@@ -42,7 +42,7 @@ class Coder:
     @property
     def name(self) -> str:
         """For legends and sentences: ``e5_small after en, growing``."""
-        start = f" after {'+'.join(self.start)}" if self.start else ""
+        start = f" after {' → '.join(self.start)}" if self.start else ""
         return f"{self.model}{start}, {self.strategy}{'' if self.strict else ', with dev'}"
 
     @property
@@ -106,7 +106,7 @@ class CodelengthSection(Section):
     def coders(self) -> list[Coder]:
         """The rows, the shortest code first."""
         labels = strategy_labels(self.runs, IN_COLUMNS)
-        rows = grouped(self.runs, lambda r: (r.model, r.languages[:-1], labels[r.run_id], is_strict(r)))
+        rows = grouped(self.runs, lambda r: (r.model, r.elements[:-1], labels[r.run_id], is_strict(r)))
         found = [
             Coder(model, start, label, strict, tuple(sorted(runs, key=lambda r: r.seed)))
             for (model, start, label, strict), runs in rows.items()

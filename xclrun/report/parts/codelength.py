@@ -69,7 +69,7 @@ def gli_codelengths(section: CodelengthSection) -> Iterator[Item]:
 
 def head(coder: Coder) -> tuple[str, ...]:
     """Return the first cells of a coder's row."""
-    return coder.model, "+".join(coder.start) or "–", coder.strategy, "strict" if coder.strict else "with dev"
+    return coder.model, " → ".join(coder.start) or "–", coder.strategy, "strict" if coder.strict else "with dev"
 
 
 HEADER = ("model", "start", "strategy", "code")
@@ -203,9 +203,10 @@ def score_figure(section: CodelengthSection, metric: str) -> Figure:
 
 
 def published_table(section: CodelengthSection) -> Table | None:
-    """Return GLI's codelengths of this dataset with ours beside; None where it prints none."""
+    """Return GLI's codelengths of this dataset, or key, with ours beside; None where it prints none."""
+    theirs = gli.codelengths(section.dataset) or gli.codelengths(section.key)
     rows = []
-    for (model, supervised), kbits in gli.codelengths(section.dataset).items():
+    for (model, supervised), kbits in theirs.items():
         ours = next((c for c in section.coders if c.model == model and bool(c.start) == supervised), None)
         bits = math.nan if ours is None else float(ours.bits(section.parts).sum(axis=1).mean())
         mine = Cell("–") if ours is None else Cell(f"{bits / 1000:.2f}", bits, ours.ids)
@@ -213,8 +214,8 @@ def published_table(section: CodelengthSection) -> Table | None:
     if not rows:
         return None
     notes = (
-        f"published: GLI, Table 1 and section 5.1, kbits of {section.dataset}; ours: {section.total} examples in "
-        f"{len(section.sizes)} blocks",
+        f"published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, {section.key}, in "
+        f"{len(section.sizes)} blocks; kbits",
         "orders may be compared, kbits may not",
     )
     return Table(
