@@ -214,8 +214,8 @@ def published_table(section: CodelengthSection) -> Table | None:
     if not rows:
         return None
     notes = (
-        f"published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, {section.key}, in "
-        f"{len(section.sizes)} blocks; kbits",
+        f"kbits; published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, "
+        f"{section.key}, in {len(section.sizes)} blocks",
         "orders may be compared, kbits may not",
     )
     return Table(
