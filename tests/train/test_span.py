@@ -137,6 +137,7 @@ def test_questions_without_an_answer_are_counted_or_kept(make_run: Callable[...,
 def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Callable[..., Run], data: Path) -> None:
     for wrong, told in (
         (["model.max_length=27"], r"^model.max_length=27: must be above 28, for windows"),
+        (["shots=2"], r"^shots=2: few-shot training sets are drawn by classes or tags, and dataset.task=span h"),
         (["evaluate.attention=true"], r"^evaluate.attention=true dataset.task=span: texts in windows"),
         (["strategy=fc_pooler"], r"^strategy=fc_pooler dataset.task=span: tunes BERT's pooler"),
         (

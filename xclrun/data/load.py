@@ -106,6 +106,11 @@ def _few_shot(cfg: DatasetConfig, shots: int, bucket: int, few_shot: Collection[
     whole = read_whole(cfg)
     if whole.task is None:
         raise UsageError(f"shots={shots}: few-shot training sets are of one task; dataset.parts has several")
+    if whole.task.answers and cfg.buckets.root is None:
+        raise UsageError(
+            f"shots={shots}: few-shot training sets are drawn by classes or tags, and dataset.task={whole.task.name} "
+            "has none; dataset.max_train=K takes K questions of each language"
+        )
     few = whole.languages if few_shot is None else few_shot
     splits = with_buckets(cfg, whole, shots, bucket, few)
     for key, examples in splits.items():
