@@ -33,6 +33,7 @@ MNLI = {
 }
 FEWREL = {"tokens": ["Rome", "is", "in", "Italy"], "h": ["rome", "Q220", [[0]]], "t": ["italy", "Q38", [[3]]]}
 NAMES = {"train": "train.jsonl", "test": "val.jsonl"}
+SNLI_NAMES = {"train": "snli_1.0_train.jsonl", "test": "snli_1.0_test.jsonl"}
 MNLI_NAMES = {"train": "multinli_1.0_train.jsonl", "test": "multinli_1.0_dev_matched.jsonl"}
 CSV_NAMES = {"train": "train.csv", "test": "test.csv"}
 FEWREL_NAMES = {"train": "train_wiki.json", "test": "val_wiki.json"}
@@ -74,6 +75,13 @@ RELEASED = [
         MNLI,
         Example("4e", "en", sentence("It rains ."), "entailment", text_b="It is wet ."),
         {"genre": "slate"},
+    ),
+    (
+        "snli",
+        SNLI_NAMES,
+        {key: value for key, value in MNLI.items() if key != "genre"},
+        Example("4e", "en", sentence("It rains ."), "entailment", text_b="It is wet ."),
+        None,
     ),
     (
         "yelp",

@@ -193,6 +193,7 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
 
     from xclrun.config.checks import check
     from xclrun.core.identity import strategy_name
+    from xclrun.core.stream import with_mixtures
     from xclrun.model.network import HeadSizes, skeleton
     from xclrun.run import stream_of
     from xclrun.strategy import make
@@ -200,7 +201,7 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
 
     check(job.config)
     strategy, of_data = make(job.config.strategy), _sizes(job.config, given)
-    stream = stream_of(job.config, strategy, of_data.languages)
+    stream = stream_of(job.config, strategy, with_mixtures(of_data.languages))
 
     sizes_of = [HeadSizes(of.task, of.labels, of.tags) for of in of_data.heads]
 

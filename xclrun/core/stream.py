@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xclrun.core.errors import UsageError, did_you_mean
@@ -191,6 +191,12 @@ def transfer(source: str | None, target: str) -> Stream:
     return Stream("transfer", languages, (*before, adapting))
 
 
+def with_mixtures(languages: Sequence[str], known: Collection[str] = ()) -> tuple[str, ...]:
+    """Return an order with its mixtures, each written ``a+b``; ``known``: languages, which are themselves."""
+    parts = (tuple(element.split(MIXED)) if element not in known else (element,) for element in languages)
+    return tuple(Mixture(keys) if len(keys) > 1 else keys[0] for keys in parts)
+
+
 def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return the order of languages that a config asks for.
 
@@ -210,8 +216,7 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
         return tuple(descending if by_size == "descending" else reversed(descending))
     if not languages:
         raise UsageError(f"order.languages is empty; the dataset has {', '.join(sizes)}")
-    mixed = (tuple(element.split(MIXED)) if element not in sizes else (element,) for element in languages)
-    order = tuple(Mixture(keys) if len(keys) > 1 else keys[0] for keys in mixed)
+    order = with_mixtures(languages, sizes)
     for language in (there := keys_of(order)):
         if language not in sizes:
             raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}")

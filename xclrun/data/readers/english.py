@@ -10,6 +10,8 @@
 sentence; ``head``, ``tail`` | relation |
 | ``mnli`` (Williams et al. 2018) | ``multinli_1.0_train.jsonl``, ``multinli_1.0_dev_matched.jsonl`` | premise, \
 hypothesis; ``genre`` | entailment, neutral, contradiction |
+| ``snli`` (Bowman et al. 2015) | ``snli_1.0_train.jsonl``, ``snli_1.0_test.jsonl`` | premise, hypothesis | as of \
+``mnli`` |
 | ``yelp``, ``amazon``, ``agnews``, ``dbpedia``, ``yahoo`` (Zhang et al. 2015) | ``train.csv``, ``test.csv`` | the \
 texts of a line | stars 1 to 5, or the class's name |
 
@@ -149,7 +151,7 @@ def _wsc(line: str, place: Place) -> Example:
     return _example(place, row.get("idx"), _string(row, "text"), second, _truth(row, "label"), facts)
 
 
-def _mnli(line: str, place: Place) -> Example | None:
+def _nli(line: str, place: Place, genre: bool) -> Example | None:
     row = _object(line)
     label = _string(row, "gold_label")
     if label == "-":
@@ -157,7 +159,7 @@ def _mnli(line: str, place: Place) -> Example | None:
         return None
     if label not in NLI:
         raise BadRow(f"label {label!r} is none of {', '.join(NLI)}, -")
-    facts = {"genre": _string(row, "genre")}
+    facts = {"genre": _string(row, "genre")} if genre else None
     return _example(place, row.get("pairID"), _string(row, "sentence1"), _string(row, "sentence2"), label, facts)
 
 
@@ -213,6 +215,7 @@ def _csv(line: str, place: Place, name: str) -> Example:
 _PAIR = {"train": ("train.jsonl",), "test": ("val.jsonl", "dev.jsonl")}
 _FEWREL = {"train": ("train_wiki.json",), "test": ("val_wiki.json",)}
 _MNLI = {"train": ("multinli_1.0_train.jsonl",), "test": ("multinli_1.0_dev_matched.jsonl",)}
+_SNLI = {split: (f"snli_1.0_{split}.jsonl",) for split in ("train", "test")}
 
 
 @reader("boolq", ("{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
@@ -242,7 +245,13 @@ def read_fewrel(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 @reader("mnli", ("multinli_1.0_{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
 def read_mnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Inference in ten genres, which parts can be made of."""
-    return _read(cfg, _MNLI, _mnli)
+    return _read(cfg, _MNLI, partial(_nli, genre=True))
+
+
+@reader("snli", ("snli_1.0_{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
+def read_snli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    """Inference about captions of pictures."""
+    return _read(cfg, _SNLI, partial(_nli, genre=False))
 
 
 def _read_csv(cfg: DatasetConfig, name: str) -> tuple[Splits, Notes]:

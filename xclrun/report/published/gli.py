@@ -1,7 +1,7 @@
 """The figures of "Learning and Evaluating General Linguistic Intelligence", as data.
 
-``gli_tables.csv`` holds facts from GLI (Yogatama et al. 2019): Tables 1 to 3 and numbers in its text. Reports set the
-codelengths and Table 2 beside ours.
+``gli_tables.csv`` holds facts from GLI (Yogatama et al. 2019): Tables 1 to 3 and numbers in its text. Reports set them
+beside ours.
 """
 
 from __future__ import annotations
@@ -36,6 +36,24 @@ def codelengths(dataset: str) -> dict[tuple[str, bool], float]:
             # The text has one more digit than the table.
             found[model, trained.startswith("supervised")] = value
     return found
+
+
+# Key of ``dataset=gli`` → what Tables 1 and 3 call it; metric → measure there.
+DATASETS = {"triviaqa": "triviaqa_web"}
+MEASURES = {"answer_f1": "f1", "exact_match": "em", "class_accuracy": "accuracy"}
+
+
+def scores_of_tasks(model: str, trained_on: str) -> dict[tuple[str, str], float]:
+    """Return (dataset, measure) → percent of Tables 1 and 3, and of the zero-shot score in section 5.2.
+
+    Args:
+        trained_on: ``squad``, ``supervised+squad``, ``supervised`` or ``random_curriculum``.
+    """
+    return {
+        (of, what): value
+        for (table, m, trained, of, what), value in gli_tables().items()
+        if (m, trained) == (model, trained_on) and table in ("1", "3", "s5.2") and what != "codelength"
+    }
 
 
 def generalisation(model: str) -> dict[tuple[str, str], float]:

@@ -1,0 +1,178 @@
+"""Several tasks in one model: scores of keys by its own metrics, over training, and GLI's Tables 1 and 3 beside ours.
+
+GLI = "Learning and Evaluating General Linguistic Intelligence" (Yogatama et al. 2019). Scores in percent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.aggregate import compared
+from xclrun.analysis.grouping import natural
+from xclrun.analysis.points import curves, switches
+from xclrun.analysis.record import RunRecord
+from xclrun.core.task import BY_NAME, KEY_SCORE, METRICS, Metric
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.published import gli
+from xclrun.report.strategies import StrategySection
+from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
+from xclrun.report.summary import Summary
+from xclrun.report.tables import Cell, Table, percent, percent_cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Panels of a figure: orders side by side, strategies below each other.
+ACROSS, DOWN = 3, 5
+# Those of GLI's tables, and how reports call them.
+MODELS = {"bert": "GLI: BERT", "elmo": "GLI: ELMo"}
+
+
+@part(StrategySection, place=25, title="Keys, each by its own metrics")
+def tasks(section: StrategySection) -> Iterator[Item]:
+    runs = section.comparison.runs
+    if not any(run.metric_of or run.mixtures for run in runs):
+        return
+    yield key_table(section.summary)
+    for metric in section.comparison.metrics:
+        draw = partial(key_figure, section.summary, metric)
+        yield Plot(section.file("keys", metric), "Scores of each key over training", draw)
+
+
+@part(StrategySection, place=28, title="GLI paper, Tables 1 and 3")
+def gli_tables(section: StrategySection) -> Iterator[Item]:
+    table = published_table(section.summary)
+    if table is not None:
+        yield table
+
+
+def metrics_of_key(run: RunRecord, key: str) -> list[Metric]:
+    """Return the metrics that a run has of a key, but for those beside others."""
+    j = run.languages.index(key)
+    there = [metric for metric in METRICS if metric.name in run.scores and not metric.beside]
+    return [m for m in there if m is not KEY_SCORE and np.isfinite(run.scores[m.name][:, j]).any()]
+
+
+def learnt_in(run: RunRecord, key: str) -> int:
+    """Return the hop, from 1, in which a run first learns a key."""
+    return next(hop for hop in range(1, run.hops + 1) if key in run.trains(hop))
+
+
+def key_table(summary: Summary) -> Table:
+    """Return a row for each order, strategy, key and metric of the key: before, after the key's own hop, at the end."""
+    rows: list[tuple[str | Cell, ...]] = []
+    ruled = []
+    for order in summary.comparison.orders:
+        for label, (runs, _) in compared(summary.comparison, order).items():
+            if not runs:
+                continue
+            ruled += [len(rows)] if rows else []
+            behind = tuple(run.run_id for run in runs)
+            for key in runs[0].languages:
+                for metric in metrics_of_key(runs[0], key):
+                    columns = [run.scores[metric.name][:, run.languages.index(key)] for run in runs]
+                    ends = [learnt_in(run, key) if run.stream == "independent" else run.hops for run in runs]
+                    at = [[0] * len(runs), [learnt_in(run, key) for run in runs], ends]
+                    values = [
+                        float(np.mean([column[hop] for column, hop in zip(columns, hops, strict=True)])) for hops in at
+                    ]
+                    rows.append((order, label, key, metric.title, *(percent_cell(value, behind) for value in values)))
+    header = ("order", "strategy", "key", "metric", "before any", "after its own hop", "at the end")
+    notes = ("mean over runs (seeds); own hop: the first that learns the key, alone or mixed with others",)
+    return Table("Keys, each by its own metrics", header, tuple(rows), notes, left=4, ruled=tuple(ruled))
+
+
+def key_figure(summary: Summary, metric: str) -> Figure | None:
+    """Draw the test score of each key by examples seen (GLI, Figs 4 and 5): a panel for each order and strategy.
+
+    Mean over seeds; dotted: the ends of hops. None where runs were not evaluated inside hops.
+    """
+    panels: dict[tuple[str, str], tuple[RunRecord, np.ndarray, np.ndarray]] = {}
+    for order in sorted(summary.comparison.orders, key=natural):
+        for label, (runs, _) in compared(summary.comparison, order).items():
+            lines = [(run, line) for run in runs if metric in run.metrics and (line := curves(run, metric)) is not None]
+            same = [line for _, line in lines if np.array_equal(line[0], lines[0][1][0])]
+            if same:
+                panels[order, label] = lines[0][0], same[0][0], np.mean([scores for _, scores in same], axis=0)
+    orders = list(dict.fromkeys(order for order, _ in panels))[:ACROSS]
+    labels = list(dict.fromkeys(label for order, label in panels if order in orders))[:DOWN]
+    if not labels:
+        return None
+    keys = summary.comparison.languages
+    figure = figure_of(2.2 + 3.4 * len(orders), 1.2 + 2.0 * len(labels))
+    grid = figure.subplots(len(labels), len(orders), squeeze=False, sharex="col", sharey=True)
+    for i, label in enumerate(labels):
+        for j, order in enumerate(orders):
+            axes = grid[i, j]
+            plain(axes)
+            if not i:
+                axes.set_title(order, fontsize=9)
+            if not j:
+                axes.set_ylabel(label, fontsize=8)
+            if (order, label) not in panels:
+                continue
+            run, seen, scores = panels[order, label]
+            for column, key in enumerate(run.languages):
+                k, y = keys.index(key), 100 * scores[:, column]
+                (line,) = axes.plot(seen, y, color=colour(k), linewidth=1.1, marker=marker(k), markersize=3,
+                                    markevery=max(1, len(seen) // 10))  # fmt: skip
+                tip(line, f"{key}, {label}, {order}: last {y[-1]:.2f}")
+            for end in switches(run):
+                axes.axvline(end, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+    figure.supxlabel("examples of the stream seen", fontsize=8)
+    legend(figure, keys, keys)
+    titled(figure, f"{summary.names}: {summary.title(metric)} on each key (dotted: ends of hops)")
+    return figure
+
+
+def trained_on(run: RunRecord) -> list[tuple[str, int, Sequence[str]]]:
+    """Return what GLI's tables call a run, after which of its hops, and the keys that they show; empty: not in them."""
+    first, *later = run.elements
+    if run.dataset != "gli":
+        return []
+    if run.mixtures and not later:
+        return [("random_curriculum", 1, run.languages)]
+    if run.mixtures and later == ["squad"]:
+        return [("supervised", 1, ("squad",)), ("supervised+squad", 2, ("squad",))]
+    return [("squad", 1, ("squad",))] if first == "squad" and run.stream == "sequence" else []
+
+
+def published_table(summary: Summary) -> Table | None:
+    """Return GLI's scores with ours beside, a row for each key and metric; None where no run is one of them."""
+    rows: dict[tuple[str, str, str], dict[str, list[tuple[float, str]]]] = {}
+    labels: list[str] = []
+    for label, (runs, _) in compared(summary.comparison).items():
+        for run in runs:
+            for name, hop, keys in trained_on(run):
+                labels += [label] if label not in labels else []
+                for key in keys:
+                    j = run.languages.index(key)
+                    for metric in metrics_of_key(run, key):
+                        value = float(run.scores[metric.name][hop, j])
+                        rows.setdefault((name, key, metric.name), {}).setdefault(label, []).append((value, run.run_id))
+    if not rows:
+        return None
+    body: list[tuple[str | Cell, ...]] = []
+    for (name, key, of), ours in rows.items():
+        at = gli.DATASETS.get(key, key), gli.MEASURES.get(of, of)
+        theirs = [gli.scores_of_tasks(model, name).get(at, math.nan) / 100 for model in MODELS]
+        own = [ours.get(label, []) for label in labels]
+        cells = [
+            percent_cell(float(np.mean([v for v, _ in found])), tuple(i for _, i in found)) if found else "–"
+            for found in own
+        ]
+        shown = ["–" if math.isnan(value) else percent(value) for value in theirs]
+        body.append((name.replace("_", " "), key, BY_NAME[of].title, *shown, *cells))
+    header = ("trained on", "key", "metric", *MODELS.values(), *labels)
+    notes = (
+        "supervised: a mixture of other tasks; random curriculum: a mixture of all. Table 3 names no metric: F1 of "
+        "questions and accuracy of inference are assumed",
+        "GLI removes unanswerable questions, as is done here, so that scores are no leaderboard's; its hyperparameters "
+        "were tuned on the data that it reports",
+    )
+    return Table("GLI paper, Tables 1 and 3, and section 5.2", header, tuple(body), notes, left=3)
