@@ -44,7 +44,7 @@ def tasks(section: StrategySection) -> Iterator[Item]:
         yield Plot(section.file("keys", metric), "Scores of each key over training", draw)
 
 
-@part(StrategySection, place=28, title="GLI paper, Tables 1 and 3")
+@part(StrategySection, place=29, title="GLI paper, Tables 1 and 3")
 def gli_tables(section: StrategySection) -> Iterator[Item]:
     table = published_table(section.summary)
     if table is not None:
