@@ -6,7 +6,8 @@
 - adapting heads in 40 buckets on kept features over running the frozen encoder each time (`benchmarks.features`);
 - MbPA's copies of the model, adapted many at a time, over one after another (`benchmarks.adapting`);
 - memory of language-specific parts over that of naive fine-tuning (`benchmarks.memory`);
-- a job whose hops are all shared, and planning 7,200 runs: seconds.
+- a job whose hops are all shared: seconds;
+- what a person waits for: CPU seconds of help, plans, status, reports (`benchmarks.waits`), and planning 7,200 runs.
 
 The data is mtop16 where the public data lies beside the project (or at XCLRUN_SHARED), else mini.
 """
@@ -19,6 +20,7 @@ import os
 import platform
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from benchmarks.features import BUCKETS, frozen_heads
 from benchmarks.steps import training_step
 from benchmarks.timing import ratio, seconds
 from benchmarks.trimming import trimmed_over_whole
+from benchmarks.waits import waits
 from xclrun.command.plan import plan_runs
 from xclrun.data.encode import length_sorted_batches
 from xclrun.train.execute import execute
@@ -38,9 +41,10 @@ from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
-# What a ratio may be at the most.
+# What a ratio, or a number of seconds, may be at the most.
 AIMS = {"naive": 1.05, "er": 1.10, "kd_logit": 1.15, "kd_rep": 1.15, "ewc_online": 1.20, "agem": 1.35}
 EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.15, 1.6, round(1 / 1.3, 2), 1 / 50
+PLANNING_AIM = 45.0  # seconds
 # Transformers of twelve layers and their widths, with the pieces that the data has: the body costs as mBERT's.
 TWELVE_LAYERS = ["model=mbert", "model.hub=null", "model.vocab_size=5000", "trainer.lr=1e-5"]
 # Tags of words alone, without a CRF, whose own cost would be measured. As many sentences of dev and of test as the
@@ -85,7 +89,7 @@ def shared_job(outputs: Path) -> Found:
 
 
 def planning(outputs: Path) -> Found:
-    """Return the seconds that planning 7,200 runs takes: 5 strategies, 2 budgets, 6 orders, 3 seeds, 40 buckets."""
+    """Return the CPU seconds that planning 7,200 jobs takes: 5 strategies, 2 budgets, 6 orders, 3 seeds, 40 buckets."""
     orders = ",".join(f"order{i}" for i in range(1, 7))
     overrides = [
         "strategy=naive,er,inc_joint,multilingual,lang_spec_ft",
@@ -93,7 +97,9 @@ def planning(outputs: Path) -> Found:
         f"order={orders}",
     ]
     overrides += ["seed=1,2,3", "bucket=range(0,40)", "dataset.max_train=10", f"paths.outputs={outputs}"]
-    return {"seconds": seconds(lambda: plan_runs(overrides))}
+    began = time.process_time()
+    plan_runs(overrides)
+    return {"seconds": time.process_time() - began}
 
 
 def data() -> tuple[str, list[str]]:
@@ -142,19 +148,25 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
         lambda: frozen_heads([*overrides, *TWELVE_LAYERS, *NARROW, *TAGS], outputs / "features"),
     )
     yield "a job whose hops are all shared, seconds", None, lambda: shared_job(outputs / "jobs")
-    yield "planning 7,200 runs, seconds", None, lambda: planning(outputs / "plan")
+    for what, most, measure in waits(outputs / "waits"):
+        yield f"waiting for {what}, CPU seconds", most, measure
+    yield "waiting for a plan of 7,200 runs, CPU seconds", PLANNING_AIM, lambda: planning(outputs / "plan")
 
 
 def shown(found: Found, aim: float | None) -> str:
     """Return one result for a person, beside its aim."""
     if "seconds" in found:
-        return f"{found['seconds']:.2f}"
+        return f"{found['seconds']:.2f}{_verdict(found['seconds'], aim)}"
     text = f"{found['ratio']:.3f}"
     if "least" in found:
         text += f" ({found['least']:.2f} to {found['greatest']:.2f})"
     if "due" in found and "plain" in found:
         text += f"; where the memory is due {found['due']['ratio']:.2f}"
-    return text if aim is None else f"{text}; aim {aim:g}: {'met' if found['ratio'] <= aim else 'MISSED'}"
+    return text + _verdict(found["ratio"], aim)
+
+
+def _verdict(value: float, aim: float | None) -> str:
+    return "" if aim is None else f"; aim {aim:g}: {'met' if value <= aim else 'MISSED'}"
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ ORDERS = 6
 # Test sentences of a language, words of a sentence.
 SENTENCES, WORDS = 300, 7
 # Different predictions of a strategy in an order.
-DRAWS = 16
+DRAWS = 4
 # Of a thousand runs so many were interrupted.
 INTERRUPTED = 8
 # What a further hop takes from a strategy, as a share.
@@ -182,11 +182,16 @@ def simulate(outputs: Path, runs: int) -> int:
             # Of the first order: comparisons then differ in the runs that all have, as they do in a study under way.
             interrupted = k % ORDERS == 0 and k < len(STRATEGIES) * ORDERS and number % 1000 < INTERRUPTED * ORDERS
             directories.append(maker.write(seed, finished=not interrupted))
+    write_sweep(outputs, directories)
+    return len(directories)
+
+
+def write_sweep(outputs: Path, directories: Sequence[RunDirectory]) -> None:
+    """Write the file of a sweep, called ``made``, that has these runs."""
     facts = {"name": "made", "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": 1.0,
              "runs": [directory.run_id for directory in directories]}  # fmt: skip
     (outputs / "sweeps").mkdir(exist_ok=True)
     (outputs / "sweeps" / "made.json").write_text(json.dumps(facts), encoding="utf-8")
-    return len(directories)
 
 
 def fill_store(outputs: Path) -> int:

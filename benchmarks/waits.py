@@ -1,0 +1,62 @@
+"""What a person waits for: CPU seconds of commands, each a process of its own, the median of several.
+
+Commands that read runs read made ones (`benchmarks.outputs`); a sweep that has finished is trained once, in small.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.outputs import Maker, Study, simulate, write_sweep
+from benchmarks.scale import command
+from xclrun.command.plan import plan_runs
+
+TIMES = 3
+SMALL = ("experiment=smoke", "strategy=naive", "tracking=none", "-m")
+DEMO = ("strategy=naive,er,lang_spec_ft", "order=h2l,l2h", "seed=1,2")
+
+# Name, the most CPU seconds that it may take, and how it is measured.
+Wait = tuple[str, float, Callable[[], dict[str, Any]]]
+
+
+def waits(folder: Path) -> Iterator[Wait]:
+    """Yield all waits; ``folder`` is empty at first."""
+    made = folder / "made"
+
+    def of(*arguments: str, ready: Callable[[], object] | None = None, code: int = 0) -> Callable[[], dict[str, Any]]:
+        return partial(_taken, arguments, folder, ready, code)
+
+    demo = ("report", "made", "--from-runs", "--outputs", str(folder / "demo"))
+    yield "--help", 0.3, of("--help")
+    yield "list", 1.0, of("list")
+    yield "plan", 1.0, of("plan", "strategy=naive,er")
+    yield "status", 1.0, of("status", "--outputs", str(folder / "demo"), ready=partial(demo_runs, folder / "demo"))
+    yield "params", 2.0, of("params", "strategy=naive")
+    yield "report, nothing there", 0.5, of("report", "--outputs", str(folder / "none"), code=2)
+    yield "a sweep that has finished", 1.5, of(*SMALL, ready=lambda: command(SMALL, folder))
+    yield "report of the demo", 8.0, of(*demo, ready=partial(demo_runs, folder / "demo"))
+    large = ("report", "made", "--from-runs", "--outputs", str(made))
+    yield "report of 1,000 runs", 30.0, of(*large, ready=partial(simulate, made, 1000))
+
+
+def demo_runs(outputs: Path) -> None:
+    """Write runs such as those of the demo."""
+    runs = plan_runs([*DEMO, "dataset=mini", f"paths.outputs={outputs}"])
+    study = Study(runs[0])
+    write_sweep(outputs, [Maker(run, study).write(run.config.seed, finished=True) for run in runs])
+
+
+def _taken(arguments: tuple[str, ...], folder: Path, ready: Callable[[], object] | None, code: int) -> dict[str, Any]:
+    """Return the median of the CPU seconds; what the first run of a command keeps for later ones is there before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if ready is not None:
+        ready()
+    every = [command(arguments, folder) for _ in range(TIMES + 1)]
+    if any(one.code != code for one in every):
+        raise SystemExit(f"xclrun {' '.join(arguments)}: exit code {every[0].code}, not {code}")
+    later = [one.cpu for one in every[1:]]
+    return {"seconds": statistics.median(later), "first": every[0].cpu, "gigabytes": max(one.memory for one in every)}
