@@ -31,7 +31,7 @@ from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
 from xclrun.tracking.mirror import Mirror, saved_views
-from xclrun.tracking.payload import FORMAT, VIEW, allowed
+from xclrun.tracking.payload import FORMAT, VIEW, allowed, version
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -380,6 +380,20 @@ def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_wh
     assert final == pytest.approx(mine.scores["slot_f1"][-1].mean(), abs=1e-12)
     assert final != float(micro["value"]["slot_f1", "er", "mean", "FP", ""])
     assert "macro F1 over single tags" in (outputs / "reports" / "macro" / "summary.md").read_text()
+
+
+def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: Study, outputs: Path) -> None:
+    directory = RunDirectory(outputs / "runs" / study.run("er"))
+    sent = version(directory, {"intent.F": 0.5})
+    directory.averages.mkdir()
+    assert version(directory, {"intent.F": 0.5}) == sent
+    versions = {sent}
+    for name in ("last-5-hop-1-aa", "all-hop-1-bb"):
+        (directory.averages / f"{name}.parquet").touch()
+        versions.add(version(directory, {"intent.F": 0.5}))
+    (directory.averages / "all-hop-1-bb.parquet").rename(directory.averages / "all-hop-1-cc.parquet")
+    versions.add(version(directory, {"intent.F": 0.5}))
+    assert len(versions) == 4
 
 
 def test_run_that_cannot_be_read_does_not_stop_the_others(

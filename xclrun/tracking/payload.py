@@ -61,8 +61,13 @@ def measures(mine: RunRecord, references: References) -> dict[str, float]:
 
 
 def version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
-    """Return what changes when there is something new to send."""
-    return f"{FORMAT}:{sha256(directory.manifest)[:16]}" + (f"+{len(metrics)}" if directory.finished else "")
+    """Return what changes when there is something new to send: also averages of checkpoints, which come after DONE."""
+    if not directory.finished:
+        return f"{FORMAT}:{sha256(directory.manifest)[:16]}"
+    # Their names hold checksums. Where there are none, nothing is added: runs sent before are not sent again.
+    names = "".join(sorted(path.name for path in directory.averages.glob("*.parquet")))
+    averaged = f"+{hashlib.sha256(names.encode()).hexdigest()[:8]}" if names else ""
+    return f"{FORMAT}:{sha256(directory.manifest)[:16]}+{len(metrics)}{averaged}"
 
 
 def view(metrics: Sequence[str]) -> str:
