@@ -14,6 +14,7 @@ from xclrun.data.encode import concat
 from xclrun.data.example import Answer, Example
 from xclrun.data.windows import check_windows, encode_windows
 from xclrun.model.vocabulary import learn_wordpieces
+from xclrun.train.answers import Readings, answers_of
 
 # In scripts that tokenizers treat in ways of their own; the answer stands between bars.
 TEXTS = {
@@ -163,3 +164,16 @@ def test_windows_without_room_are_refused() -> None:
     with pytest.raises(UsageError, match=r"^model.windows.stride=-1: must be at least 0"):
         check_windows(384, WindowsConfig(stride=-1))
     check_windows(197, WindowsConfig())
+
+
+def test_a_split_without_questions_is_no_rows(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Languages that are only evaluated have no training split, and most releases no dev split."""
+    encoded = encode_windows([], tokenizer, 64, WindowsConfig(4, 10))
+    assert encoded.windows is not None
+    assert len(encoded) == len(encoded.pieces.lengths) == 0
+    assert (encoded.windows.split_answers, encoded.windows.long_answers) == (0, 0)
+    found = answers_of(Readings.empty(encoded.windows), [], nullable=True)
+    assert all(values == [] for values in found.values())
+    both = concat([encoded, encode_windows([asked("the |water|")], tokenizer, 64, WindowsConfig(4, 10))])
+    assert both.windows is not None
+    assert both.windows.characters.select(np.array([0])).values.shape[1] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from transformers.data.metrics.squad_metrics import compute_exact, compute_f1
 
-from tests.questions import SIZES, write_questions
+from tests.questions import SIZES, questions, write_questions
 from tests.strategy.real import context_of
 from xclrun.analysis.answers import best, exact, f1
 from xclrun.analysis.codelength import blocks, code_of
@@ -132,6 +133,25 @@ def test_questions_without_an_answer_are_counted_or_kept(make_run: Callable[...,
     right = [not row["answer"] if not len(row["gold_answers"]) else row["answer"] in row["gold_answers"]
              for _, row in found.iterrows()]  # fmt: skip
     assert record(kept.directory).scores["exact_match"][1, 0] >= np.mean(right)
+
+
+def test_a_release_without_dev_and_most_training_files_is_one_hop_tested_on_all(
+    make_run: Callable[..., Run], do: Do, tmp_path: Path
+) -> None:
+    """XQuAD: trained on SQuAD, tested in every language, inside the hop too."""
+    for name, language, split in (
+        ("train-v1.1", "en", "train"),
+        ("xquad.en", "en", "test"),
+        ("xquad.th", "th", "test"),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps(questions(language, split, 6, long=3)))
+    last = ("trainer.selection=last", "trainer.patience=null", "evaluate.every_examples=4")
+    few = ("dataset=xquad", "strategy=zero_shot")
+    run = do(make_run(*SPAN, *few, *last, data=tmp_path, outputs=tmp_path / "outputs"))
+    mine = record(run.directory)
+    assert mine.languages == ("en", "th")
+    assert np.isfinite(mine.scores["answer_f1"]).all()
+    assert {language for point in mine.points for language in point["test"]} == {"en", "th"}
 
 
 def test_what_a_run_of_questions_cannot_have_is_told_while_planning(make_run: Callable[..., Run], data: Path) -> None:

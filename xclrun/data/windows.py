@@ -10,7 +10,7 @@ Every distinct text and question is tokenised once. Characters are Unicode code 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ import numpy as np
 from xclrun.config.schema import ModelConfig, WindowsConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
-from xclrun.data.encode import UNSEEN, Encoded, Frame, Ragged, Windows, encode
+from xclrun.data.encode import UNSEEN, Encoded, Frame, Ragged, Windows, encode, offsets_of
 from xclrun.data.example import Example
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Texts that the tokenizer gets at a time: what it returns takes far more memory than what is kept of it.
 CHUNK = 1024
+# The word that stands for [CLS], and its characters.
+_CLS, _NONE = np.zeros(1, np.int32), np.zeros((1, 2), np.int32)
 # Most special pieces around a pair, of any known encoder: RoBERTa's family has four.
 SPECIAL = 4
 
@@ -93,36 +95,38 @@ def encode_windows(
     frame = Frame.of(tokenizer, paired=True)
     check_windows(max_length, windows, frame.special)
     after = sum(len(ids) for text, ids, _ in frame.runs[-1:] if text is None)
+    [kind] = next(types for text, _, types in frame.runs if text == 1)
     told = list(dict.fromkeys(e.whole for e in examples))
     texts = dict(zip(told, _tokenised(tokenizer, told), strict=True))
     asked = list(dict.fromkeys(e.text_b or "" for e in examples))
     questions = dict(zip(asked, (text.pieces.tolist() for text in _tokenised(tokenizer, asked)), strict=True))
+    # Arrays, since the windows of a large dataset are tens of millions of pieces.
     rows, types, positions, characters, facts = [], [], [], [], []
     for i, example in enumerate(examples):
         question, text = questions[example.text_b or ""], texts[example.whole]
         cut, question = len(question) > windows.question, question[: windows.question]
         gold, count = answer_pieces(example, text.characters), len(text.pieces)
+        around, around_types = (np.array(part, np.int32) for part in frame.around([question], [])[:2])
+        start = len(around) - after
         for first, last in window_bounds(count, max_length - frame.special - len(question), windows.stride):
-            row, row_types, _ = frame.around([question], [text.pieces[first:last].tolist()])
-            start = len(row) - after - (last - first)
-            rows.append(row)
-            types.append(row_types)
-            positions.append([0, *range(start, start + last - first)])
-            characters.append(text.characters[first:last])
+            rows += [around[:start], text.pieces[first:last], around[start:]]
+            types += [around_types[:start], np.full(last - first, kind, np.int32), around_types[start:]]
+            positions += [_CLS, np.arange(start, start + last - first, dtype=np.int32)]
+            characters += [_NONE, text.characters[first:last]]
             inside = gold is not None and first <= gold[0] and gold[1] < last
             marked = (gold[0] - first + 1, gold[1] - first + 1) if gold is not None and inside else (0, 0)
             facts.append((i, *marked, first, count, cut, 0 if gold is None else gold[1] - gold[0] + 1))
     of = np.array(facts, np.int64).reshape(len(facts), 7)
     own = [examples[i] for i in of[:, 0]]
-    words = Ragged.of(positions)
+    pieces, words = _ragged(rows, 3), _ragged(positions, 2)
     return Encoded(
         ids=np.array([e.id for e in own], object),
         languages=np.array([e.language for e in own], object),
-        pieces=Ragged.of(rows),
-        types=Ragged.of(types),
+        pieces=pieces,
+        types=_ragged(types, 3),
         word_pieces=words,
-        tags=Ragged.of([[]] * len(rows)),
-        labels=np.full(len(rows), UNSEEN, np.int64),
+        tags=Ragged(np.empty(0, np.int32), np.zeros(len(own) + 1, np.int64)),
+        labels=np.full(len(own), UNSEEN, np.int64),
         words=np.array([len(e.tokens) for e in own], np.int64),
         cut=of[:, 5].astype(bool),
         pad=int(tokenizer.pad_token_id),
@@ -133,7 +137,7 @@ def encode_windows(
             pieces=of[:, 4],
             answer=of[:, 6],
             longest=windows.answer,
-            characters=Ragged(_with_cls(characters), words.offsets),
+            characters=_ragged(characters, 2, _NONE[:0]),
         ),
     )
 
@@ -191,8 +195,7 @@ def _trimmed(text: str, characters: np.ndarray) -> np.ndarray:
     return characters
 
 
-def _with_cls(characters: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the characters of all windows, one after the other, each with a word that stands for [CLS] before."""
-    none = np.zeros((1, 2), np.int32)
-    parts = [part for own in characters for part in (none, own)]
-    return np.concatenate(parts) if parts else np.zeros((0, 2), np.int32)
+def _ragged(parts: Sequence[np.ndarray], together: int, none: np.ndarray = _CLS[:0]) -> Ragged:
+    """Return rows that are each so many parts, one after the other; ``none``: an empty part."""
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts)).reshape(-1, together).sum(axis=1)
+    return Ragged(np.concatenate([none, *parts]), offsets_of(lengths))
