@@ -324,9 +324,10 @@ def small_run(overrides: tuple[str, ...], outputs: Path, data: Path) -> Run:
 
     order = () if any(text.startswith("order=") for text in overrides) else ("order=[en,de,es]",)
     job = composed((*SMALL, *order, *overrides))
+    root = None if job.config.dataset.reader == "mini" else str(data)
     config = dataclasses.replace(
         job.config,
-        dataset=dataclasses.replace(job.config.dataset, root=str(data)),
+        dataset=dataclasses.replace(job.config.dataset, root=root),
         paths=dataclasses.replace(job.config.paths, outputs=str(outputs)),
     )
     return plan_run(config)

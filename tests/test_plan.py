@@ -65,6 +65,8 @@ EXPECTED = {
     "dataset.blocks": "id",
     "dataset.subset_seed": "id",
     "dataset.on_bad_line": "nothing",
+    # What is read of questions: tests/data/test_questions.
+    "dataset.unanswerable": "id",
     # Without shots; with them, see below.
     "dataset.buckets.sampler": "nothing",
     "dataset.buckets.draw_from": "nothing",
@@ -123,11 +125,17 @@ EXPECTED = {
     "model.positions": "all",
     "model.token_types": "all",
     "model.max_length": "all",
+    # Of questions alone: tests/train/test_span.
+    "model.windows.stride": "nothing",
+    "model.windows.question": "nothing",
+    "model.windows.answer": "nothing",
     "model.dropout": "all",
     "model.label_on": "all",
     "model.lr": "id",
     "model.source_lr": "nothing",
     "trainer.epochs": "trained",
+    # What it changes in hops that mix several keys: tests/train/test_curriculum.
+    "trainer.mixture_steps": "id",
     "trainer.batch_size": "trained",
     "trainer.gradient_accumulation": "trained",
     "trainer.optimizer": "trained",

@@ -80,7 +80,18 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
     """What is left out here says something of a run, or of parts that a hook puts in; a new hook has to be placed."""
     public = {name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")}
     signatures = set(ANSWERED_BY.values()) | {"points_signature", "described", "identified"}
-    told = {"stream", "unfit", "notes", "check_depth", "footprint", "trains", "recalled", "relied_on", "looks_up"}
+    told = {
+        "stream",
+        "unfit",
+        "unfit_together",
+        "notes",
+        "check_depth",
+        "footprint",
+        "trains",
+        "recalled",
+        "relied_on",
+        "looks_up",
+    }
     assert public - {"settings_type"} == set(ANSWERED_BY) | signatures | told | {"language_specific"}
 
 

@@ -77,7 +77,8 @@ class Comparison:
     @cached_property
     def beside(self) -> list[str]:
         """Names of the metrics that were scored and stand beside these, without tables of their own."""
-        scored = {metric for run in self.runs for metric in run.scores}
+        # Where keys have several tasks a metric is of some keys alone, and has no mean over all.
+        scored = {metric for run in self.runs for metric in run.scores if not run.metric_of}
         return [name for name in BY_NAME if name in scored and name not in self.metrics]
 
     @cached_property
