@@ -22,7 +22,7 @@ from xclrun.report.published import ll
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Table
 
-from . import few_shot, test_checkpoints, test_codelength, test_generalisation, test_lifelong, test_overlap
+from . import few_shot, test_checkpoints, test_codelength, test_generalisation, test_lifelong, test_overlap, test_tasks
 from .study import ORDERS, run, section_of
 from .test_inside_hops import with_points
 
@@ -56,7 +56,7 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     standard, online = ll.STREAMS["standard"], test_lifelong.online
     sections += [section_of([online(name, seed, standard) for name in ("naive", "replay") for seed in (1, 2, 3)])]
     sections += codelength_sections([test_codelength.coded([9.0, 8.0, 7.0], dataset="squad", model="bert")])
-    sections += [section_of([test_generalisation.on_others(1)])]
+    sections += [section_of([test_generalisation.on_others(1)]), section_of([test_tasks.random_curriculum()])]
     shown = [block for section in sections for block in section.blocks]
 
     assert PARTS.keys() - {block.part.name for block in shown} == set()
