@@ -111,6 +111,8 @@ def test_a_mixture_then_a_key(make_run: Make, do: Do) -> None:
         make_run("order=[es+en,de]", "strategy=multilingual", *MIXED[1:], "evaluate.every_examples=10"),
     )
     assert len({run.stages[1].train, *(other.stages[1].train for other in others)}) == 4
+    passes = make_run("order=[es,en]", "strategy=multilingual")
+    assert make_run("order=[es+en]").stages[1].train != passes.stages[1].train, "the same data, mixed"
     alone = make_run("strategy=lang_spec_ft", *MIXED, "evaluate.every_examples=10")
     plain = make_run("order=[es,en,de]", "strategy=lang_spec_ft", "evaluate.every_examples=10")
     assert [stage.train for stage in alone.stages] == [stage.train for stage in plain.stages]
