@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from xclrun.analysis.measures import MEASURES
+from xclrun.core import task as tasks
 from xclrun.core.task import KEY_SCORE, METRICS, task_of
 
 REPOSITORY = Path(__file__).parents[1]
@@ -100,6 +101,14 @@ def test_the_glossary_has_each_word_once() -> None:
     words = re.findall(r"^\| \*\*(.+?)\*\* \|", text, re.MULTILINE)
     assert len(words) == len(set(words))
     assert {"task", "hop", "stage", "metric", "measure", "predictions", "lease"} <= set(words)
+
+
+def test_the_glossary_names_all_tasks_and_their_metrics() -> None:
+    text = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
+    own = [task for task in vars(tasks).values() if isinstance(task, tasks.Task)]
+    names = {task.name for task in own} | {metric.name for task in own for metric in task.metrics(tagged=True)}
+    assert {"span", "exact_match"} <= names
+    assert not [name for name in names if f"`{name}`" not in text]
 
 
 def test_the_picture_of_the_house_is_what_imports_are_checked_by() -> None:

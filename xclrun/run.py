@@ -21,7 +21,7 @@ from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.secret import private
 from xclrun.core.stream import Hop, Mixture, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
-from xclrun.data.blocks import shares_answers, with_blocks
+from xclrun.data.blocks import known_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.windows import check_windows
@@ -167,14 +167,14 @@ class Run:
 
     @property
     def in_blocks(self) -> dict[str, Any]:
-        """Facts of a stream in blocks, for its manifest: their number, and whether the start knows their head.
+        """Facts of a stream in blocks, for its manifest: their number, and which of their heads the start knows.
 
         Empty for other streams.
         """
         number, (*start, key) = self.config.dataset.blocks, self.stream.languages
         if number is None:
             return {}
-        return {"blocks": number, "start_knows": shares_answers(self.dataset, key, tuple(start))}
+        return {"blocks": number, "start_knows": known_heads(self.dataset, key, tuple(start))}
 
     def trainer(self, hop: Hop) -> TrainerConfig:
         """Return how a hop is trained."""

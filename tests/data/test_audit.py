@@ -115,6 +115,14 @@ def test_the_command_tells_of_questions_what_they_have(capsys: pytest.CaptureFix
     assert re.search(r"en +train +2 +1 +70 +4\n", told)
     assert re.search(r"en +test +2 +2 +39 +3\n", told)
     assert re.search(r"train / test +en +same text +1 +2\n", told)
+    assert "cut at" not in told
+    # No text of theirs is cut, and no question of two words; with room for one piece alone all are.
+    assert re.search(r"longest +cut questions\n.*\nen +train( +[\d.]+){3} +0\n", told)
+    assert (
+        main(["data", "audit", "dataset=questions", f"dataset.root={tmp_path}", *sizes, "model.windows.question=1"])
+        == 0
+    )
+    assert re.search(r"longest +cut questions\n.*\nen +train( +[\d.]+){3} +[2-4]\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("wrong", [[], ["look"], ["audit", "--what"], ["audit", "dataset=mini,jsonl"]])

@@ -223,7 +223,16 @@ def test_bad_questions_are_counted_where_they_are_skipped(config: Config, tmp_pa
     dataset = read(config, "questions", on_bad_line=OnBadLine.skip)
     assert dataset.split("en", "train") == (rome("b"),)
     assert dataset.notes == {"skipped": {"en/train": 1}, "unanswerable": {"en/train": 1}}
-    assert "1 question without an answer in its text: left out (en/train: 1)" in told([dataset])
+    assert told([dataset]) == [
+        "1 question that could not be read: skipped (en/train: 1)",
+        "1 question without an answer in its text: left out (en/train: 1)",
+        "1 test question found in the language's training split too (en: 1)",
+    ]
+
+
+def test_questions_without_an_answer_can_be_kept_only_where_there_are_questions(config: Config) -> None:
+    with pytest.raises(UsageError, match=r"^dataset.unanswerable=keep: is about questions, and dataset=mini has none"):
+        load_dataset(config("mini", root=None, unanswerable=Unanswerable.keep))
 
 
 @pytest.mark.parametrize(

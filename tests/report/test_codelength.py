@@ -25,8 +25,9 @@ UNIFORM = 40.0
 
 
 def coded(
-    bits: Sequence[float], *, start: Sequence[str] = (), knows: bool | None = None, tags: Sequence[float] | None = None,
-    key: str = "de", seed: int = 1, selection: str = "last", scores: Sequence[float] = (), **fields: Any,
+    bits: Sequence[float], *, start: Sequence[str] = (), knows: Sequence[str] | bool | None = None,
+    tags: Sequence[float] | None = None, key: str = "de", seed: int = 1, selection: str = "last",
+    scores: Sequence[float] = (), **fields: Any,
 ) -> RunRecord:  # fmt: skip
     """Make a run whose blocks of ten German examples cost so many bits under the models before them."""
     languages, hops = (*start, key), len(start) + len(bits) - 1
@@ -37,7 +38,7 @@ def coded(
         {
             "hop": len(start) + i,
             "block": i + 1,
-            "start_knows": bool(start) if knows is None else knows,
+            "start_knows": (["labels", "tags"] if start else []) if knows is None else knows,
             "codes": {what: {"examples": 10, "bits": them[i], "uniform": UNIFORM} for what, them in of.items()},
         }
         for i in range(len(bits))
@@ -105,6 +106,21 @@ def test_labels_and_tags_are_counted_apart_and_together() -> None:
     assert (row["L/example ↓"], row["labels"], row["tags"]) == ("6.00", "2.50", "3.50")
     told = " ".join(total_table(section).notes)
     assert ("gold class" in told, "gold tags" in told, "gold answer" in told) == (True, True, False)
+
+
+def test_a_start_that_knows_the_labels_alone_codes_them_alone_in_the_first_block() -> None:
+    def bits(knows: Sequence[str] | bool) -> tuple[float, str]:
+        (section,) = codelength_sections([coded([8, 30], tags=[7, 20], start=("en",), knows=knows)])
+        return float(section.coders[0].bits(section.parts).sum()), " ".join(section.caveats)
+
+    total, told = bits(["labels"])
+    assert total == (8 + 30) + (UNIFORM + 20)
+    assert told.startswith(
+        "the first block is coded by the start, which knows the head: tiny after en, growing (labels"
+    )
+    assert [bits(knows)[0] for knows in (["labels", "tags"], [])] == [65, 130]
+    # As earlier versions noted it: of both.
+    assert [bits(knows)[0] for knows in (True, False)] == [65, 130]
 
 
 def test_runs_on_other_blocks_have_a_section_of_their_own() -> None:

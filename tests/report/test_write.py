@@ -224,6 +224,14 @@ def test_missing_reference_runs_are_made_by_the_sweeps_own_command() -> None:
     ]
 
 
+def test_commands_that_differ_in_strategies_and_seeds_need_one_command_for_their_references() -> None:
+    runs = [run(name, "en-th", seed, ("en", "th")) for name, seed in (("naive", 1), ("er", 2))]
+    made = {runs[0].run_id: "xclrun model=tiny strategy=naive order=[en,th] seed=1",
+            runs[1].run_id: "xclrun model=tiny strategy=er strategy.every_k=5 order=[en,th] seed=2 -m"}  # fmt: skip
+    told = [note for note in comparison_caveats(comparisons(runs)[0], made) if "T needs" in note]
+    assert told == ["T needs reference runs: xclrun model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m"]
+
+
 def test_the_first_language_of_an_order_needs_no_reference_run() -> None:
     naive = run("naive", "en-de-th", 1, ("en", "de", "th"))
     enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them) for them in (("de", "th"), ("en", "th")))

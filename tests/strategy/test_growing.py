@@ -15,6 +15,9 @@ from tests.conftest import SIZES, sentences
 from xclrun.analysis.codelength import code
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
+from xclrun.core.task import INTENT_SLOTS
+from xclrun.data.blocks import known_heads
+from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.run import Run
 from xclrun.store.records import record
 
@@ -161,6 +164,18 @@ def test_the_codelength_is_that_of_the_stored_log_probabilities(
         assert (found.bits, found.examples) == (pytest.approx(expected[what], rel=1e-12), 18)
     seen = [pq.read_table(run.directory.next_block(hop.index)).to_pylist() for hop in run.stream.hops if hop.codes]
     assert {row["tokens"] - row["seen"] for rows in seen for row in rows} > {0, 1}
+
+
+def test_a_start_knows_the_heads_of_which_it_has_learnt_something_that_comes() -> None:
+    learnt = {"en": ("a", ("O", "O")), "es": ("b", ("B-x", "O")), "fr": ("b", ("O", "B-y")), "de": ("a", ("O", "B-x"))}
+    splits = {
+        (language, split): (Example("1", language, ("w", "v"), label, tags),)
+        for language, (label, tags) in learnt.items()
+        for split in SPLITS
+    }
+    dataset = Dataset("d", INTENT_SLOTS, tuple(learnt), splits)
+    starts = ((), ("fr",), ("en",), ("es",), ("es", "en"))
+    assert [known_heads(dataset, "de", start) for start in starts] == [[], [], ["labels"], ["tags"], ["labels", "tags"]]
 
 
 def test_a_block_is_asked_for_as_a_test_split_is_and_by_the_model_that_has_not_learnt_it(

@@ -146,15 +146,17 @@ def blocks(record: RunRecord, what: str) -> list[BlockCode] | None:
     return found if found and len(found) == record.config["dataset"]["blocks"] else None
 
 
-def start_knows(record: RunRecord) -> bool:
-    """Whether the model before the first block codes it; otherwise it is coded uniformly."""
-    return bool(record.coded and record.coded[0]["start_knows"])
+def start_knows(record: RunRecord, what: str) -> bool:
+    """Whether the start codes the labels, tags or answers of the first block; otherwise they are coded uniformly."""
+    known = record.coded[0]["start_knows"] if record.coded else ()
+    # Earlier versions said it of all that is coded together.
+    return known if isinstance(known, bool) else what in known
 
 
 def code(record: RunRecord, what: str) -> Codelength | None:
     """Return the online codelength of a run's labels or tags; None where it has none."""
     found = blocks(record, what)
-    return None if found is None else online_codelength(found, start_knows(record))
+    return None if found is None else online_codelength(found, start_knows(record, what))
 
 
 def code_of(record: RunRecord, metric: str) -> Codelength | None:
@@ -177,7 +179,7 @@ def bits_of_blocks(record: RunRecord, what: Iterable[str]) -> np.ndarray:
         if found is None:
             raise ValueError(f"{record.run_id} has no codelength")
         total += [block.bits for block in found]
-        if not start_knows(record):
+        if not start_knows(record, one):
             total[0] += found[0].uniform - found[0].bits
     return total
 

@@ -91,8 +91,8 @@ class RunRecord:
         costs: what the run took, by the names of `COSTS`; a name that is missing was not measured.
         environment: versions, platform, host and times, for people.
         coded: one dict for each block whose labels were asked for: ``hop`` whose model was asked, ``block`` (from 1),
-            ``codes``: ``labels`` or ``tags`` → ``examples``, ``bits``, ``uniform`` (`xclrun.analysis.codelength`), and
-            ``start_knows``: whether the model before the first block knows the head.
+            ``codes``: ``labels``, ``tags`` or ``answers`` → ``examples``, ``bits``, ``uniform``
+            (`xclrun.analysis.codelength`), and ``start_knows``: those whose head the start knows.
         mixtures: the languages of each element of the order, where some are mixed; empty elsewhere.
         whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
 

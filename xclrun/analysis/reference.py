@@ -96,14 +96,19 @@ def reference_command(
         adapters: settings of the runs' language adapters (`xclrun.core.identity.adapters_of`).
         orders: as overrides want them: ``h2l``, or ``[en,de]``.
     """
-    given = [text for text in overrides if text not in ("-m", "--multirun")]
-    kept = [text for text in given if re.split("[=./]", text)[0] not in ("strategy", "order", "seed", "sweep_name")]
+    kept = shared_overrides(overrides)
     # A sweep's name goes on standing for the runs that it had.
     sweeps = [text.partition("=")[2] for text in kept if text.startswith("sweep=")]
     named = [f"sweep_name={name}-references" for name in sweeps]
     strategy = [f"strategy={REFERENCE}", *_adapter_overrides(adapters)]
     order, seed = ",".join(dict.fromkeys(orders)), ",".join(str(seed) for seed in sorted(set(seeds)))
     return shlex.join(["xclrun", *kept, *named, *strategy, f"order={order}", f"seed={seed}", "-m"])
+
+
+def shared_overrides(overrides: Iterable[str]) -> list[str]:
+    """Return what reference runs have in common with the runs of a command: not strategy, order, seed and name."""
+    given = [text for text in overrides if text not in ("-m", "--multirun")]
+    return [text for text in given if re.split("[=./]", text)[0] not in ("strategy", "order", "seed", "sweep_name")]
 
 
 def _adapter_overrides(adapters: Mapping[str, Any] | None) -> list[str]:

@@ -105,19 +105,22 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
          "translation: the same id in the first split of another language (where ids name a meaning)"),
         left=3,
     )  # fmt: skip
-    # Of questions about texts alone.
+    # Of questions about texts alone, which stand in windows: none of their texts is cut.
+    cut = "cut questions" if facts["questions"] else f"cut at {max_length}"
     lost = ("split_answers", "long_answers") if any(r["split_answers"] or r["long_answers"] for r in of_pieces) else ()
     words = Table(
         f"Word pieces with {facts['model']}",
-        ("language", "split", "pieces per word", "unknown words %", "longest", f"cut at {max_length}",
+        ("language", "split", "pieces per word", "unknown words %", "longest", cut,
          *(name.replace("_", " ") for name in lost)),
         tuple(
             (r["language"], r["split"], f"{r['fertility']:.2f}", percent(r["unknown"]), str(r["longest"]),
              str(r["truncated"]), *(str(r[name]) for name in lost))
             for r in of_pieces
         ),
-        ("split answers: gold answers that no window has whole",
-         "long answers: gold answers longer than model.windows.answer, which are never predicted") if lost else (),
+        (*(["cut questions: rows whose question is longer than model.windows.question, and loses its end"]
+           if facts["questions"] else []),
+         *(["split answers: gold answers that no window has whole",
+            "long answers: gold answers longer than model.windows.answer, which are never predicted"] if lost else [])),
         left=2,
     )  # fmt: skip
     return [sizes, shared, words]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from xclrun.analysis.codelength import ANSWERS, LABELS, TAGS
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import block_names
-from xclrun.data.example import Dataset, Example
+from xclrun.data.example import OUTSIDE, Dataset, Example
 from xclrun.data.load import subset
 
 
@@ -43,19 +44,20 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
     return replace(dataset, splits={**dataset.splits, **cut}, tasks=tasks)
 
 
-def shares_answers(dataset: Dataset, key: str, others: tuple[str, ...]) -> bool:
-    """Whether training on other keys has a class of this key's training data, or a tag other than ``O``, or answers.
+def known_heads(dataset: Dataset, key: str, others: tuple[str, ...]) -> list[str]:
+    """Return by which heads a key is read that a model knows which has learnt other keys.
 
-    Then a model that learnt them knows the head that this key is read with.
+    Of `LABELS`, `TAGS` and `ANSWERS` those that training on the others has in common with this key's training data: a
+    class; a tag other than ``O``; answers.
     """
-
     task = dataset.task_of(key)
 
-    def answers(of: str) -> set[str]:
+    def learnt(of: str) -> dict[str, set[str]]:
         examples = dataset.split(of, "train") if dataset.task_of(of) == task else ()
         labels = {e.label for e in examples if e.label is not None} if task.label is not None else set()
         tags = {tag for e in examples for tag in e.tags or ()} if task.tag is not None else set()
         spans = {"a span"} if task.answers and examples else set()
-        return {f"label {label}" for label in labels} | {f"tag {tag}" for tag in tags - {"O"}} | spans
+        return {LABELS: labels, TAGS: tags - {OUTSIDE}, ANSWERS: spans}
 
-    return bool(answers(key) & {answer for other in others for answer in answers(other)})
+    own, before = learnt(key), [learnt(other) for other in others]
+    return [what for what, names in own.items() if any(names & other[what] for other in before)]

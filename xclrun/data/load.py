@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import cycle, islice
 
-from xclrun.config.schema import DatasetConfig
+from xclrun.config.schema import DatasetConfig, Unanswerable
 from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
 from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
@@ -39,7 +39,7 @@ def load_dataset(
     Raises:
         UsageError: one line: an unknown reader or task, a size below 1; root, language, split or example that is
             missing; a malformed line (``path:line``); tags on some examples but not on others; a bucket that cannot
-            be drawn.
+            be drawn; questions without an answer are to be kept, where there are no questions.
     """
     for key, size in _limits_given(cfg):
         if size is not None and size < 1:
@@ -147,6 +147,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
             check_name("dataset.languages", language)
         part_of = {key: part.name for part in parts for key in part.keys if part.name}
         tasks = {key: part.task for part in parts for key in part.keys}
+        _check_unanswerable(cfg, tasks.values())
         task = parts[0].task if len(set(tasks.values())) == 1 else None
         whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, {} if task else tasks)
         _check_tags(whole)
@@ -225,6 +226,16 @@ def repeated(examples: Sequence[Example], size: int) -> tuple[Example, ...]:
 
 def _rank(seed: tuple[int, str, str], name: str) -> bytes:
     return blake2b(f"{'/'.join(map(str, seed))}/{name}".encode(), digest_size=8).digest()
+
+
+def _check_unanswerable(cfg: DatasetConfig, tasks: Collection[Task]) -> None:
+    """Refuse to keep questions without an answer where there are none: the setting would enter ids and do nothing."""
+    if Unanswerable(cfg.unanswerable) is Unanswerable.keep and not any(task.answers for task in tasks):
+        names = ", ".join(sorted({task.name for task in tasks}))
+        raise UsageError(
+            f"dataset.unanswerable=keep: is about questions, and dataset={cfg.name} has none (task {names}); "
+            f"dataset.unanswerable={Unanswerable.drop.value} there"
+        )
 
 
 def _check_tags(dataset: Dataset) -> None:

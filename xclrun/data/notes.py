@@ -48,17 +48,28 @@ def told(datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str
         of: what is counted of a dataset, as `noted` does.
     """
     most: dict[tuple[str, str], dict[str, int]] = {}
+    # Whether all that is counted are questions.
+    asked: dict[tuple[str, str], bool] = {}
     for dataset in datasets:
         for name, counts in of(dataset).items():
             mine = most.setdefault((dataset.name, name), {})
             for place, count in counts.items():
                 mine[place] = max(count, mine.get(place, 0))
+                asked[dataset.name, name] = asked.get((dataset.name, name), True) and _asks(dataset, place)
     several = len({dataset for dataset, _ in most}) > 1
-    return [f"{dataset}: {_line(name, c)}" if several else _line(name, c) for (dataset, name), c in most.items() if c]
+    lines = {of: _line(of[1], counts, asked[of]) for of, counts in most.items() if counts}
+    return [f"{dataset}: {line}" if several else line for (dataset, _), line in lines.items()]
 
 
-def _line(name: str, counts: Mapping[str, int]) -> str:
+def _asks(dataset: Dataset, place: str) -> bool:
+    """Whether what is counted at a place are questions about texts."""
+    return bool(dataset.task_of(place.partition("/")[0]).answers)
+
+
+def _line(name: str, counts: Mapping[str, int], asked: bool) -> str:
     word, what = TOLD[name]
+    if asked:
+        word = {"line": "question", "test sentence": "test question"}.get(word, word)
     total = sum(counts.values())
     places = ", ".join(f"{place}: {count}" for place, count in counts.items())
     return f"{total} {word}{'' if total == 1 else 's'} {what} ({places})"

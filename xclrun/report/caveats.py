@@ -11,7 +11,7 @@ import numpy as np
 from xclrun.analysis.aggregate import Comparison, missing_combinations
 from xclrun.analysis.grouping import differing_settings, grouped, numbered_labels
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import References, reference_command, reference_name
+from xclrun.analysis.reference import References, reference_command, reference_name, shared_overrides
 from xclrun.core.identity import adapters_of
 
 
@@ -66,18 +66,22 @@ def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str
     references, metric = References(comparison.runs), comparison.metrics[0]
     sequences = [run for run in comparison.runs if run.stream == "sequence"]
     lacking = [run for run in sequences if np.isnan(references.scores(run, metric)[1:]).any()]
+
+    def command_of(run: RunRecord) -> tuple[str, ...] | None:
+        command = commands.get(run.run_id)
+        return None if command is None else tuple(shared_overrides(shlex.split(command)[1:]))
+
     caveats = []
-    for (_, command), runs in grouped(lacking, lambda r: (reference_name(r), commands.get(r.run_id))).items():
+    # Several commands that differ in strategies, orders and seeds alone need one command for their references.
+    for (_, shared), runs in grouped(lacking, lambda r: (reference_name(r), command_of(r))).items():
         first = runs[0]
         # Each language is learnt alone: of orders of the same languages the first will do.
         orders = {frozenset(run.languages): _order(run) for run in reversed(runs)}
-        overrides = [f"dataset={comparison.dataset}", f"model={comparison.model}"]
-        if command is not None:
-            overrides = shlex.split(command)[1:]
+        overrides = [f"dataset={comparison.dataset}", f"model={comparison.model}"] if shared is None else shared
         made = reference_command(
             overrides, adapters_of(first.config["strategy"]), orders.values(), (run.seed for run in runs)
         )
-        condition = "" if command is not None else " (with the same dataset, model and trainer settings)"
+        condition = "" if shared is not None else " (with the same dataset, model and trainer settings)"
         caveats.append(f"T needs reference runs: {made}{condition}")
     return caveats
 

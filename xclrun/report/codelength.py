@@ -130,8 +130,12 @@ class CodelengthSection(Section):
 
     @property
     def caveats(self) -> list[str]:
-        knows = {coder.name for coder in self.coders if start_knows(coder.runs[0])}
-        told = f"the first block is coded by the start, which knows the head: {'; '.join(sorted(knows))}"
+        knows = {}
+        for coder in self.coders:
+            if known := [what for what in self.parts if start_knows(coder.runs[0], what)]:
+                knows[coder.name] = "" if known == self.parts else f" ({', '.join(known)} alone)"
+        names = "; ".join(f"{name}{which}" for name, which in sorted(knows.items()))
+        told = f"the first block is coded by the start, which knows the head: {names}"
         return [*([told] if knows else []), *super().caveats]
 
     @property

@@ -238,7 +238,7 @@ def collect(
                 if not skip:
                     raise UsageError(message) from None
                 skipped[key] = skipped.get(key, 0) + 1
-                first_bad = first_bad or f"; every line was skipped, the first because {message}"
+                first_bad = first_bad or f"; every {source.unit or 'line'} was skipped, the first because {message}"
                 continue
             first_seen[example.id] = number
             examples.append(example)
