@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 DEMO   ?= outputs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint format bench clean
+.PHONY: help setup demo test test-full test-kills lint format bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,6 +32,9 @@ test: $(READY)  ## the fast tests: no GPU, no network, under 6 minutes on 2 core
 
 test-full: $(READY)  ## all tests: real data beside the project, kills, wheel, Slurm (skips what is not there, and says so)
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+test-kills: $(READY)  ## kill a run of each strategy twenty times, and inside every 19th write (long)
+	XCLRUN_THOROUGH=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m full tests/recovery/test_kills.py
 
 lint: $(READY)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
