@@ -53,6 +53,9 @@ def test_known_from_earlier_stages(make_run: Callable[..., Run], do: Callable[..
     paces = sorted(t["seconds"] / t["step"] for t in trainings)
     [mixed] = forecast([make_run("order=[en+de,es]", "trainer.mixture_steps=7")]).lines
     assert mixed.seconds == pytest.approx(paces[1] * 7 + rates[1] * 2 * 13, rel=1e-6)
+    # Where steps are not given, as many as passes: of questions, over all their windows.
+    [passes] = forecast([make_run("order=[en+de,es]")]).lines
+    assert passes.seconds == pytest.approx(rates[1] * 2 * (22 + 18 + 13), rel=1e-6)
     weights = (done.store.path(done.stages[1].train) / "weights.safetensors").stat().st_size
     assert line.bytes == 3 * weights
 

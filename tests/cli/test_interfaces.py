@@ -49,7 +49,7 @@ def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Pa
     assert all(row["value"] or row["status"].startswith("n/a: ") for row in rows)
     # A page is looked at before anything is drawn, and filled in the end.
     (here / "page.md").write_text("<!-- report: mine/summary.csv -->\n<!-- end -->\n")
-    into = ("report", "--from-runs", "--into", "page.md", "--name")
+    into = ("report", "--into", "page.md", "--name")
     told = xclrun(*into, "other")
     assert (told.code, told.line.partition(";")[0]) == (2, "--into page.md: has no place for the report other")
     assert not (here / "outputs" / "reports" / "other").exists()
@@ -57,6 +57,8 @@ def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Pa
     assert told.code == 0
     assert told.out.endswith("\npage.md: 1 place filled.\n")
     assert (here / "page.md").read_text().splitlines()[1] == "Numbers: [mine.csv](page/mine.csv)."
+    # No run was asked to be in MLflow, and so no report is.
+    assert not (here / "outputs" / "mlflow.db").exists()
     told = xclrun("report", "demo", "--from-runs")
     assert told.code == 2
     assert told.line.startswith("no sweep is called 'demo' in outputs; Known: sweep-")

@@ -217,14 +217,14 @@ def _name(given: argparse.Namespace, sweep: str) -> str:
 
 
 def _read(outputs: Path, given: argparse.Namespace, warn: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
-    """Return the mirror, where it is asked for and can be reached, and the records of all runs, those elsewhere too.
+    """Return the mirror, where one is wanted and can be reached, and the records of all runs, those elsewhere too.
 
     Scores of runs that are here are computed from their prediction files, whether MLflow has them or not.
     """
     from xclrun.store.records import read_records
 
     records = read_records(outputs, warn, given.slot_f1)
-    if given.source == "runs":
+    if given.source == "runs" or not _mirrored(outputs, given.uri, records):
         return None, records
     from xclrun.tracking.mirror import Mirror
 
@@ -241,6 +241,12 @@ def _read(outputs: Path, given: argparse.Namespace, warn: Unreadable) -> tuple[M
         else:
             warn(f"{record.run_id} is scored by slot_f1={way} in MLflow, and its predictions are not here; left out")
     return mirror, records
+
+
+def _mirrored(outputs: Path, uri: str | None, records: Sequence[RunRecord]) -> bool:
+    """Whether there is a mirror, or a run that was asked to have one; otherwise a report makes none."""
+    asked = (record.config.get("tracking", {}).get("enabled", True) for record in records)
+    return uri is not None or (outputs / "mlflow.db").exists() or any(asked)
 
 
 def _chosen(

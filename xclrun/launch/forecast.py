@@ -2,8 +2,8 @@
 
 Time is estimated from the stages that are in the store already: seconds per training sentence of the same encoder,
 batch size and precision, under the same strategy where there is one, and on the machines that made them; of mixtures,
-whose steps are given, seconds per step. It is that of trainings with their selection on dev; the evaluation on test,
-loading, and waiting in a queue come on top.
+whose steps are given, seconds per step (without, they take as many as passes do). It is that of trainings with their
+selection on dev; the evaluation on test, loading, and waiting in a queue come on top.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class Costs:
         run, index = training
         hop = run.stages[index].hop
         cost = run.cost(hop)
-        rate = None if hop.mixed else _median(self.rates, cost)
+        # A mixture whose steps are not given takes as many as passes, over windows where there are any, as a rate does.
+        given = hop.mixed and run.trainer(hop).mixture_steps is not None
+        rate = None if given else _median(self.rates, cost)
         if rate is not None:
             return rate * cost["examples"] * run.epochs(hop)
         steps = (
