@@ -155,6 +155,35 @@ def test_questions_about_one_text_are_drawn_together() -> None:
     assert alone.std() < 0.6 * final(texts).std()
 
 
+def test_pairs_of_one_premise_are_drawn_together_as_one_of_the_runs_knows_them() -> None:
+    """Three hypotheses about each of 50 premises. A run that an earlier version evaluated does not name premises."""
+    premises = np.repeat(np.arange(50), 3)
+    right = np.random.default_rng(3).random(50)[premises] < 0.5
+    ids, predicted = np.array([f"{i:03d}" for i in range(150)]), np.repeat(right[:, np.newaxis], 3, axis=1).astype(int)
+
+    def final(*known: bool) -> np.ndarray:
+        scores = {"class_accuracy": np.full((3, 2), float(right.mean()))}
+        runs = [record(name, scores=scores, languages=("en", "de")) for name in ("naive", "er")[: len(known)]]
+        own = {
+            run.run_id: Predictions(("a", "b"), dict.fromkeys(("en", "de"), Sentences(
+                ids, np.ones(150, int), predicted, texts=premises if knows else None
+            )))
+            for run, knows in zip(runs, known, strict=True)
+        }  # fmt: skip
+        (comparison,) = comparisons(runs)
+        found = Resampled(comparison, References(runs), own, "class_accuracy", seed=5, resamples=200)
+        assert found.draws_texts == any(known)
+        drawn = found.of_run(runs[0], "FP")
+        assert drawn is not None
+        return drawn
+
+    of_premise = right[::3]
+    wanted = np.mean([draws(50, 5, k, 200) @ of_premise / 50 for k in ("en", "de")], axis=0)
+    np.testing.assert_allclose(final(True), wanted, rtol=1e-6)
+    np.testing.assert_array_equal(final(False, True), final(True))
+    assert final(False).std() < 0.7 * final(True).std()
+
+
 def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None:
     comparison, references, predictions = made
     resampled = Resampled(comparison, references, predictions, "intent_accuracy", resamples=3)

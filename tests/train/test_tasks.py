@@ -11,6 +11,7 @@ import pytest
 import seqeval.metrics
 
 from xclrun.core.errors import UsageError
+from xclrun.core.task import BY_NAME
 from xclrun.run import Run
 from xclrun.store.records import read_predictions, record
 
@@ -24,7 +25,8 @@ def rows(run: Run, hop: int = 2) -> pd.DataFrame:
 
 
 def add_pairs(found: list[dict[str, Any]]) -> None:
-    """Give every second example a second text, one of them far beyond the length limit."""
+    """Give every second example a second text, one of them far beyond the length limit; two share the first one."""
+    found[4] |= {name: found[0][name] for name in ("tokens", "tags")}
     for i, row in enumerate(found):
         row["text_b"] = ("so be it " * (40 if i == 2 else 1)) if i % 2 == 0 else None
 
@@ -33,15 +35,26 @@ def test_sequence_class(make_run: Callable[..., Run], do: Do, changed_corpus: Ca
     data = changed_corpus({(language, split): add_pairs for language in ("en", "de") for split in ("train", "test")})
     run = do(make_run("dataset.task=sequence_class", "strategy=er", "strategy.selection=herding", ORDER, data=data))
     found, mine = rows(run), record(run.directory)
+    read = read_predictions(run.outputs, [mine], pytest.fail)[run.id]
     assert mine.metrics == ("class_accuracy",)
     for j, language in enumerate(("en", "de")):
         own = found.loc[language]
         gold = {e.id: run.dataset.labels.index(str(e.label)) for e in run.dataset.split(language, "test")}
         assert own["gold"].to_dict() == gold
         assert mine.scores["class_accuracy"][2, j] == pytest.approx((own["predicted"] == own["gold"]).mean())
+        # What is drawn together: pairs with the same first text.
+        words = {e.id: e.tokens for e in run.dataset.split(language, "test")}
+        sentences = read.sentences[language]
+        units = sentences.units(BY_NAME["class_accuracy"])
+        assert units is not None
+        drawn = dict(zip(sentences.ids.tolist(), units.tolist(), strict=True))
+        assert {(words[a] == words[b], drawn[a] == drawn[b]) for a in words for b in words} == {
+            (True, True), (False, False)
+        }  # fmt: skip
+        assert max(map(list(drawn.values()).count, drawn.values())) > 1
     assert found["gold_tags"].isna().all()
     assert (found["log2_gold"] < 0).all()
-    assert read_predictions(run.outputs, [mine], pytest.fail)[run.id].confusion(2).sum() == len(found)
+    assert read.confusion(2).sum() == len(found)
     assert run.directory.read_manifest()["data"]["truncated"]
 
 

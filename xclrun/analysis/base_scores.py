@@ -29,8 +29,10 @@ COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "
 TAG_COLUMNS = ("gold_tags", "predicted_tags")
 # What the choice between an example's statements needs.
 BELIEF_COLUMNS = ("log2_gold",)
-# What metrics of answers need, and what resamples do: which questions are about one text.
-ANSWER_COLUMNS = ("answer", "gold_answers", "text")
+# What metrics of answers need.
+ANSWER_COLUMNS = ("answer", "gold_answers")
+# What resamples need: which questions or pairs are about one text. Only they have it.
+TEXT_COLUMN = "text"
 # How alike answers are, in the order of `Sentences.answers`.
 LIKENESS = {"f1": answers.f1, "exact": answers.exact}
 # Log-odds (in bits) beyond this are equal: so near to 0 and 1, log2_gold keeps one probability and loses the other.
@@ -123,7 +125,7 @@ class Sentences:
             spans is ``tag_macro``.
         log2_gold: log2 p(gold class), shape (S, cells); None where it was not read.
         answers: F1 and exact match of the predicted answers, shape (2, S, cells); None where there are none.
-        texts: number of the text that each question is about, shape (S,); None where there are no questions.
+        texts: number of the text that each question, or pair, is about, shape (S,); None where there are none.
         own: the metrics of the key's own task, where keys have several; empty: it has all.
     """
 
@@ -197,20 +199,20 @@ class Sentences:
         return self.answers[list(LIKENESS).index(likeness)], None
 
     def units(self, metric: Metric) -> np.ndarray | None:
-        """Return what resamples draw as one: the number of each statement's or question's text, shape (S,).
+        """Return what resamples draw as one: the number of each statement's, question's or pair's text, shape (S,).
 
         None: each sentence. Statements about one text are right or wrong together (a constant answer is right about
-        the same share of each), and a text that is hard to read is so for all questions about it; so the choice of
-        test data is one of texts.
+        the same share of each), and a text that is hard to read is so for all questions about it, and all hypotheses;
+        so the choice of test data is one of texts.
         """
         if metric.of is Scored.keys and self.own:
             return self.units(self.own[0])
-        if metric.of is Scored.answers and self.texts is not None:
-            numbers, units = np.unique(self.texts, return_inverse=True)
-            return units if len(numbers) < len(units) else None
-        if metric.name != STATEMENT_ACCURACY.name:
+        if metric.name == STATEMENT_ACCURACY.name:
+            return np.unique([statement_of(name)[0] for name in self.ids.tolist()], return_inverse=True)[1]
+        if self.texts is None:
             return None
-        return np.unique([statement_of(name)[0] for name in self.ids.tolist()], return_inverse=True)[1]
+        numbers, units = np.unique(self.texts, return_inverse=True)
+        return units if len(numbers) < len(units) else None
 
     def choices(self) -> tuple[np.ndarray, np.ndarray]:
         """Return for each of S statements whether it was chosen, and whether it could be: each shape (S, cells).
@@ -343,7 +345,8 @@ def of_hops(
             np.concatenate([c.answers for c in own if c.answers is not None], axis=2)
             if first.answers is not None
             else None,
-            first.texts,
+            # A hop that an earlier version evaluated may not have them.
+            next((c.texts for c in own if c.texts is not None), None),
         )
     return found
 
@@ -420,7 +423,7 @@ class _Rows:
         read = BELIEF_COLUMNS[0] in table.column_names
         log2_gold = np.asarray(pc.fill_null(table[BELIEF_COLUMNS[0]], np.nan).to_numpy()) if read else None
         answered = _answered(table) if ANSWER_COLUMNS[0] in table.column_names else None
-        texts = ids(ANSWER_COLUMNS[2]) if ANSWER_COLUMNS[2] in table.column_names else None
+        texts = ids(TEXT_COLUMN) if TEXT_COLUMN in table.column_names else None
         if names is None or table["gold_tags"].null_count:
             return cls(ids("gold"), ids("predicted"), spans, log2_gold=log2_gold, answers=answered, texts=texts)
         lengths = pc.list_value_length(table["gold_tags"]).to_numpy()
@@ -436,7 +439,7 @@ class _Rows:
         spans = (ids("tp"), ids("fp"), ids("fn"))
         answered = None
         if ANSWER_COLUMNS[0] in columns:
-            answered = _likeness(*(columns[name] for name in ("language", *ANSWER_COLUMNS[:2])))
+            answered = _likeness(*(columns[name] for name in ("language", *ANSWER_COLUMNS)))
         if names is None or None in columns["gold_tags"]:
             return cls(ids("gold"), ids("predicted"), spans, answers=answered)
         gold, predicted = (np.fromiter(chain.from_iterable(columns[name]), dtype=np.int64) for name in TAG_COLUMNS)
@@ -445,6 +448,8 @@ class _Rows:
 
     def cell(self, ids: np.ndarray, own: np.ndarray) -> Sentences:
         """Return some of the rows as the sentences of one cell."""
+        # Of keys without questions or pairs there are none.
+        texts = None if self.texts is None or (self.texts[own] < 0).all() else self.texts[own]
         predicted, *spans = (column[own, np.newaxis] for column in (self.predicted, *(self.spans or ())))
         return Sentences(
             ids,
@@ -454,7 +459,7 @@ class _Rows:
             self._tags(own),
             None if self.log2_gold is None else self.log2_gold[own, np.newaxis],
             None if self.answers is None else self.answers[:, own, np.newaxis],
-            None if self.texts is None else self.texts[own],
+            texts,
         )
 
     def _tags(self, own: np.ndarray) -> np.ndarray | None:
@@ -467,7 +472,7 @@ class _Rows:
 
 
 def _answered(table: pa.Table) -> np.ndarray:
-    return _likeness(*(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS[:2])))
+    return _likeness(*(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)))
 
 
 def _likeness(keys: Iterable[str], predicted: Iterable[str | None], gold: Iterable[Sequence[str] | None]) -> np.ndarray:

@@ -109,8 +109,11 @@ class Resampled:
             raise ValueError(f"no predictions of {missing[0]}")
         tested = {k: self._tested(k, predictions) for k in comparison.languages}
         self._sentences = {k: them for k, them in tested.items() if them}
-        units = {k: next(iter(them.values())).units(BY_NAME[metric]) for k, them in self._sentences.items()}
-        self._units = {k: of for k, of in units.items() if of is not None}
+        # Runs that an earlier version evaluated may not say which pairs are of one text.
+        units = {k: (of.units(BY_NAME[metric]) for of in them.values()) for k, them in self._sentences.items()}
+        self._units = {
+            k: own for k, of in units.items() if (own := next((u for u in of if u is not None), None)) is not None
+        }
         self._draw: Callable[[str, int], np.ndarray] = lambda language, n: draws(n, seed, language, resamples, size)
         self._drawn: dict[str, np.ndarray] = {}
         self._compared = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -93,6 +93,12 @@ def same_sentence(example: Example) -> tuple[str, ...]:
     """Return what two examples have in common that are the same sentence: words alike but for case."""
     second = () if example.text_b is None else ("\n", *example.tokens_b)
     return tuple(map(str.casefold, (*example.tokens, *second)))
+
+
+def text_numbers(examples: Sequence[Example]) -> list[int]:
+    """Return for each example the number of its (first) text among the different texts, from 0, as they come."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(e.whole for e in examples))}
+    return [numbers[e.whole] for e in examples]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ has it, or it is too long (see `xclrun.train.answers`) |
 | log2_classes | log2 of the number of spans that an answer can be |
 | text | number of the question's text among the texts of the split, from 0: questions about one text share it |
 
+Rows of pairs of texts have ``text`` too, where some of them have the first text in common, as the hypotheses about a
+premise do: what is drawn then are texts (docs/metrics.md, "Bootstrap").
+
 Of a sentence that was cut at the length limit, slots beyond count as not found, so all words are scored; tags beyond
 are left out where the task is ``token_tags``: then `tokens` says how many words there were.
 """
@@ -51,16 +54,19 @@ if TYPE_CHECKING:
 
 # The rows of a block in the folder of a stage.
 BLOCK = "next.parquet"
-# Columns of answers alone.
-ANSWERS = ("answer", "answer_start", "answer_end", "gold_answers", "log2_classes", "text")
+# Columns of answers.
+ANSWERS = ("answer", "answer_start", "answer_end", "gold_answers", "log2_classes")
+# Of answers, and of pairs.
+TEXT = "text"
 
 
-def schema(answers: bool = False, block: bool = False) -> pa.Schema:
+def schema(answers: bool = False, block: bool = False, texts: bool = False) -> pa.Schema:
     """Return the Arrow schema of the rows in the store (without run_id).
 
     Args:
-        answers: with the columns of answers.
+        answers: with the columns of answers, `TEXT` not among them.
         block: with those of the rows of a block.
+        texts: with `TEXT`.
     """
     import pyarrow as pa
 
@@ -83,8 +89,9 @@ def schema(answers: bool = False, block: bool = False) -> pa.Schema:
             ("fn", pa.int16()),
             ("log2_gold_tags", pa.float32()),
             ("tokens", pa.int16()),
-            *(zip(ANSWERS, (pa.string(), pa.int32(), pa.int32(), pa.list_(pa.string()), pa.float32(), pa.int32()),
-                  strict=True) if answers else ()),
+            *(zip(ANSWERS, (pa.string(), pa.int32(), pa.int32(), pa.list_(pa.string()), pa.float32()), strict=True)
+              if answers else ()),
+            *([(TEXT, pa.int32())] if texts else []),
             *([("seen", pa.int16())] if block else []),
         ]
     )  # fmt: skip
@@ -109,7 +116,7 @@ def table(columns: dict[str, Any], block: bool = False) -> pa.Table:
     """Return prediction rows as an Arrow table with the exact types of `schema`; ``block``: those of a block."""
     import pyarrow as pa
 
-    types = schema(ANSWERS[0] in columns, block)
+    types = schema(ANSWERS[0] in columns, block, TEXT in columns)
     return pa.table({f.name: pa.array(columns[f.name], type=f.type, from_pandas=True) for f in types}, schema=types)
 
 

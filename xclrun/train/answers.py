@@ -27,7 +27,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from xclrun.data.encode import Windows
-from xclrun.data.example import Example
+from xclrun.data.example import Example, text_numbers
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,6 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
         # A certain answer's sum may be less than itself, by rounding.
         log2_gold = np.where(np.isfinite(gold), np.minimum((gold - total) / math.log(2), 0.0), np.nan)
     count = [span_count(int(n), windows.longest) + nullable for n in windows.pieces[starts]]
-    texts = {text: number for number, text in enumerate(dict.fromkeys(e.whole for e in examples))}
     places = [None if none else (int(b), int(e)) for none, b, e in zip(silent, begin, end, strict=True)]
     return {
         "answer": ["" if at is None else e.whole[at[0] : at[1]] for e, at in zip(examples, places, strict=True)],
@@ -128,5 +127,5 @@ def answers_of(readings: Readings, examples: Sequence[Example], nullable: bool) 
         "gold_answers": [[answer.text for answer in e.answers or ()] for e in examples],
         "log2_gold": log2_gold.tolist(),
         "log2_classes": [math.log2(n) for n in count],
-        "text": [texts[e.whole] for e in examples],
+        "text": text_numbers(examples),
     }

@@ -13,10 +13,11 @@ import torch
 from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
-from xclrun.core.task import KEY_SCORE, Scored
+from xclrun.core.task import KEY_SCORE, STATEMENT_TRUTH, Scored
 from xclrun.data.encode import Batch, Encoded, length_sorted_batches
-from xclrun.data.example import Dataset
+from xclrun.data.example import Dataset, text_numbers
 from xclrun.model.network import Model, Prediction
+from xclrun.store import predictions
 from xclrun.train.answers import Readings, answers_of
 from xclrun.train.precision import autocast
 
@@ -93,7 +94,17 @@ class Evaluator:
             columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, [[]] * len(first))
             examples = self.dataset.split(language, split)
             return columns | answers_of(readings, examples, self.dataset.targets_of(language).silence)
-        return self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
+        columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
+        return columns | self._texts_of_pairs(language, split)
+
+    def _texts_of_pairs(self, language: str, split: str) -> dict[str, list[int]]:
+        """Return the column ``text`` of pairs, where some have their first text in common; else nothing."""
+        examples = self.dataset.split(language, split)
+        # Statements have their text's number in their ids.
+        if self.dataset.task_of(language) == STATEMENT_TRUTH or not any(e.text_b for e in examples):
+            return {}
+        numbers = text_numbers(examples)
+        return {predictions.TEXT: numbers} if len(set(numbers)) < len(numbers) else {}
 
     def _columns(
         self,

@@ -126,7 +126,8 @@ class Points:
         import pyarrow as pa
 
         parts = [predictions.read(self._there(self._rows(point["step"]))) for point in facts]
-        return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+        # Rows that an earlier version wrote may lack a column.
+        return pa.concat_tables(parts, promote_options="default").unify_dictionaries().combine_chunks()
 
     def kept_weights(self, facts: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
         """Return the files of the weights that are kept, by the names that they have in the store."""

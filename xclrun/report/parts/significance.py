@@ -9,7 +9,7 @@ from functools import partial
 from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES
 from xclrun.analysis.measures import headlines
-from xclrun.core.task import KEY_SCORE, STATEMENT_ACCURACY
+from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
 from xclrun.report.inference import PAPER, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
@@ -18,7 +18,11 @@ from xclrun.report.summary import CONSTANT, Summary, ruled
 from xclrun.report.tables import Cell, Reasons, Table, percent
 
 # Metric → what belongs to a text and is drawn with it; of others: questions.
-WITH_TEXTS = {STATEMENT_ACCURACY.name: "statements", KEY_SCORE.name: "statements and questions"}
+WITH_TEXTS = {
+    STATEMENT_ACCURACY.name: "statements",
+    CLASS_ACCURACY.name: "pairs",
+    KEY_SCORE.name: "statements, questions and pairs",
+}
 
 
 @part(StrategySection, place=40, title="Intervals and tests")
