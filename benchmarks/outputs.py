@@ -3,7 +3,7 @@
 10 strategies × 6 orders × as many seeds as it takes, with the reference runs and some that were interrupted, as one
 sweep; 7 hops × 6 languages × 300 test sentences each, as a cut of MTOP has. The files of each run are its own but for
 the predictions, of which there are `DRAWS` for each strategy and order: further runs hard-link those, so that 10⁵ runs
-take gigabytes and minutes, not a hundred and hours. What reads them sees files like all others.
+take gigabytes and minutes, not a hundred and hours; and so their counts. What reads them sees files like all others.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from xclrun.command.plan import plan_runs
 from xclrun.core.identity import digest
 from xclrun.run import Run
 from xclrun.store import predictions
+from xclrun.store.records import write_counts
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import FACTS, StageStore
 
@@ -94,9 +95,13 @@ class Maker:
 
     def __init__(self, run: Run, study: Study) -> None:
         self.run, self.study = run, study
-        self.config: dict[str, Any] = run.resolved
+        config: dict[str, Any] = run.resolved
+        # A run's own seed is put in as text: dumping would take longest of all.
+        self.config = yaml.dump(config | {"seed": "SEED"}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
         # Draw → stages of the manifest, and name → file, size and checksum of the predictions.
         self.made: dict[int, tuple[list[Any], dict[str, tuple[Path, int, str]]]] = {}
+        # Draw → file, size and checksum of what its predictions count.
+        self.counted: dict[int, tuple[Path, int, str]] = {}
 
     def directory(self, seed: int) -> RunDirectory:
         """Return where the run with a seed lies."""
@@ -128,7 +133,7 @@ class Maker:
             "data": {"fingerprint": self.run.data_fingerprint}, "keys": keys,
             "parameters": {"total": 889_000, "trained": 889_000}, "stages": stages[:hops], "seconds": 90.0,
         }  # fmt: skip
-        config = yaml.dump(self.config | {"seed": seed}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
+        config = self.config.replace("seed: SEED", f"seed: {seed}")
         small = {"config.yaml": config.encode(), "manifest.json": (json.dumps(manifest, indent=1) + "\n").encode()}
         if finished:
             small["scores.parquet"] = predictions.content(self.study.base.slice(0, 0))
@@ -136,8 +141,20 @@ class Maker:
             (directory.path / name).write_bytes(content)
             written[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         if finished:
+            written[directory.counts.name] = self._counts(seed % DRAWS, directory)
             directory.done.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
         return directory
+
+    def _counts(self, draw: int, directory: RunDirectory) -> dict[str, Any]:
+        """Write the counts of a draw, counted the first time; return what DONE says of them."""
+        if draw not in self.counted:
+            write_counts(directory)
+            content = directory.counts.read_bytes()
+            self.counted[draw] = directory.counts, len(content), hashlib.sha256(content).hexdigest()
+        path, size, checksum = self.counted[draw]
+        if path != directory.counts:
+            os.link(path, directory.counts)
+        return {"bytes": size, "sha256": checksum}
 
     def _draw(self, draw: int, directory: RunDirectory) -> tuple[list[Any], dict[str, tuple[Path, int, str]]]:
         """Return the stages and prediction files of a draw, which are written into ``directory`` the first time."""

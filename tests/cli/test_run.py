@@ -19,7 +19,7 @@ from xclrun.store.rundir import RunDirectory
 
 from .conftest import Told
 
-RECORD = {"config.yaml", "manifest.json", "scores.parquet", "events.jsonl", "DONE", "predictions"}
+RECORD = {"config.yaml", "manifest.json", "scores.parquet", "counts.parquet", "events.jsonl", "DONE", "predictions"}
 
 
 def runs(outputs: Path) -> list[RunDirectory]:

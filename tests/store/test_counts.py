@@ -45,8 +45,14 @@ def rows(hop: int, seed: int, step: int = 4, splits: tuple[str, ...] = ("test",)
     return predictions.table(columns | {name: [value] * len(made) for name, value in same.items()})
 
 
-def write_run(outputs: Path, name: str, seed: int, finished: bool = True, points: bool = False) -> RunDirectory:
-    """Write a run as training does, but with nonsense for scores in the manifest."""
+def write_run(
+    outputs: Path, name: str, seed: int, finished: bool = True, points: bool = False, counts: bool = False
+) -> RunDirectory:
+    """Write a run as training does, but with nonsense for scores in the manifest.
+
+    Args:
+        counts: with what its prediction files count, which earlier versions did not write.
+    """
     directory, stages = RunDirectory(outputs / "runs" / name), []
     config = {
         "dataset": {"name": "made", "task": "intent_slots"}, "model": {"name": "tiny"}, "strategy": {"name": "naive"},
@@ -72,6 +78,8 @@ def write_run(outputs: Path, name: str, seed: int, finished: bool = True, points
     directory.write_manifest(manifest)
     if finished:
         predictions.write(directory.scores, rows(0, 0))
+        if counts:
+            records.write_counts(directory)
         directory.finish()
     return directory
 
@@ -162,6 +170,75 @@ def test_what_was_counted_is_kept_and_gives_the_same(outputs: Path, counted: lis
     assert [record.run_id for record in read_records(outputs)] == ["b", "c", "d"]
     assert sorted(counted) == ["c", "d"]
     assert kept(outputs).keys() == {"a", "b", "d"}  # until something else is written where it was
+
+
+def test_a_report_takes_the_counts_that_a_run_wrote_itself(
+    outputs: Path, tmp_path_factory: pytest.TempPathFactory, counted: list[str]
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    for name, seed, points in (("a", 1, False), ("b", 2, True)):
+        directory = write_run(other, name, seed, points=points, counts=True)
+        assert directory.counts.name in directory.read_done()
+    assert counted == ["a", "b"]
+    first, own = read_records(outputs), read_records(other)
+    assert counted == ["a", "b"] * 2
+    assert plain(own) == plain(first)
+    # They are kept as those are which the report counted.
+    shutil.rmtree(other / "cache")
+    theirs = read_predictions(other, own, pytest.fail)
+    assert kept(other).keys() == {"a", "b"}
+    for run_id, mine in read_predictions(outputs, first, pytest.fail).items():
+        for language, sentences in mine.sentences.items():
+            same = theirs[run_id].sentences[language]
+            for name in ("ids", "gold", "predicted", "spans"):
+                np.testing.assert_array_equal(getattr(same, name), getattr(sentences, name))
+    assert counted == ["a", "b"] * 2
+
+
+def test_a_runs_own_counts_are_not_taken_where_they_may_be_others_than_its_files_have(
+    outputs: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_run(outputs, "a", 1, points=True, counts=True)
+    first = plain(read_records(outputs))
+    # Another F1 over spans, or another version, has other counts.
+    read_records(outputs, slot_f1="tag_macro")
+    shutil.rmtree(outputs / "cache")
+    with monkeypatch.context() as patched:
+        patched.setattr(counts, "FORMAT", counts.FORMAT + 1)
+        assert plain(read_records(outputs)) == first
+    assert counted == ["a", "b", "a", "b", "a", "b"]
+    # A prediction file that was written since: it is looked at, and what has changed is told.
+    shutil.rmtree(outputs / "cache")
+    del counted[:]
+    path = directory.points(2)
+    path.write_bytes(path.read_bytes())
+    assert plain(read_records(outputs)) == first
+    assert counted == ["a", "b"]
+    shutil.rmtree(outputs / "cache")
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    told: list[str] = []
+    assert [record.run_id for record in read_records(outputs, told.append)] == ["b"]
+    assert f"{path} has changed since the run finished" in told[0]
+
+
+def test_own_counts_that_are_damaged_are_named(outputs: Path) -> None:
+    directory = write_run(outputs, "a", 1, counts=True)
+    content = directory.counts.read_bytes()
+    directory.counts.write_bytes(content[:200] + bytes([content[200] ^ 1]) + content[201:])
+    told: list[str] = []
+    assert [record.run_id for record in read_records(outputs, told.append)] == ["b"]
+    assert f"{directory.counts} has changed since the run finished" in told[0]
+
+
+def test_what_cannot_be_counted_ends_no_run_and_leaves_no_counts_of_an_earlier_attempt(outputs: Path) -> None:
+    directory = write_run(outputs, "a", 1, counts=True)
+    predictions.write(directory.predictions(1), rows(1, 1).slice(0, 5), run_id="a", hop=1)
+    records.write_counts(directory)
+    directory.finish()
+    assert directory.counts.name not in directory.read_done()
+    told: list[str] = []
+    assert [record.run_id for record in read_records(outputs, told.append)] == ["b"]
+    assert "hops were tested on different sentences" in told[0]
 
 
 @pytest.fixture

@@ -243,6 +243,9 @@ class RunRecord:
 
 def _plain(value: Any) -> Any:
     """Return nested data as JSON can hold it; numbers that are not finite become None."""
+    # Nearly all that a record holds: a report makes hundreds of thousands plain.
+    if type(value) in (str, int, bool, type(None)):
+        return value
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):

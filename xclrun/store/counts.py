@@ -1,6 +1,10 @@
 """Counts of the runs' prediction files, and the runs' records: read from checked files, and cached in 256 files.
 
-A report of a thousand runs is about ten thousand prediction files. What of them is needed lies, once counted, in
+A run counts its prediction files at its end, into a file of record (`write`): a first report reads one small file of
+each run, not one for each hop. Runs of earlier versions have none, and where a prediction file was written after DONE,
+or there is another metric since, theirs does not count: then the prediction files are counted.
+
+A report of a thousand runs is about ten thousand prediction files. What of them is needed lies, once read or counted, in
 ``<outputs>/cache/counts/<two hex digits>-<SHA-256>.parquet`` (see `xclrun.store.kept`), the digits being the first ones
 of the run id's own digest: for each run a row for each language, and one with its record, which would take as long to
 make again from config, manifest and counts as to count; and an index in the file's metadata. An entry counts as long as
@@ -29,6 +33,7 @@ from xclrun.analysis.base_scores import Alignment, Predictions, Scores, Sentence
 from xclrun.core.errors import XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.task import MetricsOfKeys, Scored
+from xclrun.store.files import atomic_write
 from xclrun.store.kept import Kept
 from xclrun.store.rundir import RunDirectory
 
@@ -94,6 +99,25 @@ def count(
     return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), points)
 
 
+def write(
+    directory: RunDirectory, manifest: dict[str, Any], metrics: MetricsOfKeys, tags: Sequence[str] | None
+) -> None:
+    """Count the prediction files of a run that is at its end, for reports; arguments as those of `count`.
+
+    What cannot be counted is left to the reports, which say why.
+
+    Raises:
+        UsageError: the place cannot be written.
+        RunError: the disk is full.
+    """
+    # One of an earlier attempt would be taken for this one's.
+    directory.counts.unlink(missing_ok=True)
+    ids: dict[str, np.ndarray] = {}
+    with contextlib.suppress(ValueError, KeyError):
+        rows = _rows(count(directory, manifest, metrics, tags), ids)
+        atomic_write(directory.counts, _packed({_own(tags): (_kind(metrics), rows)}, ids))
+
+
 class CountsOfRuns:
     """The counts of all runs under ``outputs``, the folder with ``runs``.
 
@@ -126,13 +150,16 @@ class CountsOfRuns:
         """
         if not directory.done.is_file():
             return count(directory, manifest, metrics, tags, self._alignment)
-        key, entry = _key(directory, metrics), (directory.run_id, "" if tags is None else "tag_macro")
+        done = directory.read_done()
+        files = _prediction_files(directory, done)
+        key, entry = _key(files, metrics), (directory.run_id, _way(tags))
         file = self._file(directory.run_id)
-        kept = file.read(entry, key)
-        if kept is not None:
-            file.learn(kept, self._ids)
-        else:
-            kept = self._rows(count(directory, manifest, metrics, tags, self._alignment))
+        kept = file.read(entry, key, self._ids)
+        if kept is None:
+            if directory.counts.name in done and _older(files, directory.done):
+                kept = _Content(directory.content(directory.counts)).read(_own(tags), _kind(metrics), self._ids)
+            if kept is None:
+                kept = _rows(count(directory, manifest, metrics, tags, self._alignment), self._ids)
             file.new[entry] = key, kept
         return self._counted(kept, manifest, metrics)
 
@@ -140,7 +167,7 @@ class CountsOfRuns:
         """Return the record of a finished run as it was given to `add`, or None."""
         if not directory.done.is_file():
             return None
-        kept = self._file(directory.run_id).read((directory.run_id, _RECORD), _state(directory))
+        kept = self._file(directory.run_id).read((directory.run_id, _RECORD), _state(directory), self._ids)
         return None if kept is None else json.loads(kept[_RECORD][0].as_py())
 
     def add(self, record: dict[str, Any], directory: RunDirectory) -> None:
@@ -164,26 +191,6 @@ class CountsOfRuns:
             self.keep()
             self._open = _File(self.outputs, _name(run_id))
         return self._open
-
-    def _rows(self, counted: Counted) -> pa.Table:
-        """Return a row for each language; the ids of its sentences, which many runs share, by their digest."""
-        import pyarrow as pa
-
-        columns: dict[str, list[Any]] = {name: [] for name in _schema().names}
-        points = json.dumps([[h, s, scores] for h, of in counted.points.items() for s, scores in of.items()])
-        for language, them in counted.predictions.sentences.items():
-            tp, fp, fn = them.spans or (None, None, None)
-            arrays = {"gold": them.gold, "predicted": them.predicted, "tp": tp, "fp": fp, "fn": fn, "tags": them.tags}
-            arrays |= {"log2_gold": them.log2_gold, "answers": them.answers, "texts": them.texts}
-            for name, array in arrays.items():
-                columns[name].append(None if array is None else np.ascontiguousarray(array, _ARRAYS[name]).tobytes())
-            name = digest(them.ids.tolist())[:32]
-            self._ids.setdefault(name, them.ids)
-            columns["language"].append(language)
-            columns["ids"].append(name)
-            columns["points"].append(points)
-            columns[_RECORD].append(None)
-        return pa.table(columns, schema=_schema())
 
     def _counted(self, rows: pa.Table, manifest: dict[str, Any], metrics: MetricsOfKeys) -> Counted:
         sentences, points = {}, "[]"
@@ -211,7 +218,39 @@ class CountsOfRuns:
         return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), by_hop)
 
 
-class _File:
+class _Content:
+    """What a file of counts holds; without a content, or with one that is none of this version, nothing."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self._parquet: pq.ParquetFile | None = None
+        # (run id, name of the way of scoring) → key, first row and number of rows.
+        self._index: dict[tuple[str, str], tuple[str, int, int]] = {}
+        if content is not None and (opened := _opened(content)) is not None:
+            self._parquet, facts = opened
+            self._index = {(run_id, way): (key, at, n) for run_id, way, key, at, n in facts["index"]}
+
+    def read(self, entry: tuple[str, str], key: str, ids: dict[str, np.ndarray]) -> pa.Table | None:
+        """Return the rows of an entry, and add to ``ids`` those of their sentences; None: there is none of that key."""
+        known, at, n = self._index.get(entry, ("", 0, 0))
+        if known != key:
+            return None
+        rows = self._rows.slice(at, n)
+        for name in rows["ids"].drop_null().to_pylist():
+            if name not in ids:
+                ids[name] = np.array(json.loads(self._metadata[_IDS + name.encode()]))
+        return rows
+
+    @cached_property
+    def _rows(self) -> pa.Table:
+        assert self._parquet is not None  # else the index is empty
+        return self._parquet.read(use_threads=False)
+
+    @property
+    def _metadata(self) -> dict[bytes, bytes]:
+        return {} if self._parquet is None else self._parquet.metadata.metadata or {}
+
+
+class _File(_Content):
     """The file of those runs whose ids' digests begin alike; what it holds is read when it is made.
 
     Attributes:
@@ -223,25 +262,12 @@ class _File:
         self.name, self.outputs = name, outputs
         self.new: dict[tuple[str, str], tuple[str, pa.Table]] = {}
         self._kept = Kept(outputs / "cache" / "counts", name, ".parquet")
-        self._parquet: pq.ParquetFile | None = None
-        # (run id, name of the way of scoring) → key, first row and number of rows.
-        self._index: dict[tuple[str, str], tuple[str, int, int]] = {}
-        if (content := self._kept.read()) is not None and (opened := _opened(content)) is not None:
-            self._parquet, facts = opened
-            self._index = {(run_id, way): (key, at, n) for run_id, way, key, at, n in facts["index"]}
+        super().__init__(self._kept.read())
 
-    def read(self, entry: tuple[str, str], key: str) -> pa.Table | None:
-        """Return the rows of an entry, or None where there is none with that key."""
+    def read(self, entry: tuple[str, str], key: str, ids: dict[str, np.ndarray]) -> pa.Table | None:
         if entry in self.new and self.new[entry][0] == key:
             return self.new[entry][1]
-        known, at, n = self._index.get(entry, ("", 0, 0))
-        return self._rows.slice(at, n) if known == key else None
-
-    def learn(self, rows: pa.Table, ids: dict[str, np.ndarray]) -> None:
-        """Add to ``ids`` those of the sentences of rows that `read` gave."""
-        for name in rows["ids"].to_pylist():
-            if name not in ids:
-                ids[name] = np.array(json.loads(self._metadata[_IDS + name.encode()]))
+        return super().read(entry, key, ids)
 
     def write(self, ids: Mapping[str, np.ndarray]) -> None:
         """Write what was kept of runs that are still there, and what is new.
@@ -253,39 +279,70 @@ class _File:
             UsageError: the place cannot be written.
             RunError: the disk is full.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         there = {
             entry: (key, self._rows.slice(at, n))
             for entry, (key, at, n) in self._index.items()
             if entry not in self.new and RunDirectory(self.outputs / "runs" / entry[0]).done.is_file()
         }
-        index, tables, at = [], [], 0
-        for (run_id, way), (key, rows) in (there | self.new).items():
-            index.append((run_id, way, key, at, len(rows)))
-            tables.append(rows)
-            at += len(rows)
-        table = pa.concat_tables([_schema().empty_table(), *tables])
-        facts = {_INDEX: json.dumps({"format": FORMAT, "index": index}).encode()}
-        for name in sorted(set(table["ids"].drop_null().to_pylist())):
-            known = _IDS + name.encode()
-            facts[known] = self._metadata.get(known) or json.dumps(ids[name].tolist()).encode()
-        buffer = io.BytesIO()
-        with pq.ParquetWriter(buffer, table.schema, compression="zstd", use_dictionary=False) as writer:
-            # One group of rows: what reads it reads all of it.
-            writer.write_table(table, row_group_size=max(1, len(table)))
-            writer.add_key_value_metadata(facts)
-        self._kept.write(buffer.getvalue())
+        self._kept.write(_packed(there | self.new, ids, self._metadata))
 
-    @cached_property
-    def _rows(self) -> pa.Table:
-        assert self._parquet is not None  # else the index is empty
-        return self._parquet.read(use_threads=False)
 
-    @property
-    def _metadata(self) -> dict[bytes, bytes]:
-        return {} if self._parquet is None else self._parquet.metadata.metadata or {}
+def _packed(
+    entries: Mapping[tuple[str, str], tuple[str, pa.Table]],
+    ids: Mapping[str, np.ndarray],
+    said: Mapping[bytes, bytes] | None = None,
+) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        entries: (run id, name of the way of scoring) → key and rows.
+        ids: digest → ids of sentences.
+        said: metadata of an earlier file, which holds those that ``ids`` has not.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    index, tables, at = [], [], 0
+    for (run_id, way), (key, rows) in entries.items():
+        index.append((run_id, way, key, at, len(rows)))
+        tables.append(rows)
+        at += len(rows)
+    table = pa.concat_tables([_schema().empty_table(), *tables])
+    facts = {_INDEX: json.dumps({"format": FORMAT, "index": index}).encode()}
+    for name in sorted(set(table["ids"].drop_null().to_pylist())):
+        known = _IDS + name.encode()
+        facts[known] = (said or {}).get(known) or json.dumps(ids[name].tolist()).encode()
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, table.schema, compression="zstd", use_dictionary=False) as writer:
+        # One group of rows: what reads it reads all of it.
+        writer.write_table(table, row_group_size=max(1, len(table)))
+        writer.add_key_value_metadata(facts)
+    return buffer.getvalue()
+
+
+def _rows(counted: Counted, ids: dict[str, np.ndarray]) -> pa.Table:
+    """Return a row for each language; the ids of its sentences, which many runs share, by their digest.
+
+    Args:
+        ids: digest → ids; those of the rows are added.
+    """
+    import pyarrow as pa
+
+    columns: dict[str, list[Any]] = {name: [] for name in _schema().names}
+    points = json.dumps([[h, s, scores] for h, of in counted.points.items() for s, scores in of.items()])
+    for language, them in counted.predictions.sentences.items():
+        tp, fp, fn = them.spans or (None, None, None)
+        arrays = {"gold": them.gold, "predicted": them.predicted, "tp": tp, "fp": fp, "fn": fn, "tags": them.tags}
+        arrays |= {"log2_gold": them.log2_gold, "answers": them.answers, "texts": them.texts}
+        for name, array in arrays.items():
+            columns[name].append(None if array is None else np.ascontiguousarray(array, _ARRAYS[name]).tobytes())
+        name = digest(them.ids.tolist())[:32]
+        ids.setdefault(name, them.ids)
+        columns["language"].append(language)
+        columns["ids"].append(name)
+        columns["points"].append(points)
+        columns[_RECORD].append(None)
+    return pa.table(columns, schema=_schema())
 
 
 def _name(run_id: str) -> str:
@@ -313,14 +370,40 @@ def _schema() -> pa.Schema:
     return pa.schema([*text, *((name, pa.binary()) for name in _ARRAYS)])
 
 
-def _key(directory: RunDirectory, metrics: MetricsOfKeys) -> str:
+def _way(tags: Sequence[str] | None) -> str:
+    """Return the name of the way of scoring."""
+    return "" if tags is None else "tag_macro"
+
+
+def _own(tags: Sequence[str] | None) -> tuple[str, str]:
+    """Return the entry of a run's own file, which does not name the run."""
+    return "", _way(tags)
+
+
+def _kind(metrics: MetricsOfKeys) -> str:
+    """Return what changes when counts do though files do not: of evaluation points scores are kept, not counts."""
+    return digest([FORMAT, [metric.name for metric in metrics.all]])
+
+
+def _prediction_files(
+    directory: RunDirectory, done: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[str, str, os.stat_result]]:
+    """Return name, checksum and state of the files that counts of a finished run are made from."""
+    names = sorted(name for name in done if name == "manifest.json" or name.startswith("predictions/"))
+    return [(name, done[name]["sha256"], (directory.path / name).stat()) for name in names]
+
+
+def _older(files: Iterable[tuple[str, str, os.stat_result]], done: Path) -> bool:
+    """Whether all files were written before DONE, as those of a run are that nobody has touched since."""
+    written = done.stat().st_mtime_ns
+    return all(at.st_mtime_ns < written for _, _, at in files)
+
+
+def _key(files: Iterable[tuple[str, str, os.stat_result]], metrics: MetricsOfKeys) -> str:
     """Return what changes when the prediction files of a finished run do: what DONE says of them, and their times.
 
     And when its metrics do: of evaluation points scores are kept, not counts.
     """
-    done = directory.read_done()
-    names = sorted(name for name in done if name == "manifest.json" or name.startswith("predictions/"))
-    files = [(name, done[name]["sha256"], (directory.path / name).stat()) for name in names]
     return digest(
         [
             FORMAT,

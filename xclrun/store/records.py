@@ -185,6 +185,20 @@ def _as_scored(
     return {language: {k: v for k, v in scores.items() if k not in other} for language, scores in dev.items()}
 
 
+def write_counts(directory: RunDirectory) -> None:
+    """Count the prediction files of a run that is at its end but for DONE, so that reports need not.
+
+    Raises:
+        UsageError: the place cannot be written.
+        RunError: the disk is full.
+    """
+    from xclrun.store.counts import write
+
+    config, manifest = _config(directory), directory.read_manifest()
+    metrics = metrics_of(config, manifest)
+    write(directory, manifest, metrics, manifest["tags"] if _macro(config, metrics) else None)
+
+
 def _counted(
     directory: RunDirectory, counts: CountsOfRuns | None, config: dict[str, Any], manifest: dict[str, Any]
 ) -> Counted:

@@ -6,6 +6,7 @@ config.yaml   the resolved config             predictions/hop-<i>.parquet   one 
                                               attention.parquet             of [CLS], by word, where asked for
                                               overlap.parquet               of gradients, by step, where asked for
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
+                                              counts.parquet                of the predictions, for reports
                                               averages/*.parquet            predictions of averaged checkpoints
 events.jsonl  what happened, one JSON a line  DONE                          name → size and SHA-256 of the files above,
                                                                             but for averages, which come later
@@ -65,6 +66,8 @@ class RunDirectory:
     scores = _File("scores.parquet")
     events = _File("events.jsonl")
     done = _File("DONE")
+    # What the prediction files count (`xclrun.store.counts`), for reports, which else count them.
+    counts = _File("counts.parquet")
     # What [CLS] attends to after each hop (`xclrun.analysis.fewshot.attention`), where that was asked for.
     attention = _File("attention.parquet")
     # Which parameters got gradients in consecutive steps (`xclrun.train.overlap`), where that was asked for.
@@ -229,7 +232,8 @@ class RunDirectory:
 
     def finish(self) -> None:
         """Write DONE: from now on the run counts."""
-        files = [self.config, self.manifest, *self.results()]
+        counts = [self.counts] if self.counts.is_file() else []
+        files = [self.config, self.manifest, *self.results(), *counts]
         facts = {str(f.relative_to(self.path)): {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
         write_json(self.done, facts)
 

@@ -27,6 +27,7 @@ from xclrun.data.notes import noted
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
+from xclrun.store.records import write_counts
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
 from xclrun.train.overlap import FILE as OVERLAP
@@ -120,6 +121,7 @@ class _Execution:
             seconds = round(time.monotonic() - started, 3)
             self.manifest |= {"status": "finished", "finished": _now(), "seconds": seconds}
             directory.write_manifest(self.manifest)
+            write_counts(directory)
             directory.event("finished")
             directory.finish()
         except BaseException as raised:
