@@ -4,12 +4,12 @@ A run counts its prediction files at its end, into a file of record (`write`): a
 each run, not one for each hop. Runs of earlier versions have none, and where a prediction file was written after DONE,
 or there is another metric since, theirs does not count: then the prediction files are counted.
 
-A report of a thousand runs is about ten thousand prediction files. What of them is needed lies, once read or counted, in
-``<outputs>/cache/counts/<two hex digits>-<SHA-256>.parquet`` (see `xclrun.store.kept`), the digits being the first ones
-of the run id's own digest: for each run a row for each language, and one with its record, which would take as long to
-make again from config, manifest and counts as to count; and an index in the file's metadata. An entry counts as long as
-DONE says the same of the run's prediction files and none of them was written since, a record as long as no file of the
-run was; what is missing, stale or damaged is made again.
+A report of a thousand runs is about ten thousand prediction files. What of them is needed lies, once it was read or
+counted, in ``<outputs>/cache/counts/<two hex digits>-<SHA-256>.parquet`` (see `xclrun.store.kept`), the digits being
+the first ones of the run id's own digest: for each run a row for each language, and one with its record, which would
+take as long to make again from config, manifest and counts as to count; and an index in the file's metadata. An entry
+counts as long as DONE says the same of the run's prediction files and none of them was written since, a record as long
+as no file of the run was; what is missing, stale or damaged is made again.
 
 So many files that of 10⁵ runs each has 12 MB: that is what one new run writes again, and what is in memory at a time.
 """
