@@ -40,7 +40,7 @@ from benchmarks.timing import ratio, seconds
 from benchmarks.trimming import trimmed_over_whole
 from benchmarks.waits import waits
 from xclrun.command.plan import plan_runs
-from xclrun.data.encode import length_sorted_batches
+from xclrun.data.batches import length_sorted_batches
 from xclrun.train.execute import execute
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph

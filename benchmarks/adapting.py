@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.timing import ratio
 from xclrun.command.plan import plan_runs
-from xclrun.data.encode import concat
+from xclrun.data.batches import concat
 from xclrun.strategy.mbpa import MbPA, nearest
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph

@@ -43,7 +43,7 @@ from benchmarks.packing import packed_over_padded
 from benchmarks.steps import a_hop, training_step
 from xclrun.command.plan import plan_runs
 from xclrun.core.errors import UsageError
-from xclrun.data.encode import epoch_batches, length_sorted_batches
+from xclrun.data.batches import epoch_batches, length_sorted_batches
 from xclrun.train.execute import execute
 from xclrun.train.precision import context_broken
 from xclrun.train.progress import Listener, Progress

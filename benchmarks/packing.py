@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.timing import summary
 from xclrun.command.plan import plan_runs
-from xclrun.data.encode import Encoded, epoch_batches, length_sorted_batches
+from xclrun.data.batches import Encoded, epoch_batches, length_sorted_batches
 from xclrun.data.packing import Packing
 from xclrun.model.network import Model
 from xclrun.train.optimize import make_optimizer

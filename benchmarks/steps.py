@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.timing import summary
 from xclrun.command.plan import plan_runs
-from xclrun.data.encode import epoch_batches
+from xclrun.data.batches import epoch_batches
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
 from xclrun.train.optimize import make_optimizer

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.timing import ratio
 from xclrun.command.plan import plan_runs
-from xclrun.data.encode import Batch
+from xclrun.data.batches import Batch
 from xclrun.model.network import build
 from xclrun.train.encodings import encodings
 from xclrun.train.optimize import make_optimizer

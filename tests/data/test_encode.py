@@ -14,17 +14,8 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
 from xclrun.config.schema import DatasetConfig, LabelOn
 from xclrun.core.errors import UsageError
-from xclrun.data.encode import (
-    UNSEEN,
-    Encoded,
-    Ragged,
-    concat,
-    encode,
-    epoch_batches,
-    length_sorted_batches,
-    outputs,
-    word_numbers,
-)
+from xclrun.data.batches import UNSEEN, Encoded, Ragged, concat, epoch_batches, length_sorted_batches
+from xclrun.data.encode import encode, outputs, word_numbers
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
 

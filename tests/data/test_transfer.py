@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from xclrun.data.encode import Encoded, Ragged
+from xclrun.data.batches import Encoded, Ragged
 from xclrun.data.transfer import ALIGNED, packed, sent, unpacked
 
 

@@ -10,7 +10,7 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 from tests.data.test_encode import SENTENCES, unigram, wordpiece
 from xclrun.config.schema import WindowsConfig
 from xclrun.core.errors import UsageError
-from xclrun.data.encode import concat
+from xclrun.data.batches import concat
 from xclrun.data.example import Answer, Example
 from xclrun.data.windows import check_windows, encode_windows
 from xclrun.model.vocabulary import learn_wordpieces

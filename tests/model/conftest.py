@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from xclrun.data.encode import Batch
+from xclrun.data.batches import Batch
 
 
 def batch(lengths: Sequence[int], labels: Sequence[int], tags: Sequence[Sequence[int]], extra: int = 0) -> Batch:

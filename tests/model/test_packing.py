@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS, Task
-from xclrun.data.encode import Batch
+from xclrun.data.batches import Batch
 from xclrun.model.network import Model
 from xclrun.model.source import check_packing
 from xclrun.train.precision import autocast

@@ -11,7 +11,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
-from xclrun.data.encode import Batch
+from xclrun.data.batches import Batch
 from xclrun.model.network import Features, Model
 from xclrun.strategy.shared.fisher import by_batches, one_by_one
 from xclrun.strategy.shared.language_parts import BODY, HEADS
@@ -135,7 +135,7 @@ def test_heads_compute_in_fp32_where_the_encoder_does_not(kind: str, bert: BertM
 @pytest.mark.parametrize(("task", "sizes_of_heads"), [(SEQUENCE_CLASS, (3, 0)), (TOKEN_TAGS, (0, 3))])
 def test_fisher_information_of_the_new_heads(bert: BertModel, task: Any, sizes_of_heads: tuple[int, int]) -> None:
     """By batches and one by one are two ways to the same numbers."""
-    from xclrun.data.encode import Encoded, Ragged
+    from xclrun.data.batches import Encoded, Ragged
 
     model = Model(bert, *sizes_of_heads, dropout=0.0, task=task).eval()
     rows = [[2, 7, 8, 3], [2, 9, 3], [2, 7, 11, 12, 3]]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.train.conftest import predicted
-from xclrun.data.encode import concat
+from xclrun.data.batches import concat
 from xclrun.run import Run
 from xclrun.strategy.agem_replay import AGEMReplay
 from xclrun.strategy.replay import Replay

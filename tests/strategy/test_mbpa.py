@@ -15,7 +15,7 @@ from torch import nn
 from tests.train.conftest import StopAt, copied, predicted, same
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import sequence
-from xclrun.data.encode import concat
+from xclrun.data.batches import concat
 from xclrun.model.network import Model, Prediction, build
 from xclrun.run import Run
 from xclrun.store import predictions

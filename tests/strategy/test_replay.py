@@ -13,7 +13,7 @@ from scipy import stats
 from train.conftest import StopAt, predicted, stored
 
 from xclrun.core.errors import UsageError
-from xclrun.data.encode import epoch_batches
+from xclrun.data.batches import epoch_batches
 from xclrun.run import Run
 from xclrun.strategy import State
 from xclrun.strategy.replay import Replay

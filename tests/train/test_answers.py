@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from xclrun.data.encode import Ragged, Windows
+from xclrun.data.batches import Ragged, Windows
 from xclrun.data.example import Answer, Example
 from xclrun.model.heads import SpanHead
 from xclrun.train.answers import Readings, answers_of, span_count, span_scores

@@ -19,7 +19,7 @@ from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import identity
 from xclrun.core.task import SEQUENCE_CLASS
-from xclrun.data.encode import Encoded, Ragged
+from xclrun.data.batches import Encoded, Ragged
 from xclrun.data.example import Example
 from xclrun.model.network import Model
 from xclrun.report.fewshot import few_shot_sections

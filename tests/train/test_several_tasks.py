@@ -17,7 +17,7 @@ from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
 from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS
-from xclrun.data.encode import Batch, concat
+from xclrun.data.batches import Batch, concat
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.store.records import read_predictions, read_records, record

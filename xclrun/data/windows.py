@@ -19,7 +19,8 @@ import numpy as np
 from xclrun.config.schema import ModelConfig, WindowsConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
-from xclrun.data.encode import UNSEEN, Encoded, Frame, Ragged, Windows, encode, offsets_of
+from xclrun.data.batches import UNSEEN, Encoded, Ragged, Windows, offsets_of
+from xclrun.data.encode import Frame, encode
 from xclrun.data.example import Example
 
 if TYPE_CHECKING:

@@ -129,7 +129,7 @@ class SpanHead(nn.Module):
     """Where an answer starts and ends: a linear layer gives each word two numbers, of which two softmaxes are taken.
 
     Devlin et al. 2019, section 4.2. Words are the pieces of a window's text, and before them [CLS], which stands for
-    "no answer here" (`xclrun.data.encode.Windows`); BERT's own softmax is over the question's pieces and padding too.
+    "no answer here" (`xclrun.data.batches.Windows`); BERT's own softmax is over the question's pieces and padding too.
     """
 
     def __init__(self, hidden: int) -> None:

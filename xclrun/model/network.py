@@ -27,7 +27,8 @@ from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import derive
 from xclrun.core.task import INTENT_SLOTS, Task
-from xclrun.data.encode import Batch, Frame
+from xclrun.data.batches import Batch
+from xclrun.data.encode import Frame
 from xclrun.data.packing import Packing
 from xclrun.data.transfer import sent
 from xclrun.model.families import FAMILIES, family, positions
@@ -248,7 +249,7 @@ class Model(Heads):
         if self.last:
             end = batch.attention_mask.sum(dim=1, keepdim=True) - 1
             cls = hidden.gather(1, end.unsqueeze(2).expand(-1, -1, hidden.shape[2])).squeeze(1)
-            # The first word of a window stands for [CLS] (`xclrun.data.encode.Windows`).
+            # The first word of a window stands for [CLS] (`xclrun.data.batches.Windows`).
             at = at if batch.gold is None else torch.cat([end, at[:, 1:]], dim=1)
         if not self.heads_of(batch.task).reads_words:
             return Features(cls, None)

@@ -17,7 +17,7 @@ from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
-from xclrun.data.encode import Encoded
+from xclrun.data.batches import Encoded
 from xclrun.data.example import Dataset
 from xclrun.model.folder import TOKENIZER_FILES
 from xclrun.model.source import (

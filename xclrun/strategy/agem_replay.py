@@ -22,7 +22,7 @@ from xclrun.strategy.shared.written import WrittenSettings, WrittenStrategy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 
 class AGEMReplay(WrittenStrategy[WrittenSettings]):

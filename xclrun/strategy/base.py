@@ -33,7 +33,7 @@ from xclrun.core.task import Task
 if TYPE_CHECKING:
     import torch
 
-    from xclrun.data.encode import Batch, Encoded
+    from xclrun.data.batches import Batch, Encoded
     from xclrun.model import Model
     from xclrun.model.families import Family
     from xclrun.model.network import Prediction

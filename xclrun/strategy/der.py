@@ -39,7 +39,7 @@ from xclrun.strategy.shared.reservoir import Reservoir, as_batches
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 
 @dataclass

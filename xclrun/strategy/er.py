@@ -24,7 +24,7 @@ from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 
 class Interleave(Enum):

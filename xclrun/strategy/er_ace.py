@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from xclrun.core.task import Task
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
     from xclrun.model.network import Output
 
 # What stands for the logit of a class that is left out: its probability is exactly 0 in fp32.

@@ -35,7 +35,7 @@ from xclrun.strategy.shared.penalty import check_examples
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 # Sentences of memory in a step from which on a run says so before it begins.
 MANY = 500

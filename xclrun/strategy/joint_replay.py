@@ -34,7 +34,7 @@ from xclrun.strategy.shared.remembered import remembered
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 
 @dataclass

@@ -37,7 +37,7 @@ from xclrun.strategy.shared.recorded import PER_WORD, answers, record, rows_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
     from xclrun.model.network import Output
 
 

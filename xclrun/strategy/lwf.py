@@ -40,7 +40,7 @@ from xclrun.strategy.shared.recorded import record, rows_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
     from xclrun.model.network import Output
 
 
@@ -84,7 +84,7 @@ class LwF(Expandable[LwFSettings]):
     def begin_hop(self, context: Context) -> None:
         import torch
 
-        from xclrun.data.encode import concat
+        from xclrun.data.batches import concat
 
         super().begin_hop(context)
         hop, self.teacher = context.hop, {}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from xclrun.core.task import Task
-    from xclrun.data.encode import Batch, Encoded
+    from xclrun.data.batches import Batch, Encoded
     from xclrun.model import Model
     from xclrun.model.network import Prediction
 
@@ -152,7 +152,7 @@ class MbPA(Replay[MbPASettings]):
         memory = {k: kept for k, kept in self.memory.items() if len(kept) and context.train[k].task == batch.task}
         if not self.looks_up(context.hop) or not memory:
             return context.model.predict(batch)
-        from xclrun.data.encode import concat
+        from xclrun.data.batches import concat
 
         there = np.concatenate([self.keys(key, "train")[indices] for key, indices in memory.items()])
         asked = self.keys(language, split)[batch.indices]
@@ -255,7 +255,7 @@ def fields_of(batch: Batch) -> dict[str, Tensor]:
 
 def made(fields: Mapping[str, Any], task: str) -> Batch:
     """Return a batch of tensors, by name."""
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
     return Batch(**fields, indices=np.arange(len(fields["labels"])), task=task)
 

@@ -17,7 +17,7 @@ from xclrun.strategy.base import Context
 from xclrun.strategy.shared.written import Settings, WrittenSettings, WrittenStrategy
 
 if TYPE_CHECKING:
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 
 class Replay(WrittenStrategy[Settings]):

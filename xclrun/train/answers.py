@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from xclrun.data.encode import Windows
+from xclrun.data.batches import Windows
 from xclrun.data.example import Example, text_numbers
 
 

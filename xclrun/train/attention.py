@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from xclrun.core.errors import UsageError
-from xclrun.data.encode import Encoded, Ragged, length_sorted_batches
+from xclrun.data.batches import Encoded, Ragged, length_sorted_batches
 from xclrun.data.example import Example
 from xclrun.model.network import Model
 from xclrun.strategy.shared.inference import BATCH, evaluating

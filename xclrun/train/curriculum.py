@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from xclrun.data.encode import Batch, Encoded, by_task, epoch_batches
+from xclrun.data.batches import Batch, Encoded, by_task, epoch_batches
 
 
 class Passes:

@@ -12,7 +12,7 @@ import numpy as np
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
-from xclrun.data.encode import Encoded
+from xclrun.data.batches import Encoded
 from xclrun.data.example import Dataset
 from xclrun.data.windows import encode_task
 from xclrun.model.source import family_of

@@ -14,7 +14,7 @@ from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
 from xclrun.config.schema import SlotF1
 from xclrun.core.task import KEY_SCORE, STATEMENT_TRUTH, Scored
-from xclrun.data.encode import Batch, Encoded, length_sorted_batches
+from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
 from xclrun.model.network import Model, Prediction
 from xclrun.store import predictions

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from xclrun.core.identity import digest
-from xclrun.data.encode import Encoded, Ragged, length_sorted_batches
+from xclrun.data.batches import Encoded, Ragged, length_sorted_batches
 from xclrun.model.network import Model
 from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy.shared.inference import BATCH, evaluating

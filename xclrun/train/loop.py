@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from xclrun.config.schema import Selection, SlotF1, TrainerConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
-from xclrun.data.encode import Batch, Encoded
+from xclrun.data.batches import Batch, Encoded
 from xclrun.strategy import Context, State, Strategy
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes

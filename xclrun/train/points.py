@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.config.schema import PointSplits
 from xclrun.core.errors import RunError
 from xclrun.core.terminal import note
-from xclrun.data.encode import Encoded
+from xclrun.data.batches import Encoded
 from xclrun.store import predictions
 from xclrun.store.kept import Kept
 from xclrun.store.tensors import content

@@ -20,7 +20,8 @@ from torch import Tensor
 from xclrun.config.schema import OptimizerState
 from xclrun.core.identity import Stage, derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
-from xclrun.data.encode import Batch, Encoded, outputs, word_numbers
+from xclrun.data.batches import Batch, Encoded
+from xclrun.data.encode import outputs, word_numbers
 from xclrun.model.network import HeadSizes, Model, Prediction, build
 from xclrun.run import Run
 from xclrun.store.stages import StageStore

@@ -13,7 +13,7 @@ from xclrun.strategy.shared.recorded import padded
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
     from xclrun.model.network import Output
 
 

@@ -31,7 +31,7 @@ from xclrun.strategy.shared.language_parts import LanguageParts
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
     from xclrun.model import Model
     from xclrun.model.families import Family
     from xclrun.model.network import Output

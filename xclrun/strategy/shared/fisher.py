@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from xclrun.data.encode import length_sorted_batches
+from xclrun.data.batches import length_sorted_batches
 from xclrun.model.crf import crf_log_likelihood
 from xclrun.model.heads import ClassHead, TagCRF
 from xclrun.strategy.shared.inference import evaluating
 
 if TYPE_CHECKING:
-    from xclrun.data.encode import Batch, Encoded
+    from xclrun.data.batches import Batch, Encoded
     from xclrun.model.network import Model
 
 # Sentences in a batch: of a layer of 3072 × 768 weights, their gradients take 150 MB.

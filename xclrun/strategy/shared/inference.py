@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from xclrun.data.encode import length_sorted_batches
+from xclrun.data.batches import length_sorted_batches
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch, Encoded
+    from xclrun.data.batches import Batch, Encoded
     from xclrun.model.network import Model, Output
     from xclrun.strategy.base import Context
 

@@ -30,7 +30,7 @@ from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
     from xclrun.core.task import Task
-    from xclrun.data.encode import Encoded
+    from xclrun.data.batches import Encoded
 
 
 class MemorySelection(Enum):

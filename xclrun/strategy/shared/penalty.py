@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from xclrun.data.encode import Encoded
+    from xclrun.data.batches import Encoded
     from xclrun.model import Model
 
 
@@ -131,7 +131,7 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
             bound: how many sentences, a random sample; None: all.
             mean: (model, sentences of one task, device) → the mean over these.
         """
-        from xclrun.data.encode import by_task
+        from xclrun.data.batches import by_task
         from xclrun.strategy.shared.inference import frozen
 
         groups = by_task([context.train[language] for language in context.hop.train])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from xclrun.data.encode import Batch, Encoded
+    from xclrun.data.batches import Batch, Encoded
     from xclrun.model.network import Output
     from xclrun.strategy.base import Context
 

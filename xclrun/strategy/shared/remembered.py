@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
     from xclrun.strategy.base import Context
 
 Taught = TypeVar("Taught")
@@ -37,7 +37,7 @@ def remembered(drawn: Mapping[str, np.ndarray], context: Context, together: bool
     Args:
         together: as of `grouped`.
     """
-    from xclrun.data.encode import concat
+    from xclrun.data.batches import concat
 
     found = []
     for group in grouped(list(drawn), context, together):

@@ -24,7 +24,7 @@ from xclrun.strategy.shared.remembered import grouped
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 # The numbers that the heads gave for one example: name → (numbers,) float32, those of words end to end.
 Outputs = Mapping[str, "Tensor"]
@@ -114,7 +114,7 @@ def as_batches(
     """
     import torch
 
-    from xclrun.data.encode import concat
+    from xclrun.data.batches import concat
 
     languages = list(dict.fromkeys(example.language for example in examples))
     found = []

@@ -28,7 +28,7 @@ from xclrun.strategy.base import Context, Length, State, Strategy
 from xclrun.strategy.shared.memory import places
 
 if TYPE_CHECKING:
-    from xclrun.data.encode import Batch
+    from xclrun.data.batches import Batch
 
 
 @dataclass
@@ -137,7 +137,7 @@ class WrittenStrategy(Strategy[Settings]):
 
     def batches(self, drawn: Mapping[str, np.ndarray], context: Context) -> list[Batch]:
         """Return examples of several keys as one batch on the device; of several tasks, as one for each."""
-        from xclrun.data.encode import by_task
+        from xclrun.data.batches import by_task
 
         groups = by_task([context.train[key].select(indices) for key, indices in drawn.items()])
         return [examples.batch(range(len(examples))).to(context.device) for examples, _ in groups]
