@@ -21,6 +21,8 @@ from xclrun.report.tables import Cell, Table, percent
 
 # The paper calls the first two orders by what they are.
 SAME_ORDER = {"h2l": "order1", "l2h": "order2"}
+# Of the paper's encoder.
+LAYERS = 12
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def published_names(run: RunRecord) -> tuple[str, ...]:
     """Return what the paper's tables may call the strategy of a run, the most exact name first."""
     settings = run.config.get("strategy", {})
     if run.strategy == "lang_spec_enc" and settings.get("layers"):
-        return (f"lang_spec_enc_{settings['layers'][0]}_{settings['layers'][-1]}",)
+        return _names_of_layers(settings["layers"][0], settings["layers"][-1], encoder_layers(run))
     if run.strategy.startswith("lang_spec_ft+"):
         return (f"lang_spec_ft_{run.strategy.rpartition('lang_spec_')[2]}",)
     if run.strategy == "er":
@@ -68,17 +70,48 @@ def published_names(run: RunRecord) -> tuple[str, ...]:
     return (run.strategy,)
 
 
+def encoder_layers(run: RunRecord) -> int:
+    """Return how many layers the encoder of a run has; the paper's number where it is not told."""
+    model = run.config.get("model", {})
+    return int(model.get("layers") or model.get("hidden_layers") or LAYERS)
+
+
+def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
+    """Return what the paper's tables may call the layers of an encoder, counted from 1, that a language has of its own.
+
+    Of an encoder of another depth these are the ranges that begin and end less than one of its layers from there, as
+    shares of the depth, the nearest first: the paper's 1 to 9 of 12 for 1 to 4 (or 5) of 6.
+    """
+    if layers == LAYERS:
+        return (f"lang_spec_enc_{first}_{last}",)
+    prefix, off = "lang_spec_enc_", {}
+    for name in {row.model for rows in ccl_tables().values() for row in rows if row.model.startswith("lang_spec_enc_")}:
+        begin, end = map(int, name.removeprefix(prefix).split("_"))
+        off[name] = max(abs((first - 1) * LAYERS - (begin - 1) * layers), abs(last * LAYERS - end * layers))
+    return tuple(sorted((name for name in off if off[name] < LAYERS), key=lambda name: (off[name], name)))
+
+
 def beside_ours(summary: Summary, table: str) -> list[Table]:
     """Return a published table with ours beside it, one for each metric, and the rank correlation over strategies."""
-    rows = ccl_tables()[table]
-    labels = _labels(summary, {row.model for row in rows})
+    return beside(summary, f"Table {table}", ccl_tables()[table])
+
+
+def beside(summary: Summary, name: str, rows: Sequence[Published]) -> list[Table]:
+    """Return published numbers with ours beside them: a table for each metric, those of languages apart.
+
+    Args:
+        summary: our means.
+        name: of the published table.
+        rows: its numbers.
+    """
+    labels = labels_of(summary, {row.model for row in rows})
     parts: dict[tuple[str, bool], list[Published]] = {}
     for row in rows:
         parts.setdefault((row.metric, bool(row.language)), []).append(row)
-    return [_beside(summary, table, metric, them, labels) for (metric, _), them in parts.items()]
+    return [_beside(summary, name, metric, them, labels) for (metric, _), them in parts.items()]
 
 
-def _labels(summary: Summary, models: Iterable[str]) -> dict[str, str]:
+def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
     """Return published model → our label; of several that fit, the one with the most exact name."""
     wanted = set(models)
     ranked: dict[str, tuple[float, str]] = {}
@@ -93,7 +126,7 @@ def _labels(summary: Summary, models: Iterable[str]) -> dict[str, str]:
     return taken
 
 
-def _beside(summary: Summary, table: str, metric: str, rows: Sequence[Published], labels: dict[str, str]) -> Table:
+def _beside(summary: Summary, name: str, metric: str, rows: Sequence[Published], labels: dict[str, str]) -> Table:
     """Return one metric of a table: two columns, published and ours, for each measure (or language)."""
     columns = list(dict.fromkeys((row.measure, row.language) for row in rows))
     lines = list(dict.fromkeys((row.order, row.model) for row in rows))
@@ -116,9 +149,12 @@ def _beside(summary: Summary, table: str, metric: str, rows: Sequence[Published]
     for measure, language in columns:
         header += [f"{measure} {language}".strip(), "ours"]
     comparison = summary.comparison
-    notes = [
-        f"published: CCL paper, Table {table}, MTOP with mBERT; ours: {comparison.dataset} with {comparison.model}"
-    ]
+    notes = [f"published: CCL paper, {name}, MTOP with mBERT; ours: {comparison.dataset} with {comparison.model}"]
+    for label in (label for model, label in labels.items() if model.startswith("lang_spec_enc_")):
+        run = comparison.strategies[label][0]
+        if (layers := encoder_layers(run)) != LAYERS:
+            own = run.config["strategy"]["layers"]
+            notes.append(f"lang_spec_enc: ours has layers {own[0]} to {own[-1]} of {layers} for each language")
     if comparison.dataset != "mtop" or comparison.model != "mbert":
         notes.append("not the paper's data and encoder: ranks may be compared, values may not")
     for (measure, language), them in pairs.items():
@@ -129,7 +165,7 @@ def _beside(summary: Summary, table: str, metric: str, rows: Sequence[Published]
             if found.n >= 3 and not math.isnan(found.spearman)
             else f"{which}: no rank correlation, {found.n} rows have both numbers (or one side does not vary)"
         )
-    title = f"CCL Table {table}{f', {short_name(metric)}' if metric else ''}: published beside ours"
+    title = f"CCL {name}{f', {short_name(metric)}' if metric else ''}: published beside ours"
     return Table(title, tuple(header), tuple(body), tuple(notes), left=2 if several else 1)
 
 

@@ -1,0 +1,140 @@
+"""Ranks of strategies beside the paper's: against scipy, on the facts as they are printed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from xclrun.core.task import METRICS
+from xclrun.report.part import PARTS, make_block
+from xclrun.report.published import ccl_tables, published_names
+from xclrun.report.published.ranks import agreements, over_orders, paper_orders, shared_orders
+
+from .study import LANGUAGES, run, section_of, summary_of
+from .test_published import SIX
+
+SIX_STRATEGIES = ("naive", "er", "ewc_online", "kd_logit", "lang_spec_trans", "inc_joint")
+
+
+def printed(order: str) -> dict[tuple[str, str, str], float]:
+    """(model, metric, measure) → what the table of an order prints."""
+    rows = [row for table in ("10", "11", "12") for row in ccl_tables()[table]]
+    return {(row.model, row.metric, row.measure): row.value for row in rows if row.order == order}
+
+
+def records(orders: tuple[str, ...] = ("order1", "order2"), strategies: tuple[str, ...] = SIX_STRATEGIES) -> list:
+    references = [run("lang_spec_ft", "order1", 1, SIX["order1"])]
+    return [run(name, order, 1, SIX[order]) for name in strategies for order in orders] + references
+
+
+def test_agreement_is_scipys_over_the_orders_that_both_sides_have() -> None:
+    summary = summary_of(records())
+    found = agreements(summary, {})
+    assert [(one.metric, one.measure) for one in found] == [
+        (metric, measure) for metric in ("intent_accuracy", "slot_f1") for measure in ("F", "T", "T0", "FP")
+    ]
+    for one in found:
+        models = [*SIX_STRATEGIES, *(["lang_spec_ft"] if one.measure == "FP" else [])]
+        assert sorted(one.models) == sorted(models)
+        of = [printed(order) for order in ("order1", "order2")]
+        theirs = [(of[0][m, one.metric, one.measure] + of[1][m, one.metric, one.measure]) / 2 for m in models]
+        ours = [summary.value(m, one.metric, one.measure) for m in models]
+        assert one.found.spearman == pytest.approx(stats.spearmanr(theirs, ours).statistic)
+    # The two orders are far from being one: were the mean over others taken, this would be seen.
+    assert {round(one.found.spearman, 2) for one in found} != {1.0}
+
+
+def test_the_papers_own_orders_are_each_compared_with_the_mean_of_the_others() -> None:
+    (forgetting, *_) = agreements(summary_of(records()), {})
+    for order, spearman in zip(SIX, forgetting.within, strict=True):
+        one, others = [], []
+        for model in forgetting.models:
+            key = (model, "intent_accuracy", "F")
+            one.append(printed(order)[key])
+            others.append(sum(printed(other)[key] for other in SIX if other != order) / 5)
+        assert spearman == pytest.approx(stats.spearmanr(one, others).statistic)
+
+
+def test_resamples_are_ranked_one_by_one() -> None:
+    rng = np.random.default_rng(3)
+    summary = summary_of(records())
+    drawn = {
+        (name, measure): summary.value(name, "intent_accuracy", measure) + rng.normal(0, 0.02, 200)
+        for name in (*SIX_STRATEGIES, "lang_spec_ft")
+        for measure in ("F", "T", "T0", "FP")
+    }
+    resampled = SimpleNamespace(of_strategy=lambda label, measure: drawn.get((label, measure)))
+    found = {(one.metric, one.measure): one for one in agreements(summary, {"intent_accuracy": resampled})}  # type: ignore[dict-item]
+    one = found["intent_accuracy", "FP"]
+    each = [stats.spearmanr(one.published, [drawn[m, "FP"][k] for m in one.models]).statistic for k in range(200)]
+    assert (one.low, one.high) == pytest.approx(tuple(np.percentile(each, [2.5, 97.5])))
+    assert one.low < one.high
+    assert np.isnan(found["slot_f1", "FP"].low)
+    del drawn["er", "F"]
+    again = {(one.metric, one.measure): one for one in agreements(summary, {"intent_accuracy": resampled})}  # type: ignore[dict-item]
+    assert np.isnan(again["intent_accuracy", "F"].low)
+
+
+def test_orders_are_known_by_their_languages() -> None:
+    assert paper_orders() == {languages: order for order, languages in SIX.items()}
+    own = [run(name, "h2l", 1, LANGUAGES) for name in SIX_STRATEGIES]
+    assert shared_orders(summary_of(own).comparison) == ["order1"]
+    assert {(row.model, row.metric, row.measure): row.value for row in over_orders(["order1"])} == printed("order1")
+
+
+def test_nothing_is_ranked_over_an_order_that_the_paper_has_not() -> None:
+    rotated = {"h2l": LANGUAGES, "mine": (*LANGUAGES[1:], LANGUAGES[0])}
+    other = [run(name, order, 1, them) for name in SIX_STRATEGIES for order, them in rotated.items()]
+    assert agreements(summary_of(other), {}) == []
+    assert not make_block(PARTS["published_ranks"], section_of(other))
+
+
+def test_four_strategies_are_too_few() -> None:
+    found = agreements(summary_of(records(strategies=SIX_STRATEGIES[:4])), {})
+    assert [(one.measure, one.found.n) for one in found] == [("FP", 5), ("FP", 5)]
+
+
+def test_a_report_shows_ranks_and_what_is_ranked() -> None:
+    section = section_of(records())
+    ranks, intent, slots = make_block(PARTS["published_ranks"], section).tables
+    found = agreements(section.summary, {})
+    assert [row[:4] for row in ranks.rows] == [
+        (
+            next(m.short for m in METRICS if m.name == one.metric),
+            one.measure,
+            str(one.found.n),
+            f"{one.found.spearman:.2f}",
+        )
+        for one in found
+    ]
+    assert (
+        ranks.rows[0][6] == f"{np.mean(found[0].within):.2f} ({min(found[0].within):.2f} to {max(found[0].within):.2f})"
+    )
+    assert ranks.rows[0][5] == "–"
+    assert "intent" in intent.title
+    assert "slots" in slots.title
+    (er,) = (row for row in intent.rows if row[0] == "er")
+    assert er[1] == "1.53"  # of 0.71 in order 1 and 2.35 in order 2
+
+
+@pytest.mark.parametrize(
+    ("own", "layers", "names"),
+    [
+        ([1, 2, 3, 4], 6, ("lang_spec_enc_1_9",)),
+        ([1, 2, 3], 6, ("lang_spec_enc_1_6",)),
+        ([4, 5, 6], 6, ("lang_spec_enc_7_12",)),
+        ([1, 2, 3, 4], 12, ("lang_spec_enc_1_4",)),
+        ([2, 3], 6, ("lang_spec_enc_4_6",)),
+        ([2, 3, 4, 5], 6, ()),
+    ],
+)
+def test_layers_of_a_shallower_encoder_are_compared_by_their_share_of_the_depth(
+    own: list[int], layers: int, names: tuple[str, ...]
+) -> None:
+    config = {"strategy": {"layers": own}, "model": {"layers": layers, "hidden_layers": 12}}
+    assert published_names(run("lang_spec_enc", "h2l", 1, LANGUAGES, config=config))[:1] == names
+    config["model"] = {"layers": None, "hidden_layers": layers}
+    assert published_names(run("lang_spec_enc", "h2l", 1, LANGUAGES, config=config))[:1] == names

@@ -1,0 +1,51 @@
+"""How far our ranking of strategies is the CCL paper's, and the numbers that are ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xclrun.analysis.correlation import FEW
+from xclrun.core.task import short_name
+from xclrun.report.inference import p_text
+from xclrun.report.part import Item, part
+from xclrun.report.published import beside
+from xclrun.report.published.ranks import FEWEST, Agreement, agreements, over_orders, shared_orders
+from xclrun.report.strategies import StrategySection
+from xclrun.report.tables import Cell, Table
+
+HEADER = ("metric", "measure", "strategies", "ρ", "p", "over resamples", "the paper's own orders")
+
+
+@part(StrategySection, place=12, title="Ranks of strategies beside the CCL paper's", folded=True)
+def published_ranks(section: StrategySection) -> Iterator[Item]:
+    found = agreements(section.summary, section.inference.resampled)
+    if found:
+        orders = shared_orders(section.comparison)
+        yield _ranks(found, orders)
+        yield from beside(section.summary, "Tables 10 to 12", over_orders(orders))
+
+
+def _ranks(found: Sequence[Agreement], orders: Sequence[str]) -> Table:
+    """Return a row for each measure: Spearman's coefficient, and what it can be compared with."""
+    rows = [
+        (
+            short_name(one.metric),
+            one.measure,
+            str(one.found.n),
+            Cell(f"{one.found.spearman:.2f}", one.found.spearman),
+            Cell(p_text(one.found.spearman_p), one.found.spearman_p),
+            "–" if one.low != one.low else f"[{one.low:.2f}, {one.high:.2f}]",
+            f"{sum(one.within) / len(one.within):.2f} ({min(one.within):.2f} to {max(one.within):.2f})",
+        )
+        for one in found
+    ]
+    notes = (
+        f"over {', '.join(orders)} on both sides: the paper's mean is that of its Tables 10 to 12 over these",
+        f"ρ: Spearman's, of our means with the paper's; p: two-sided, of up to {FEW} strategies over all pairings, of "
+        "more by Student's t",
+        "over resamples: percentiles 2.5 and 97.5 of ρ when our test sentences are drawn again; seeds are not in it",
+        "the paper's own orders: ρ of each of its six orders with the mean of the other five, for the same strategies: "
+        "mean (lowest to highest)",
+        f"measures that at least {FEWEST} strategies have on both sides",
+    )
+    return Table("Ranks beside the CCL paper's", HEADER, tuple(rows), notes, left=2)

@@ -1,0 +1,143 @@
+"""How far our ranking of strategies is the CCL paper's, in the orders of languages that both have run.
+
+A published value is the mean of Tables 10 to 12 over those orders, so that an order which forgets more is not set
+beside one which forgets less. How well a ranking can be known at all is told by the paper's own orders: each against
+the mean of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from xclrun.analysis.aggregate import Comparison, compared
+from xclrun.analysis.correlation import Correlation, correlate
+from xclrun.analysis.resampling import Resampled
+from xclrun.config.files import load_yaml, packaged
+from xclrun.report.published import Published, ccl_tables, labels_of
+from xclrun.report.summary import Summary
+
+# The tables that show each order by itself.
+BY_ORDER = ("10", "11", "12")
+# A perfect ranking of four comes by chance in one of twelve cases, in one direction or the other; of five in one of 60.
+FEWEST = 5
+MEASURES = ("F", "T", "T0", "FP")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One measure of one metric, of the strategies that have it on both sides.
+
+    Attributes:
+        metric, measure: which.
+        models: names of the strategies in the paper's tables.
+        published, ours: means over the orders, fractions, shape (strategies,).
+        found: their rank correlation.
+        low, high: percentiles 2.5 and 97.5 of Spearman's coefficient over bootstrap resamples of our test sentences;
+            NaN without predictions.
+        within: Spearman's coefficient of each order of the paper with the mean of its other orders.
+    """
+
+    metric: str
+    measure: str
+    models: tuple[str, ...]
+    published: np.ndarray
+    ours: np.ndarray
+    found: Correlation
+    low: float
+    high: float
+    within: tuple[float, ...]
+
+
+@cache
+def paper_orders() -> dict[tuple[str, ...], str]:
+    """Return languages in order → the paper's name of the order."""
+    names = dict.fromkeys(row.order for table in BY_ORDER for row in ccl_tables()[table])
+    return {tuple(load_yaml(packaged("conf") / "order" / f"{name}.yaml")["languages"]): name for name in names}
+
+
+def shared_orders(comparison: Comparison) -> list[str]:
+    """Return the paper's names of the orders that our means are over; none where one of them is not the paper's."""
+    ours = {run.languages for runs, _ in compared(comparison).values() for run in runs if run.stream == "sequence"}
+    known = paper_orders()
+    return sorted(known[order] for order in ours) if ours <= known.keys() else []
+
+
+def over_orders(orders: Sequence[str]) -> list[Published]:
+    """Return the means of Tables 10 to 12 over orders, of what is printed for each of them."""
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in (row for table in BY_ORDER for row in ccl_tables()[table]):
+        found.setdefault((row.model, row.metric, row.measure), {})[row.order] = row.value
+    means = {
+        key: sum(of[order] for order in orders) / len(orders)
+        for key, of in found.items()
+        if orders and all(order in of for order in orders)
+    }
+    return [
+        Published("10 to 12", model, "mean", metric, measure, "", value, "percent")
+        for (model, metric, measure), value in means.items()
+    ]
+
+
+def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agreement]:
+    """Return the agreement of each measure that at least `FEWEST` strategies have on both sides; none where the orders
+    are not the paper's.
+
+    Args:
+        summary: our means.
+        resampled: metric → its bootstrap; may be without one.
+    """
+    rows = over_orders(shared_orders(summary.comparison))
+    labels = labels_of(summary, {row.model for row in rows})
+    found = []
+    for metric in summary.comparison.metrics:
+        for measure in MEASURES:
+            both = {
+                row.model: (row.value, ours)
+                for row in rows
+                if (row.metric, row.measure) == (metric, measure)
+                and row.model in labels
+                and not math.isnan(ours := summary.value(labels[row.model], metric, measure))
+            }
+            if len(both) < FEWEST:
+                continue
+            published, ours = np.array(list(both.values())).T
+            low, high = _interval(published, [labels[model] for model in both], measure, resampled.get(metric))
+            within, of = _within(metric, measure, list(both)), correlate(published, ours)
+            found.append(Agreement(metric, measure, tuple(both), published, ours, of, low, high, within))
+    return found
+
+
+def _interval(
+    published: np.ndarray, labels: Sequence[str], measure: str, resampled: Resampled | None
+) -> tuple[float, float]:
+    """Return the percentiles of Spearman's coefficient over resamples; NaN where a strategy has no resamples."""
+    draws = [] if resampled is None else [resampled.of_strategy(label, measure) for label in labels]
+    known = [of for of in draws if of is not None]
+    if len(known) < len(labels):
+        return math.nan, math.nan
+    low, high = np.percentile(_spearman(published, np.stack(known, axis=1)), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _spearman(one: np.ndarray, many: np.ndarray) -> np.ndarray:
+    """Return Spearman's coefficient of one row, shape (n,), with each of many, shape (rows, n)."""
+    from scipy.stats import rankdata
+
+    a, b = rankdata(one) - (len(one) + 1) / 2, rankdata(many, axis=1) - (len(one) + 1) / 2
+    return np.asarray((b @ a) / np.sqrt((a @ a) * (b * b).sum(axis=1)))
+
+
+def _within(metric: str, measure: str, models: Sequence[str]) -> tuple[float, ...]:
+    """Return Spearman's coefficient of each order of the paper with the mean of its others, over some strategies."""
+    of = [
+        {row.model: row.value for row in over_orders([name]) if (row.metric, row.measure) == (metric, measure)}
+        for name in paper_orders().values()
+    ]
+    values = np.array([[one[model] for model in models] for one in of])
+    others = [np.delete(values, k, axis=0).mean(axis=0) for k in range(len(values))]
+    return tuple(float(_spearman(one, other[np.newaxis])[0]) for one, other in zip(values, others, strict=True))
