@@ -21,7 +21,7 @@ def scores_of(languages: tuple[str, ...], hop: int) -> dict[str, dict[str, float
     """Scores that are all different, perfect ones among them."""
     values = ((0.5 * j + 1) / (len(languages) + 2) + 0.0101 * hop for j in range(len(languages)))
     return {
-        language: {"intent_accuracy": 1.0 if j == 0 else value, "slot_f1": value / 7}
+        language: {"intent_accuracy": 1.0 if j == 0 else min(1.0, value), "slot_f1": value / 7}
         for j, (language, value) in enumerate(zip(languages, values, strict=True))
     }
 
@@ -42,7 +42,7 @@ def told(capsys: pytest.CaptureFixture[str], stream: Any, columns: int, patch: p
 
 
 @pytest.mark.parametrize(
-    "languages", [SIX, tuple(f"l{k}" for k in range(10)), tuple(f"l{k}" for k in range(40)), ("sentiment140", "agnews")]
+    "languages", [SIX, tuple(f"l{k}" for k in range(10)), tuple(f"l{k}" for k in range(24)), ("sentiment140", "agnews")]
 )
 def test_the_matrix_fits_a_terminal_and_shows_every_score(
     languages: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -79,6 +79,43 @@ def test_six_languages_and_two_metrics_take_a_line_for_each_hop(
         cell = row[row.index(MARK) :].split()[0]
         assert row.index(cell) + len(cell) == ends[name]
     assert any(MARK in line and "the language just learnt" in line for line in lines)
+
+
+MANY = tuple(f"l{k}-XX" for k in range(51))
+
+
+def test_of_51_languages_each_has_a_block_and_a_hop_takes_a_line_for_each_metric(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = told(capsys, sequence(MANY), 80, monkeypatch)
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 2 * len(MANY) + 20
+    told_of = " ".join(lines)
+    assert all(name in told_of for name in MANY)  # none is cut where a line ends
+    rows = [line for line in lines if re.match(r" *\d+ (l\d|before)", line)]
+    assert len(rows) == 52
+    for hop, row in enumerate(rows):
+        scores = [of["intent_accuracy"] for of in scores_of(MANY, hop).values()]
+        blocks = "".join("▁▂▃▄▅▆▇█"[min(7, int(8 * value))] for value in scores)
+        assert f" {blocks} " in row
+        mean, *own = row.split(blocks)[1].split()
+        assert mean == f"{100 * sum(scores) / 51:.1f}"
+        if hop:
+            assert own[0] == MARK + ("100" if scores[hop - 1] == 1 else f"{100 * scores[hop - 1]:.1f}")
+    head = next(line for line in lines if line.startswith("hop learnt"))
+    # The ruler's tens end over their columns.
+    begins = rows[0].index("█")
+    assert all(head[begins + k - 2 : begins + k] == str(k) for k in (10, 20, 30, 40, 50))
+
+
+def test_blocks_that_do_not_fit_go_on_below_and_a_score_that_is_not_there_is_a_dot() -> None:
+    rows = MatrixRows(MANY, METRICS[:1], MANY, 60, False)
+    scores = {name: {} if k == 50 else {"intent_accuracy": k / 50} for k, name in enumerate(MANY)}
+    first, second = rows.row(3, "l2-XX", scores, "l2-XX", "1.2 s").splitlines()
+    assert max(len(first), len(second)) <= 60
+    blocks = "".join(re.findall("[▁-█·]", first + second))
+    assert (len(blocks), blocks[0], blocks[-2:]) == (51, "▁", "█·")
+    assert first.split()[-4:] == ["49.0", f"{MARK}4.0", "1.2", "s"]
 
 
 def test_the_mark_is_that_of_the_stream(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 With few languages a cell holds all metrics (``92.5|80.1``); with more, each metric has a line of its own; where even
 that is too wide, each row names its languages and wraps. ``›`` stands before the score on the language just learnt.
+More languages than `MOST` have a block each, whose height is the score, and beside them their mean.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import shutil
 import sys
@@ -24,6 +26,12 @@ MARK = "›"
 LEARNT = "reverse"
 # Columns of what stands at the end of a row: "shared", "12.3 s".
 NOTE = 7
+# Languages of which each has its number; more would take a screen for a few hops.
+MOST = 24
+BLOCKS = "▁▂▃▄▅▆▇█"
+UNKNOWN = "·"
+# Columns of the mean and of the score on the language just learnt, beside blocks.
+BESIDE = (5, 6)
 
 
 def width_of_terminal() -> int:
@@ -38,6 +46,11 @@ def brief(seconds: float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 59.5 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def block(value: float) -> str:
+    """Return a score in [0, 1] as a block, an eighth of a line for each eighth; ``·`` where there is none."""
+    return UNKNOWN if math.isnan(value) else BLOCKS[min(7, int(8 * value))]
 
 
 def score(value: float) -> str:
@@ -63,6 +76,7 @@ class MatrixRows:
         self.lead = min(max(map(cell_len, ("learnt", *names))), 16)
         longest = max(map(cell_len, self.languages))
         self.cell = max(5 * len(self.metrics), 1 + longest)
+        self.blocks = False
         # Lines of a row: one for all metrics, one for each, or as many as it takes.
         self.stacked = self.cell * len(self.languages) > self._room
         if self.stacked:
@@ -70,6 +84,7 @@ class MatrixRows:
             self.cell = max(5, 1 + longest)
         if self.cell * len(self.languages) > self._room:
             self.cell = 0
+            self.blocks = len(self.languages) > MOST
         elif (self.cell + 1) * len(self.languages) <= self._room:
             # A blank before the mark.
             self.cell += 1
@@ -85,10 +100,19 @@ class MatrixRows:
         metrics = ("; " if self.stacked else "|").join(
             f"{metric.short}: {metric.title}" if self.stacked else metric.title for metric in self.metrics
         )
-        return f"test: {metrics}, in %; {MARK} the language just learnt"
+        if not self.blocks:
+            return f"test: {metrics}, in %; {MARK} the language just learnt"
+        return (
+            f"test: {metrics}; a column for each language, {BLOCKS[0]} to {BLOCKS[-1]}: 0 to 100 %; beside them, in %, "
+            f"the mean of all and {MARK} the language just learnt. Columns: {' '.join(self.languages)}"
+        )
 
     def head(self) -> str:
         """Return the lines above the rows."""
+        if self.blocks:
+            tens = "".join(f"{k:>10}" for k in range(10, len(self.languages) + 1, 10))
+            above = self._of_blocks("hop", "learnt", [Text(tens[: self._across])], (Text("mean"), Text("own")), "")
+            return "\n".join([self._wrapped(self.legend), *above])
         names = [Text(name) for name in self.languages] if self.cell else []
         return f"{self._wrapped(self.legend)}\n{self._line('hop', 'learnt', names, '')}"
 
@@ -105,8 +129,11 @@ class MatrixRows:
         groups = [[metric] for metric in self.metrics] if self.stacked else [self.metrics]
         lines = []
         for k, group in enumerate(groups):
-            cells = [self._cell(scores[language], group, language == own) for language in self.languages]
             lead = (str(hop), learnt, note) if k == 0 else ("", "", "")
+            if self.blocks:
+                lines += self._row_of_blocks(lead, group[0], scores, own)
+                continue
+            cells = [self._cell(scores[language], group, language == own) for language in self.languages]
             if self.cell:
                 # Under what was learnt there is room for the metric's name.
                 lines.append(self._line(lead[0], lead[1] if k == 0 else group[0].short, cells, lead[2]))
@@ -127,6 +154,41 @@ class MatrixRows:
         below = [self._line("", "", block, "", wide) for block in blocks[1:]]
         return [self._line(hop, learnt, blocks[0], note, wide), *below]
 
+    @property
+    def _across(self) -> int:
+        """Blocks in a line."""
+        return self._room - 1 - sum(BESIDE)
+
+    def _row_of_blocks(
+        self, lead: tuple[str, str, str], metric: Metric, scores: Mapping[str, Mapping[str, float]], own: str | None
+    ) -> list[str]:
+        """Lay out the scores of one metric as blocks, in as many lines as it takes; beside the first, the mean."""
+        values = {language: scores[language].get(metric.name, math.nan) for language in self.languages}
+        blocks = [Text(block(value), LEARNT if name == own else "") for name, value in values.items()]
+        lines = [Text.assemble(*blocks[k : k + self._across]) for k in range(0, len(blocks), self._across)]
+        known = [value for value in values.values() if not math.isnan(value)]
+        mean = Text(score(sum(known) / len(known)) if known else "")
+        of_own = values.get(own, math.nan) if own else math.nan
+        learnt = Text("" if math.isnan(of_own) else f"{MARK}{score(of_own)}")
+        hop, name, note = lead
+        return self._of_blocks(hop, name or metric.short, lines, (mean, learnt), note)
+
+    def _of_blocks(self, hop: str, name: str, lines: Sequence[Text], beside: tuple[Text, Text], note: str) -> list[str]:
+        """Return lines of blocks; what stands beside them is in the first."""
+        made = []
+        for k, of in enumerate(lines):
+            grid = Table.grid(padding=0)
+            grid.add_column(width=3, justify="right", no_wrap=True)
+            grid.add_column(width=self.lead + 2, no_wrap=True, overflow="ellipsis")
+            grid.add_column(width=min(self._across, len(self.languages)), no_wrap=True)
+            for wide in BESIDE:
+                grid.add_column(width=wide, justify="right", no_wrap=True)
+            grid.add_column(width=NOTE, no_wrap=True, justify="right")
+            first = (Text(hop), Text(f" {name} "), of, *beside, Text(note))
+            grid.add_row(*(first if k == 0 else (Text(), Text(), of)))
+            made.append(self._printed(grid))
+        return made
+
     def _line(self, hop: str, learnt: str, cells: Sequence[Text], note: str, wide: int = 0) -> str:
         grid = Table.grid(padding=0)
         grid.add_column(width=3, justify="right", no_wrap=True)
@@ -135,6 +197,9 @@ class MatrixRows:
             grid.add_column(width=wide or self.cell, justify="right", no_wrap=True, overflow="fold")
         grid.add_column(width=NOTE, no_wrap=True, justify="right")
         grid.add_row(Text(hop), Text(f" {learnt}"), *cells, Text(note))
+        return self._printed(grid)
+
+    def _printed(self, grid: Table) -> str:
         out = io.StringIO()
         console = Console(
             file=out, width=self.width, force_terminal=self.styled, color_system="standard" if self.styled else None,
@@ -144,4 +209,4 @@ class MatrixRows:
         return out.getvalue().rstrip()
 
     def _wrapped(self, text: str) -> str:
-        return textwrap.fill(text, self.width, initial_indent="  ", subsequent_indent="    ")
+        return textwrap.fill(text, self.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
