@@ -79,6 +79,12 @@ EXPECTED = {
     "order.name": "id",
     "order.languages": "id",
     "order.by_size": "id",
+    # What comes of them is the id's: tests/data/test_orders.
+    "order.by": "nothing",
+    "order.seed": "nothing",
+    "order.start": "nothing",
+    "order.measure": "nothing",
+    "order.features": "nothing",
     "strategy.name": "id",
     "strategy.memory": "own",
     "strategy.every_k": "own",

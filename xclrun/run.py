@@ -19,11 +19,14 @@ from xclrun.config.schema import Config, DatasetConfig, LabelOn, PartConfig, Slo
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
+from xclrun.core.languages import key_of
 from xclrun.core.secret import private
 from xclrun.core.stream import Hop, Mixture, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
 from xclrun.data.blocks import known_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
+from xclrun.data.orders import arranged, started
+from xclrun.data.orders import notes as notes_of_order
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number
 from xclrun.model.source import check_packing, depth, encoder_identity, family_of, settings_of
@@ -152,7 +155,7 @@ class Run:
             batch, epochs = max(1, trainer.batch(sentences)), self.epochs(hop)
             points = self.config.evaluate.has_points
             lengths.append(Length(hop, sentences, epochs * ceil(sentences / batch), epochs * sentences, points))
-        return (*self._equals(), *self.strategy().notes(lengths))
+        return (*self._equals(), *notes_of_order(self.config.order, self.dataset), *self.strategy().notes(lengths))
 
     def _equals(self) -> Iterator[str]:
         """Tell of languages of equal size, where sizes decide the order."""
@@ -341,9 +344,16 @@ def plan_run(config: Config) -> Run:
     if config.protocol is not None:
         config = replace(config, source=config.from_source)
     dataset, data, whole = _dataset(config)
-    order = resolve_order(_languages(config, dataset), config.order.by_size, dataset.sizes())
-    name = config.order.name or "-".join(order)
-    config = replace(config, order=replace(config.order, name=name, languages=list(map(str, order))))
+    if config.dataset.languages is not None and not config.dataset.parts:
+        keys = [key_of(name, dataset.languages, "dataset.languages") for name in config.dataset.languages]
+        config = replace(config, dataset=replace(config.dataset, languages=keys))
+    settings, listed = config.order, _languages(config, dataset)
+    if listed is None and settings.by is not None:
+        settings = started(settings, dataset)
+        listed = list(arranged(settings, dataset))
+    order = resolve_order(listed, settings.by_size, dataset.sizes())
+    name = settings.name or "-".join(order)
+    config = replace(config, order=replace(settings, name=name, languages=list(map(str, order))))
     config = replace(config, plugins=_plugins(config))
     # Blocks are of the same sentences: what the encoder comes from is that of runs without them.
     encoder = encoder_identity(config.model, dataset)

@@ -12,10 +12,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
 
 from xclrun.compose.keys import expansions_known
+from xclrun.config.checks import MEASURES
 from xclrun.config.files import choices, endless_alias
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import load_folder
 
+# An order with words in parentheses, random(1), which Hydra would take for a call of a function; those are its own.
+_CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
 # Keys that hold entries under names of the user's own.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|statements\.kinds)")
 
@@ -30,6 +33,7 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
 
     - ``order=[en,de]`` is ``order=list order.languages=[en,de]``. Languages that are given without an order are a list
       too: a list must not pass under the name of another order.
+    - ``order=random(1)`` is ``order=random order.seed=1``; see `_of_call`.
     - ``strategy.expansion=NAME`` is the choice of a group.
     - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so do the ``where`` of a part
       and the kinds of statements.
@@ -47,6 +51,11 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
             if not _swept(text):
                 result.append("order=list")
                 text = f"order.languages={value}"
+        elif key == "order" and (call := _CALL.fullmatch(bare.strip("'\""))):
+            result += _of_call(text, *call.groups())
+            continue
+        elif key == "order":
+            text = f"{key}={_CALL.sub(lambda call: repr(call[0]), value)}" if "(" in bare else text
         elif _MAPS.fullmatch(key) and bare.startswith("{"):
             text = f"+{text}"
         elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
@@ -56,6 +65,41 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
         result.append(text)
     keys = {text.partition("=")[0].strip() for text in result}
     return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
+
+
+def _of_call(text: str, name: str, words: str) -> list[str]:
+    """Return the overrides that ``order=NAME(WORDS)`` stands for.
+
+    The word of ``random`` is its seed, that of ``typology`` the language it starts with; ``similarity`` has the word
+    ``greedy``, and besides what is measured, or the language it starts with.
+
+    Raises:
+        UsageError: there is no such order, or it has no such words.
+    """
+    possible = "random(SEED), typology(LANGUAGE) and similarity(greedy) have words in parentheses"
+    given = [word.strip() for word in words.split(",")]
+    if name not in choices()["order"]:
+        raise UsageError(f"{text}: there is no order '{name}'; {did_you_mean(name, choices()['order'])}; {possible}")
+    if name == "random":
+        if len(given) != 1 or not given[0].isdecimal():
+            raise UsageError(f"{text}: the word of random is its seed, a whole number, as in random(1)")
+        return ["order=random", f"order.seed={given[0]}"]
+    if name not in ("typology", "similarity"):
+        raise UsageError(f"{text}: {name} has no words in parentheses; {possible}")
+    settings = {}
+    for word in given:
+        if name == "similarity" and word == "greedy" and "greedy" not in settings:
+            settings["greedy"] = word
+        elif name == "similarity" and word in MEASURES and "measure" not in settings:
+            settings["measure"] = word
+        elif word and "start" not in settings:
+            settings["start"] = word
+        else:
+            raise UsageError(
+                f"{text}: as in typology(de), similarity(greedy) or similarity(greedy,typology,de): what is compared "
+                f"is {' or '.join(MEASURES)}, and the last word is the language to start with"
+            )
+    return [f"order={name}", *(f"order.{key}={word}" for key, word in settings.items() if key != "greedy")]
 
 
 def _swept(text: str) -> bool:

@@ -10,7 +10,7 @@ from operator import attrgetter, ge, gt, le
 from typing import Any
 from urllib.parse import urlsplit
 
-from xclrun.config.schema import ALL_POINTS, Config, EvaluateConfig, ModelConfig, Sampler, plain
+from xclrun.config.schema import ALL_POINTS, Config, EvaluateConfig, ModelConfig, OrderConfig, Sampler, plain
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 from xclrun.core.names import check_name
@@ -27,6 +27,7 @@ NAMES = (
     "model.name",
     "order.name",
     "order.languages",
+    "order.start",
     "dataset.languages",
     "source",
     "language",
@@ -96,6 +97,7 @@ LIMITS: tuple[Limit, ...] = (
     ),
     ("paths.outputs", bool, "is empty; name a folder (XCLRUN_OUTPUTS too)"),
     ("order.languages", _names_only, "must be a list of names"),
+    ("order.seed", lambda v: 0 <= v < 2**63, "must be a whole number of at least 0, and below 2^63"),
     ("dataset.languages", _names_only, "must be a list of names"),
     ("evaluate.every_share", lambda v: 0 < v <= 1, "above 0, at most 1; 0.02: every 2 %"),
     (
@@ -120,6 +122,14 @@ TRAINER_LIMITS: tuple[Limit, ...] = (
     ("checkpoint_minutes", lambda v: v > 0, "must be above 0"),
 )
 SIZES = ("descending", "ascending")
+# How an order can be worked out → the keys that say more.
+WAYS = {
+    "random": ("seed",),
+    "family": ("features",),
+    "typology": ("start", "features"),
+    "similarity": ("measure", "start", "features"),
+}
+MEASURES = ("vocabulary", "typology")
 
 
 def _require(ok: object, key: str, value: Any, possible: str) -> None:
@@ -190,11 +200,35 @@ def _check_protocol(cfg: Config) -> None:
     possible, order = (None, [x for x in (cfg.from_source, cfg.language) if x]), cfg.order
     shown = f"[{','.join(order.languages)}]" if order.languages else order.name
     alone = "few-shot transfer goes from the source to the language; leave the order out"
-    _require(order.languages in possible and order.by_size is None, "order", shown, alone)
+    _require(order.languages in possible and order.by_size is None and order.by is None, "order", shown, alone)
     for name in ("precision", "optimizer_state"):
         value, of_source = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
         same = f"must be protocol.source_trainer.{name}={of_source.value}"
         _require(value is of_source, f"trainer.{name}", value.value, same)
+
+
+def _check_order(order: OrderConfig) -> None:
+    """Check how an order is worked out; once its languages are known, that counts no more."""
+    for key, value, known in (
+        ("by_size", order.by_size, SIZES),
+        ("by", order.by, WAYS),
+        ("measure", order.measure, MEASURES),
+    ):
+        if value is not None and value not in known:
+            raise UsageError(f"order.{key}={value}: unknown; {did_you_mean(str(value), known)}")
+    possible = f"order.by_size={order.by_size} is given too; give one of them"
+    _require(order.by is None or order.by_size is None, "order.by", order.by, possible)
+    own = WAYS[order.by] if order.by else ()
+    for key in sorted({key for keys in WAYS.values() for key in keys} - set(own)):
+        having = " or ".join(f"order={way}" for way, keys in WAYS.items() if key in keys)
+        value = getattr(order, key)
+        _require(value is None, f"order.{key}", value, f"needs {having}")
+    for key in ("seed", "measure"):
+        _require(
+            key not in own or getattr(order, key) is not None, f"order.{key}", "null", f"needed by order={order.by}"
+        )
+    if order.by == "similarity" and order.measure == "vocabulary":
+        _require(order.features is None, "order.features", order.features, "needs order.measure=typology")
 
 
 # What MLflow can keep runs in, by the beginning of its address.
@@ -249,5 +283,4 @@ def check(cfg: Config) -> None:
     if m.path is None and m.package is not None and m.positions is not None:
         longest = f"the encoder has {m.positions} positions"
         _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
-    if (size := cfg.order.by_size) not in (None, *SIZES):
-        raise UsageError(f"order.by_size={size}: unknown; {did_you_mean(str(size), SIZES)}")
+    _check_order(cfg.order)

@@ -213,6 +213,11 @@ class OrderConfig:
     name: str | None = None
     languages: list[str] | None = None
     by_size: str | None = None
+    by: str | None = None
+    seed: int | None = None
+    start: str | None = None
+    measure: str | None = None
+    features: str | None = None
 
 
 @dataclass

@@ -34,6 +34,7 @@ CRF = 1
 # Config keys that cannot change a result, and so are not part of a run's identity. All other keys are.
 # Paths are not, but what they point to is: fingerprints stand for dataset.root, for all that dataset.parts puts
 # together, and for model.path; the hashes of pretrained adapters for their folders.
+# How an order is worked out is not, but the languages that come of it are.
 # Budgets of replay are part of it where a strategy takes them over as its own settings; learning rates that suit a
 # dataset or an encoder, where a trainer does.
 NOT_IDENTITY = frozenset(
@@ -49,6 +50,11 @@ NOT_IDENTITY = frozenset(
         "dataset.source_lr",
         "strategy.pretrained",
         "strategy.expansion.pretrained",
+        "order.by",
+        "order.seed",
+        "order.start",
+        "order.measure",
+        "order.features",
         "model.source_lr",
         "model.path",
         "model.package",

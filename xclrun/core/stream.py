@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.languages import MIXED, key_of
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,6 @@ class Mixture(str):
         found = super().__new__(cls, MIXED.join(keys))
         found.keys = tuple(keys)
         return found
-
-
-# Between the keys of a mixture.
-MIXED = "+"
 
 
 def keys_of(order: Iterable[str]) -> tuple[str, ...]:
@@ -201,13 +198,14 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     """Return the order of languages that a config asks for.
 
     Args:
-        languages: an explicit list, or None; an element ``a+b`` is a `Mixture`, unless a language is called so.
+        languages: an explicit list, or None; an element ``a+b`` is a `Mixture`, unless a language is called so. Any
+            code of a key's language will do (`xclrun.core.languages.key_of`).
         by_size: ``descending`` or ``ascending`` number of training sentences; of equal sizes the one that the
             dataset has first counts as the larger.
         sizes: language → number of training sentences, in the dataset's order.
 
     Raises:
-        UsageError: a language is unknown or repeated, or the list is empty.
+        UsageError: a language is unknown or repeated, or can be several, or the list is empty.
     """
     if languages is None:
         if by_size is None:
@@ -216,7 +214,7 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
         return tuple(descending if by_size == "descending" else reversed(descending))
     if not languages:
         raise UsageError(f"order.languages is empty; the dataset has {', '.join(sizes)}")
-    order = with_mixtures(languages, sizes)
+    order = with_mixtures([key_of(element, sizes, "order") for element in languages], sizes)
     for language in (there := keys_of(order)):
         if language not in sizes:
             raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}")

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.languages import key_of
 from xclrun.core.task import Task, task_of
 from xclrun.data.example import SPLITS, Example
 
@@ -159,7 +160,7 @@ def find_files(
 
 
 def choose_languages(asked: Sequence[str] | None, known: Collection[str], where: str) -> tuple[str, ...]:
-    """Return the languages asked for, in that order; all known ones, sorted, where none are asked for.
+    """Return the languages asked for, in that order, by any of their codes; all known ones, sorted, where none are.
 
     Raises:
         UsageError: a language is not known, or asked for twice, or the list is empty.
@@ -168,6 +169,7 @@ def choose_languages(asked: Sequence[str] | None, known: Collection[str], where:
         return tuple(sorted(known))
     if not asked:
         raise UsageError(f"dataset.languages is empty; leave it out for all of {', '.join(sorted(known))}")
+    asked = [key_of(str(language), known, "dataset.languages") for language in asked]
     for i, language in enumerate(asked):
         if language not in known:
             raise UsageError(f"dataset.languages: no '{language}' in {where}; {did_you_mean(str(language), known)}")
