@@ -78,7 +78,7 @@ def known_languages() -> dict[str, Language]:
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             features = {name: row[name] for name in FEATURES if row[name]}
-            language = Language(*(row[key] for key in ("code", "name", "script", "family", "branch")), features)
+            language = Language(row["code"], row["name"], row["script"], row["family"], row["branch"], features)
             found.update(dict.fromkeys((row["code"], *row["others"].split()), language))
     return found
 

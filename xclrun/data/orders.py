@@ -45,7 +45,7 @@ def arranged(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
 
 def name_of(order: OrderConfig) -> str:
     """Return what an order that is worked out is called: as it can be typed, ``random(1)`` or ``typology(de-DE)``."""
-    given = {
+    given: dict[str, list[str | None]] = {
         "random": [str(order.seed)],
         "typology": [order.start],
         "similarity": ["greedy", None if order.measure == "vocabulary" else order.measure, order.start],
