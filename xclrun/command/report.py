@@ -103,12 +103,8 @@ def main(arguments: Sequence[str]) -> int:
     return unreadable.code
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options, checked.
-
-    Raises:
-        UsageError: one that cannot be, or nothing has run yet.
-    """
+def _parser() -> argparse.ArgumentParser:
+    """Return what reads the options."""
     options = parser("report", "Tables and figures over the finished runs of a sweep, or over all; read from MLflow.")
     options.add_argument("sweep", nargs="?", help="name of a sweep (default: the last one that was started)")
     options.add_argument("--all", action="store_true", help="over all runs, of whatever sweep")
@@ -177,7 +173,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         help="save figures in these formats too, beside SVG; slower (default: SVG alone, which the page shows)",
     )
     add_tracking(options)
-    given = options.parse_args(arguments)
+    return options
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options, checked.
+
+    Raises:
+        UsageError: one that cannot be, or nothing has run yet.
+    """
+    given = _parser().parse_args(arguments)
     existing(given.outputs)
     check_uri("--uri", given.uri)
     written = ("mlflow.db", "sweeps/*.json", "runs/*/manifest.json")

@@ -374,8 +374,11 @@ def parse_utf8(line: bytes) -> str:
         raise BadRow(f"not UTF-8 (byte {error.start + 1} of the line)") from None
 
 
-def json_file(path: Path, shown: str) -> dict[str, Any]:
+def json_file(path: Path, shown: str, layout: str = "") -> dict[str, Any]:
     """Return the object that a JSON file holds.
+
+    Args:
+        layout: what it should be, where it is something else: the end of the error line.
 
     Raises:
         UsageError: it cannot be read, or holds something else; ``shown`` names it.
@@ -384,11 +387,11 @@ def json_file(path: Path, shown: str) -> dict[str, Any]:
     try:
         found = parse_json(content.decode(), "the file")
     except BadRow as bad:
-        raise UsageError(f"{shown}: {bad}") from None
+        raise UsageError(f"{shown}: {bad}{layout}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{shown}: not UTF-8 (byte {error.start + 1})") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{shown}: must be an object, not {type(found).__name__}")
+        raise UsageError(f"{shown}: must be an object, not {type(found).__name__}{layout}")
     return found
 
 

@@ -71,6 +71,8 @@ MLQA = ("ar", "de", "en", "es", "hi", "vi", "zh")
 TYDI = {"arabic": "ar", "bengali": "bn", "english": "en", "finnish": "fi", "indonesian": "id", "korean": "ko",
         "russian": "ru", "swahili": "sw", "telugu": "te"}  # fmt: skip
 
+# Said of files that are lists of rows, or have a row in each line.
+ONE_OBJECT = "; SQuAD's layout is one object with a list 'data' (docs/questions.md says how rows become it)"
 # What a row is, where it is no line.
 UNIT = "question"
 # A text, and a question about it.
@@ -189,7 +191,7 @@ def _keeps(cfg: DatasetConfig) -> bool:
 
 
 def _squad_source(language: str, split: str, path: Path, shown: str) -> Source[Row]:
-    return Source(language, split, shown, squad_rows(json_file(path, shown), shown), UNIT)
+    return Source(language, split, shown, squad_rows(json_file(path, shown, ONE_OBJECT), shown), UNIT)
 
 
 def _with_all_splits(splits: Splits, languages: Iterable[str]) -> Splits:
