@@ -100,6 +100,16 @@ def test_an_array_cancelled_before_it_began_is_told_as_one_job(say: Say) -> None
     assert (told["8_0"].state, told["8_1"].state, told["9_4"].state) == ("UNKNOWN", "RUNNING", "UNKNOWN")
 
 
+def test_ten_thousand_jobs_are_asked_for_once_and_found_by_name(say: Say) -> None:
+    folder = say(squeue="".join(f"7_{i}|RUNNING|None\n" for i in range(10_000)))
+    began = time.process_time()
+    told = slurm.states(f"7_{i}" for i in range(10_000))
+    # Each looked for among all would take ten seconds.
+    assert time.process_time() - began < 2
+    assert told == {f"7_{i}": JobState(f"7_{i}", "RUNNING") for i in range(10_000)}
+    assert len(calls(folder)) == 1
+
+
 def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     say(squeue="")
     assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "UNKNOWN")}

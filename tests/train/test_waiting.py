@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.operators import Operators, of_steps
+from benchmarks.operators import BEFORE, SMALL, Operators, of_steps
 from xclrun.core.errors import RunError
 from xclrun.run import Run
 from xclrun.train.checkpoint import Checkpoints
@@ -19,16 +19,6 @@ from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Progress
 
 from .conftest import StopAt
-
-# Operators of a step without and with the memory, when the CRF summed logarithms (commit 69cd1d1), on this data.
-BEFORE = {
-    "naive": (666, 798),
-    "er": (666, 3192),
-    "ewc_online": (668, 800),
-    "kd_logit": (666, 1665),
-    "agem": (1556, 1853),
-}
-SMALL = ("dataset=mini", "dataset.max_train=110", "dataset.max_eval=4", "trainer.batch_size=16")
 
 
 @pytest.mark.parametrize(

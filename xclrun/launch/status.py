@@ -74,7 +74,7 @@ def run_status(directory: RunDirectory) -> RunStatus:
 
 
 def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
-    """Return where a run stands, given its manifest.
+    """Return where a run stands, given its manifest; its files were looked at before.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: that is not what a manifest is.
@@ -85,7 +85,7 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
     hops = number_of_hops(stream["kind"], len(stream.get("mixtures") or stream["languages"]), stream.get("blocks"))
     done = max((stage["hop"] for stage in manifest["stages"]), default=0)
     host = f"{manifest['host']}:{manifest['pid']}"
-    if directory.finished:
+    if directory.done.is_file():
         return RunStatus(directory.run_id, "finished", hops, hops, manifest["finished"], host, manifest["seconds"])
     owner = directory.lease.owner()
     if owner is not None and owner.alive:
