@@ -255,17 +255,18 @@ def test_what_cannot_be_chosen_is_refused_in_one_line(keys: str, what: str, line
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "why"),
+    ("name", "settings", "edited", "why"),
     [
-        ("model_average", {}, "of the weights before they are averaged"),
-        ("mbpa", {"neighbours": 5, "adapt_steps": 3, "replay_write": 0.1}, "as it was trained, not adapted"),
+        ("model_average", {}, (), "of the weights before they are averaged"),
+        ("mbpa", {"neighbours": 5, "adapt_steps": 3, "replay_write": 0.1}, (), "as it was trained, not adapted"),
+        ("of_a_plug_in", {}, (3,), "of the weights before its strategy changed them at the end of training"),
     ],
 )
 def test_strategies_whose_dev_scores_are_of_another_model_are_refused(
-    name: str, settings: dict[str, Any], why: str
+    name: str, settings: dict[str, Any], edited: tuple[int, ...], why: str
 ) -> None:
     own = {f"strategy__{key}": value for key, value in settings.items()}
-    given = [flat(lr, name=name, trainer__lr=lr, **own) for lr in (0.5, 0.6)]
+    given = [replace(flat(lr, name=name, trainer__lr=lr, **own), edited=edited) for lr in (0.5, 0.6)]
     for what in ("dev", "dev_fp", "dev_learnt"):
         with pytest.raises(UsageError, match=why):
             choose(given, ("trainer.lr",), what)

@@ -9,6 +9,7 @@ import torch
 
 from xclrun.core.errors import UsageError
 from xclrun.run import Run
+from xclrun.store.records import record
 
 from .real import weights
 
@@ -23,6 +24,8 @@ def test_a_hop_leaves_the_mean_of_the_weights_before_and_after_its_training(fini
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, 0.75 * before[name] + 0.25 * after[name], rtol=1e-6, atol=1e-7)
     assert any(not torch.equal(found[name], before[name]) for name in found)
+    # The dev scores of hop 1 are of what it left, those of later hops of what was averaged away.
+    assert [record(of.directory).edited for of in (run, naive)] == [(2, 3), ()]
 
 
 def test_parts_of_a_language_are_as_its_hop_left_them(finished: Make) -> None:

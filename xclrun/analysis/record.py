@@ -94,6 +94,8 @@ class RunRecord:
             ``codes``: ``labels``, ``tags`` or ``answers`` → ``examples``, ``bits``, ``uniform``
             (`xclrun.analysis.codelength`), and ``start_knows``: those whose head the start knows.
         mixtures: the languages of each element of the order, where some are mixed; empty elsewhere.
+        edited: the hops at whose end the strategy changed the weights that the last dev scores are of
+            (`Strategy.end_training`). What ran before this was noted has none.
         whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
 
     Raises:
@@ -126,6 +128,7 @@ class RunRecord:
     averaged: tuple[dict[str, Any], ...] = ()
     coded: tuple[dict[str, Any], ...] = ()
     mixtures: tuple[tuple[str, ...], ...] = ()
+    edited: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -140,6 +143,7 @@ class RunRecord:
         object.__setattr__(self, "averaged", tuple(self.averaged))
         object.__setattr__(self, "coded", tuple(self.coded))
         object.__setattr__(self, "mixtures", tuple(map(tuple, self.mixtures)))
+        object.__setattr__(self, "edited", tuple(self.edited))
         object.__setattr__(self, "scores", {metric: self._checked(metric, R) for metric, R in self.scores.items()})
 
     def _checked(self, metric: str, scores: Any) -> np.ndarray:
@@ -232,7 +236,7 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        later = ("costs", "environment", "points", "whole_fingerprint", "averaged", "coded", "mixtures")
+        later = ("costs", "environment", "points", "whole_fingerprint", "averaged", "coded", "mixtures", "edited")
         needed = {f.name for f in fields(cls) if f.name not in later}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
@@ -270,6 +274,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "averaged": list,
     "coded": list,
     "mixtures": list,
+    "edited": list,
     "costs": dict,
     "environment": dict,
 }

@@ -381,6 +381,8 @@ def _sighted(run: RunRecord) -> Absent | None:
     """Return why the dev scores of a run are not of what is tested; None where they are."""
     if run.strategy.partition("+")[0] == "model_average":
         return Absent("its dev scores are of the weights before they are averaged")
+    if run.edited:
+        return Absent("its dev scores are of the weights before its strategy changed them at the end of training")
     if adapts(run):
         return Absent("its dev scores are of the model as it was trained, not adapted to each example")
     return None

@@ -143,6 +143,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
         averaged=tuple(_averaged(directory, config, manifest)),
         coded=tuple(_coded(directory, manifest)),
         mixtures=mixtures,
+        edited=tuple(stage["hop"] for stage in manifest["stages"] if stage["training"].get("edited")),
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )

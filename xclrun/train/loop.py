@@ -164,7 +164,8 @@ class HopTraining:
         """Train, and leave the selected weights in the model.
 
         Returns:
-            What was done: the counters of `Position`, as a dict.
+            What was done: the counters of `Position`, as a dict; and ``edited`` where the strategy has changed the
+            weights since their last dev score (`Strategy.end_training`).
 
         Raises:
             RunError: the loss is not finite.
@@ -203,8 +204,17 @@ class HopTraining:
             take_over(model, self.best)
         elif self.gathers:
             self.gathered = self.strategy.state_dict()
+        return asdict(position) | self._end_training()
+
+    def _end_training(self) -> dict[str, Any]:
+        """Let the strategy end the training; say so where it changes the weights, which no dev score is of then."""
+        if type(self.strategy).end_training is Strategy.end_training:
+            return {}
+        before = {name: tensor.clone() for name, tensor in self.context.model.state_dict().items()}
         self.strategy.end_training(self.context)
-        return asdict(position)
+        now = self.context.model.state_dict()
+        same = before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in before)
+        return {} if same else {"edited": True}
 
     def _update(self, batch: Batch, main: bool = True) -> None:
         """Take one optimiser step on a batch, in parts where gradients are accumulated; ``main``: of a main step."""
