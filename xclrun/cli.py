@@ -89,13 +89,19 @@ def _hydra(arguments: list[str]) -> int:
 def _run(overrides: list[str], arguments: list[str]) -> None:
     """Launch the jobs of a command, be it one or many."""
     from xclrun.compose.jobs import command_jobs, launcher
+    from xclrun.compose.space import Space
 
     before = sys.argv
     # What the sweep is noted under, to be given again.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
         jobs, config = command_jobs(overrides)
-        launcher(config).launch(jobs, 0)
+        if isinstance(jobs, Space):
+            from xclrun.launch.search import search
+
+            search(jobs, launcher(config).made())
+        else:
+            launcher(config).launch(jobs, 0)
     finally:
         sys.argv = before
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from xclrun.analysis.reference import References
+from xclrun.analysis.reference import References, command_of_setting, reference_command, shared_overrides
 
 from .build import alone, record
 
@@ -104,3 +104,16 @@ def test_strategies_with_adapters_have_reference_runs_with_adapters() -> None:
     assert find(beneath, plain, mono) == find(record(), plain, mono) == [0.7, 0.8, 0.9]
     # Adapters with another pretrained content are others.
     assert np.isnan(find(record("lang_spec_ada_t", config={"strategy": ADAPTERS}, strategy_version="1+ab"), mono)).all()
+
+
+def test_references_of_a_setting_that_a_search_chose_are_asked_for_with_its_values_and_without_the_search() -> None:
+    command = (
+        "xclrun hydra/sweeper=optuna hydra.sweeper.trials=9 dataset=mini strategy=er strategy.memory=5,10 "
+        "'trainer.lr=tag(log,interval(1e-4,1e-1))' seed=1,2 -m"
+    )
+    values = {"trainer.lr": "0.003", "strategy.memory": "5", "trainer.epochs": "4"}
+    own = command_of_setting(command, values)
+    assert own == ("xclrun dataset=mini strategy=er strategy.memory=5 trainer.lr=0.003 seed=1,2 -m trainer.epochs=4")
+    assert reference_command(shared_overrides(own.split()[1:]), None, ["[en,de]"], [1, 2]) == (
+        "xclrun dataset=mini trainer.lr=0.003 trainer.epochs=4 strategy=lang_spec_ft 'order=[en,de]' seed=1,2 -m"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -88,9 +89,9 @@ def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarr
     return None if found is None else (found[0], found[1].mean(axis=1))
 
 
-def adapts(record: RunRecord) -> bool:
-    """Whether the model of a run is adapted to each example when it is asked after a hop (MbPA)."""
-    strategy = record.config.get("strategy") or {}
+def adapts(config: Mapping[str, Any]) -> bool:
+    """Whether the model of a run of this config is adapted to each example when it is asked after a hop (MbPA)."""
+    strategy = config.get("strategy") or {}
     return all(strategy.get(key) for key in ("neighbours", "adapt_steps", "replay_write"))
 
 
@@ -100,7 +101,7 @@ def unadapted(record: RunRecord) -> bool:
     ``strategy.adapt_points=false``: learning curves, and what is read off them, are then of the model as trained.
     """
     strategy = record.config.get("strategy") or {}
-    return bool(record.points) and adapts(record) and strategy.get("adapt_points") is False
+    return bool(record.points) and adapts(record.config) and strategy.get("adapt_points") is False
 
 
 def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:

@@ -105,6 +105,17 @@ def reference_command(
     return shlex.join(["xclrun", *kept, *named, *strategy, f"order={order}", f"seed={seed}", "-m"])
 
 
+def command_of_setting(command: str, values: Mapping[str, str]) -> str:
+    """Return the command of a grid or a search with the values of one of its settings (key → value), which it chose."""
+    first, *given = shlex.split(command)
+    kept = [text for text in given if not text.startswith(("hydra/sweeper=", "hydra.sweeper."))]
+    own = [f"{key}={values[key]}" if (key := text.partition("=")[0]) in values else text for text in kept]
+    # Others are in a sweep's YAML.
+    typed = {text.partition("=")[0] for text in kept}
+    more = [f"{key}={value}" for key, value in values.items() if key not in typed]
+    return shlex.join([first, *own, *more])
+
+
 def shared_overrides(overrides: Iterable[str]) -> list[str]:
     """Return what reference runs have in common with the runs of a command: not strategy, order, seed and name."""
     given = [text for text in overrides if text not in ("-m", "--multirun")]

@@ -7,7 +7,7 @@ tested after each hop: those of its selected epoch (``trainer.selection``). docs
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from xclrun.analysis.fewshot.scores import is_few_shot
 from xclrun.analysis.grouping import FREE, NAMED, grouped, natural, setting_text, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measure, measure
 from xclrun.analysis.points import adapts
-from xclrun.analysis.record import RunRecord
+from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import REFERENCE
 from xclrun.analysis.replicates import TIE
 from xclrun.core.errors import UsageError, did_you_mean
@@ -41,6 +41,8 @@ class Objective:
         definition: what it is, for captions.
         higher_is_better: which way is better.
         of: run and metric → its value, a fraction, or why there is none.
+        streams: kinds of run that have it.
+        points: whether it needs the dev scores after each hop (`dev_scores`), of all languages.
     """
 
     name: str
@@ -48,10 +50,13 @@ class Objective:
     definition: str
     higher_is_better: bool
     of: Callable[[RunRecord, str], float | Absent]
+    streams: tuple[str, ...] = tuple(STREAMS)
+    points: bool = False
 
     def value(self, run: RunRecord) -> float | Absent:
         """Return the mean over the metrics of a run, or why it has none."""
-        found = [_sighted(run) or self.of(run, metric) for metric in run.metrics]
+        blind = unsighted(run.strategy, run.config, bool(run.edited))
+        found = [blind or self.of(run, metric) for metric in run.metrics]
         lacking = next((value for value in found if isinstance(value, Absent)), None)
         return lacking or float(np.mean([value for value in found if not isinstance(value, Absent)]))
 
@@ -73,9 +78,14 @@ class Trial:
     runs: tuple[RunRecord, ...]
 
     @property
+    def set(self) -> dict[str, str]:
+        """Those of the values that there are."""
+        return {key: value for key, value in self.values.items() if value != WITHOUT}
+
+    @property
     def name(self) -> str:
-        """The values that there are: ``trainer.lr=0.001, strategy.memory=100``."""
-        return ", ".join(f"{key}={value}" for key, value in self.values.items() if value != WITHOUT)
+        """The same in words: ``trainer.lr=0.001, strategy.memory=100``."""
+        return ", ".join(f"{key}={value}" for key, value in self.set.items())
 
 
 @dataclass(frozen=True)
@@ -214,7 +224,8 @@ def objectives() -> dict[str, Objective]:
         needed = one.needs(3)
         if needed.any() and not needed[0].any() and not one.reference:
             name = f"dev_{one.name.lower()}"
-            found[name] = Objective(name, f"{one.name} on dev", one.definition, one.higher_is_better, _on_dev(one))
+            title, way = f"{one.name} on dev", one.higher_is_better
+            found[name] = Objective(name, title, one.definition, way, _on_dev(one), one.streams, points=True)
     return found
 
 
@@ -249,15 +260,14 @@ def choose(records: Iterable[RunRecord], keys: Sequence[str], what: str = DEV) -
     """
     keys, option = tuple(dict.fromkeys(keys)), f"--select-on {what} {','.join(keys)}"
     known = objectives()
-    if what not in (DEV, *known):
-        raise UsageError(f"--select-on {what}: there is no such objective; {did_you_mean(what, [DEV, *known])}")
+    check_objective(what, f"--select-on {what}")
     # Of records of one run a finished one is kept.
     by_id = {run.run_id: run for run in sorted(records, key=lambda run: run.status == "finished")}
     runs = sorted(by_id.values(), key=lambda run: (natural(run.order), run.seed, run.bucket or 0, run.run_id))
     if any(map(is_few_shot, runs)):
         raise UsageError(f"{option}: few-shot runs are not chosen among; leave them out with --filter")
     settings = {run.run_id: {key: setting_text(value) for key, value in flat(run.config)} for run in runs}
-    _check_keys(keys, settings.values(), option)
+    check_keys(keys, settings.values(), option)
     labels = strategy_labels(runs, keys)
     groups = grouped(runs, lambda run: (run.dataset, run.model, labels[run.run_id]))
     compared = {name: them for name, them in groups.items() if them[0].strategy.partition("+")[0] != REFERENCE}
@@ -272,12 +282,21 @@ def choose(records: Iterable[RunRecord], keys: Sequence[str], what: str = DEV) -
     chosen_by, why = _objective(what, known, [run for grid in grids.values() for of in grid.values() for run in of])
     tuned = []
     for (dataset, model, label), grid in sorted(grids.items(), key=lambda item: (item[0][2] != BASELINE, item[0])):
-        trials = [_trial(dict(zip(keys, values, strict=True)), of, chosen_by, option) for values, of in grid.items()]
+        trials = [
+            scored_trial(dict(zip(keys, values, strict=True)), of, chosen_by, option) for values, of in grid.items()
+        ]
         tuned.append(_best(dataset, model, label, trials, chosen_by))
     return Choice(chosen_by, keys, tuple(tuned), why)
 
 
-def _check_keys(keys: Sequence[str], settings: Iterable[dict[str, str]], option: str) -> None:
+def check_objective(what: str, option: str) -> None:
+    """Raise a UsageError where there is no objective of that name; ``option`` is what was typed."""
+    if what not in (known := [DEV, *objectives()]):
+        raise UsageError(f"{option}: there is no such objective; {did_you_mean(what, known)}")
+
+
+def check_keys(keys: Sequence[str], settings: Iterable[Mapping[str, str]], option: str) -> None:
+    """Raise a UsageError where a key is none that can be chosen, of runs with these settings (dotted key → value)."""
     known = {key for of in settings for key in of}
     for key in keys:
         if key in NAMED or key in ("strategy", "model", "dataset"):
@@ -320,7 +339,12 @@ def _objective(what: str, known: dict[str, Objective], runs: Sequence[RunRecord]
     return known["dev_fp"], ""
 
 
-def _trial(values: dict[str, str], runs: Sequence[RunRecord], objective: Objective, option: str) -> Trial:
+def scored_trial(values: dict[str, str], runs: Sequence[RunRecord], objective: Objective, option: str) -> Trial:
+    """Return how a setting did on dev, over its finished runs.
+
+    Raises:
+        UsageError: a run has no such score; it says why.
+    """
     own = list(combinations(runs).values())
     scores = []
     for run in own:
@@ -377,12 +401,16 @@ def _score(scores: dict[str, dict[str, float]], language: str, metric: str) -> f
     return math.nan if value is None else float(value)
 
 
-def _sighted(run: RunRecord) -> Absent | None:
-    """Return why the dev scores of a run are not of what is tested; None where they are."""
-    if run.strategy.partition("+")[0] == "model_average":
+def unsighted(strategy: str, config: Mapping[str, Any], edited: bool = False) -> Absent | None:
+    """Return why the dev scores of a run are not of what is tested; None where they are.
+
+    Args:
+        edited: whether its strategy changed weights at the end of a training (`RunRecord.edited`).
+    """
+    if strategy.partition("+")[0] == "model_average":
         return Absent("its dev scores are of the weights before they are averaged")
-    if run.edited:
+    if edited:
         return Absent("its dev scores are of the weights before its strategy changed them at the end of training")
-    if adapts(run):
+    if adapts(config):
         return Absent("its dev scores are of the model as it was trained, not adapted to each example")
     return None

@@ -30,10 +30,21 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_with_overrides(arguments)
     if given.width < 1:
         raise UsageError(f"--width {given.width}: must be a number of jobs of at least 1")
-    runs = plan_runs(given.overrides)
+    from xclrun.compose.jobs import command_jobs, launcher
+    from xclrun.compose.space import SWEEPER, Space
 
+    jobs, config = command_jobs(given.overrides)
     from xclrun.launch.forecast import budget, forecast, missing
 
+    if isinstance(jobs, Space):
+        if given.missing:
+            raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
+        from xclrun.launch.search import plan_search, search_forecast
+
+        searched = search_forecast(plan_search(jobs, launcher(config).made()), given.width if given.budget else None)
+        print(json.dumps(searched.to_json(), indent=1) if given.json else searched.render())
+        return 0
+    runs = plan_jobs(job.config for job in jobs)
     if given.missing:
         commands = [(what, _command(given.overrides, them, what)) for what, them in missing(runs)]
         if given.json:

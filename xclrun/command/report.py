@@ -6,7 +6,7 @@ import argparse
 import gc
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,9 @@ def main(arguments: Sequence[str]) -> int:
     with _lasting():
         mirror, pool = _read(outputs, given, unreadable)
     sweep = None if given.all else known[given.sweep] if given.sweep else _last(known, pool)
-    records, choice = _chosen(pool, sweep, filters, bool(given.sweep), given.select_on)
+    searched = _searched(sweep)
+    select_on = given.select_on or searched
+    records, choice = _chosen(pool, sweep, filters, bool(given.sweep), select_on)
     if mirror is not None and given.slot_f1 is None:
         _catch_up(mirror, records, pool, unreadable)
     of = "" if sweep is None else sweep["name"]
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
             choice,
         ),
         read_few_shot(outputs, records, _dataset),
-        {run_id: redact(one["command"]) for one in known.values() for run_id in one["runs"]},
+        _commands(known.values(), choice),
         lambda: read_overlaps(outputs, records, unreadable),
     )
     if mirror is not None:
@@ -276,7 +278,9 @@ def _chosen(
     from xclrun.analysis.reference import References
     from xclrun.report.caveats import unfinished
 
-    wanted = None if sweep is None else set(sweep["runs"])
+    # Of a search, those of the settings that could be done.
+    own: list[str] = [] if sweep is None else sweep.get("search", sweep)["runs"]
+    wanted = None if sweep is None else set(own)
     records = filtered([record for record in pool if wanted is None or record.run_id in wanted], filters)
     if sweep is not None and not any(r.status == "finished" for r in records):
         what = f"no finished runs in {'' if named else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
@@ -288,13 +292,29 @@ def _chosen(
     choice = None
     if select_on is not None and any(record.status == "finished" for record in records):
         begun = {record.run_id for record in pool}
-        absent = [] if sweep is None else [run_id for run_id in sweep["runs"] if run_id not in begun]
+        absent = [run_id for run_id in own if run_id not in begun]
         choice = _choice(records, absent, *select_on)
         records = choice.runs
     if sweep is not None or filters or choice:
         # Wherever they were run; a run that is there twice counts once.
         records += References(pool).of(records)
     return records, choice
+
+
+def _searched(sweep: Mapping[str, Any] | None) -> list[str] | None:
+    """Return objective and keys of the search that a sweep is; None where it is none.
+
+    Raises:
+        UsageError: the search is under way: test scores must not be seen before it has chosen.
+    """
+    if sweep is None or (search := sweep.get("search")) is None:
+        return None
+    if not search["ended"]:
+        raise UsageError(
+            f"{sweep['name']} is a search that has made {search['made']} of {search['trials']} trials; test scores are "
+            f"shown when it has chosen: its command goes on from there: {redact(sweep['command'])}"
+        )
+    return [search["objective"], ",".join(search["keys"])]
 
 
 def _choice(records: Sequence[RunRecord], absent: Sequence[str], what: str, keys: str) -> Choice:
@@ -315,6 +335,19 @@ def _choice(records: Sequence[RunRecord], absent: Sequence[str], what: str, keys
             "when all have finished: the sweep's command goes on from there"
         )
     return choose(records, given, what)
+
+
+def _commands(known: Iterable[Mapping[str, Any]], choice: Choice | None) -> dict[str, str]:
+    """Return run id → the command that made it: of settings that were chosen, one that makes these alone."""
+    from xclrun.analysis.reference import command_of_setting
+
+    commands = {run_id: redact(one["command"]) for one in known for run_id in one["runs"]}
+    for tuned in () if choice is None else choice.tuned:
+        best = tuned.trials[0]
+        for run in best.runs:
+            if run.run_id in commands:
+                commands[run.run_id] = command_of_setting(commands[run.run_id], best.set)
+    return commands
 
 
 def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRecord], warn: Unreadable) -> None:

@@ -25,6 +25,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from xclrun.compose.keys import expansions_known, nearest
 from xclrun.compose.overrides import checked, parse, rewritten
+from xclrun.compose.space import NAME as SEARCHES
+from xclrun.compose.space import SWEEPER, Space, space
 from xclrun.compose.sweep import GRIDS, expand, sweep_nodes
 from xclrun.config.files import choices, packaged
 from xclrun.config.schema import SCHEMAS, Config, plain
@@ -109,18 +111,25 @@ class Composed:
 
 
 def compose_command(arguments: Sequence[str]) -> list[Composed]:
-    """Compose all jobs of a command: what `command_jobs` gives, without Hydra's own node."""
-    return command_jobs(arguments)[0]
-
-
-def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed], DictConfig]:
     """Compose all jobs of a command.
+
+    Raises:
+        UsageError: it is a search, whose jobs nobody knows yet; or as `command_jobs`.
+    """
+    jobs, _ = command_jobs(arguments)
+    if isinstance(jobs, Space):
+        raise UsageError(f"{SWEEPER}: `xclrun` and `xclrun plan` search; here a command is needed whose jobs are known")
+    return jobs
+
+
+def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, DictConfig]:
+    """Compose all jobs of a command, or read what it searches.
 
     Args:
         arguments: as given to ``xclrun``; ``-m`` is allowed and changes nothing.
 
     Returns:
-        The jobs, and the config that holds Hydra's own node, which says how they are launched.
+        The jobs or the space, and the config that holds Hydra's own node, which says how they are launched.
     """
     overrides = parse(checked([a for a in arguments if a not in ("-m", "--multirun")]))
     of_hydra = [str(o.input_line) for o in overrides if o.is_hydra_override()]
@@ -134,8 +143,24 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed], DictConfig]:
         params = sweeper["params"] or ()
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
             raise UsageError(f"{sweep}: its YAML gives no hydra.sweeper.params, {GRIDS}")
-        jobs = expand([str(o.input_line) for o in task], config_loader, params)
-        return compose_jobs(jobs, config_loader, of_hydra), main
+        texts = [str(o.input_line) for o in task]
+        if main.hydra.runtime.choices["hydra/sweeper"] == SEARCHES:
+            return space(texts, params, of_hydra, sweeper), main
+        return compose_jobs(expand(texts, config_loader, params), config_loader, of_hydra), main
+
+
+def compose_trials(of: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:
+    """Compose the jobs of some settings of a search, a list for each.
+
+    Args:
+        of: what is searched.
+        trials: key → value as text, for each key that is searched.
+    """
+    with loader() as config_loader:
+        return [
+            compose_jobs(expand(checked(of.overrides(values)), config_loader), config_loader, of.of_hydra)
+            for values in trials
+        ]
 
 
 def launcher(config: DictConfig) -> Any:

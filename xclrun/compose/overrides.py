@@ -115,7 +115,7 @@ def checked(arguments: Sequence[str]) -> list[str]:
         hydra.errors.HydraException: an override that cannot be parsed.
     """
     overrides = rewritten(arguments)
-    groups = {**choices(), "strategy/expansion": expansions_known(), "hydra/sweeper": {}}
+    groups = {**choices(), "strategy/expansion": expansions_known()}
     parsed = parse(overrides)
     sweeps = [override for override in parsed if override.key_or_group == "sweep"]
     if len(sweeps) > 1 or any(override.is_sweep_override() for override in sweeps):

@@ -113,7 +113,7 @@ def choices_in(folder: Path) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for path in sorted(folder.rglob("*.yaml")):
         group = path.parent.relative_to(folder).as_posix()
-        if group not in (".", "hydra/sweeper"):
+        if group != ".":
             found.setdefault(group, {})[path.stem] = _first_comment(path)
     return found
 

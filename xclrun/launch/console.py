@@ -99,10 +99,13 @@ class Console(Listener):
         runs: ids of the runs of the sweep, in order.
         held: keep lines until a run has ended.
         left: estimates the time left; None: it is not shown.
+        blind: show no score: those of the test split must not be seen yet.
     """
 
-    def __init__(self, runs: Sequence[str], held: bool = False, left: TimeLeft | None = None) -> None:
-        self.runs, self.held, self.left = list(runs), held, left
+    def __init__(
+        self, runs: Sequence[str], held: bool = False, left: TimeLeft | None = None, blind: bool = False
+    ) -> None:
+        self.runs, self.held, self.left, self.blind = list(runs), held, left, blind
         self.lines: list[str] = []
         self.terminal = sys.stderr.isatty() and not held
         self.bar: Bar | None = None
@@ -223,6 +226,10 @@ class Console(Listener):
             self.left.progressed(run.stages[hop.index].train, 1.0, before=1.0)
         took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
         note = "shared" if shared else took if hop.index else ""
+        if self.blind:
+            self.say(f"  hop {hop.index}/{len(run.stream.hops) - 1} {learnt(hop)}" + (f" · {note}" if note else ""))
+            self.hop_began = time.monotonic()
+            return
         own = hop.select[-1] if hop.train and run.stream.kind != "joint" and not hop.mixed else None
         if self.head:
             self.say(self.head)
@@ -236,10 +243,11 @@ class Console(Listener):
         from xclrun.core.task import short_name
         from xclrun.store.records import read_records, record
 
+        summaries: list[str] = []
         mine = record(run.directory)
-        references = References(read_records(run.outputs)) if run.id == self.runs[-1] else References([])
-        summaries = []
-        for metric in mine.metrics:
+        last = run.id == self.runs[-1] and not self.blind
+        references = References(read_records(run.outputs)) if last else References([])
+        for metric in () if self.blind else mine.metrics:
             measured = measure(mine, metric, references.scores(mine, metric))
             values = [(one, measured[one.name, ""]) for one in headlines()]
             known = [f"{one.name} {one.scale * value:.2f}" for one, value in values if isinstance(value, float)]

@@ -202,9 +202,14 @@ class Forecast:
 
     def render(self) -> str:
         """Return the forecast as a table for a person."""
-        rows = [line.cells for line in (*self.lines, *([self.total] if len(self.lines) > 1 else []))]
-        header = ("strategy", "runs", "finished", "hop trainings", "needed", "time", "disk")
-        return "\n".join([table(header, rows), *(f"note: {note}" for note in self.notes)])
+        lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
+        return "\n".join([forecast_table(lines), *(f"note: {note}" for note in self.notes)])
+
+
+def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
+    """Return forecasts as a table for a person; ``first`` heads the column of their names."""
+    header = (first, "runs", "finished", "hop trainings", "needed", "time", "disk")
+    return table(header, [line.cells for line in lines])
 
 
 def forecast(runs: Sequence[Run]) -> Forecast:

@@ -52,7 +52,10 @@ class Local(Launcher):
                 choose_device(device, precision)
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
-        console, started = Console([run.id for run in sweep.runs], left=TimeLeft(sweep.runs)), time.monotonic()
+        console, started = (
+            Console([run.id for run in sweep.runs], left=TimeLeft(sweep.runs), blind=sweep.blind),
+            time.monotonic(),
+        )
         with BackgroundMirror(sweep.outputs, sweep.tracking) as mirror:
             places = self.places(len(unfinished), self.gpus_of(unfinished))
             if len(places) > 1 or (places and self.gpus):

@@ -7,8 +7,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +42,19 @@ class Sweep:
         name: ``sweep_name``, else the ``sweep=`` of the command, else ``sweep-`` and the hash of its run ids.
         command: as a person gave it.
         runs: each run once, in the order of the command.
+        search: of a search, how far it is: ``objective``, ``keys``, ``trials`` (settings that it tries), ``made``,
+            ``ended``, and ``runs``: ids of those of the settings that could be done.
     """
 
     name: str
     command: str
     runs: tuple[Run, ...]
+    search: Mapping[str, Any] | None = None
+
+    @property
+    def blind(self) -> bool:
+        """Whether test scores must not be seen yet: those of a search that is under way."""
+        return self.search is not None and not self.search["ended"]
 
     @property
     def outputs(self) -> Path:
@@ -54,7 +62,9 @@ class Sweep:
 
     @property
     def tracking(self) -> TrackingConfig:
-        return self.runs[0].config.tracking
+        """Where its runs are sent; nowhere while their test scores must not be seen."""
+        given = self.runs[0].config.tracking
+        return replace(given, enabled=False) if self.blind else given
 
     @property
     def unfinished(self) -> list[Run]:
@@ -65,7 +75,8 @@ class Sweep:
     def facts(self) -> dict[str, Any]:
         """The sweep's file: when it was ``started`` first and ``given`` last (seconds of the epoch)."""
         started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
-        return {"name": self.name, "command": self.command, "started": started, "given": time.time(), "runs": runs}
+        facts = {"name": self.name, "command": self.command, "started": started, "given": time.time(), "runs": runs}
+        return facts if self.search is None else facts | {"search": dict(self.search)}
 
     def write(self) -> None:
         """Write the sweep's file, so that status and reports find it; the first start is kept.
@@ -101,7 +112,15 @@ class Sweep:
 
 
 class Launcher:
-    """A way to do the runs of a sweep."""
+    """A way to do the runs of a sweep.
+
+    Attributes:
+        waits: whether all runs have ended when `do` returns.
+    """
+
+    @property
+    def waits(self) -> bool:
+        return True
 
     def check(self) -> None:
         """Raise a UsageError where its settings cannot work; nothing has been planned yet."""
@@ -145,13 +164,25 @@ def plan_sweep(composed: Sequence[Composed]) -> Sweep:
     if len(places := {job.config.paths.outputs for job in composed}) > 1:
         raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
     runs = plan_jobs(job.config for job in composed)
+    name = given_name(composed) or f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
+    return Sweep(name, command(), tuple(runs))
+
+
+def given_name(composed: Sequence[Composed]) -> str | None:
+    """Return the name that a command gives its runs; None where it gives none.
+
+    Raises:
+        UsageError: it gives several, or one that cannot be.
+    """
     if len(names := {job.config.sweep_name for job in composed}) > 1:
         raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: the runs of one command share one name")
     named = {text.partition("=")[2] for job in composed for text in job.overrides if text.startswith("sweep=")}
     named = {name for name in names if name is not None} or named
-    name = named.pop() if len(named) == 1 else f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
+    if len(named) != 1:
+        return None
+    [name] = named
     check_name("sweep", name)
-    return Sweep(name, command(), tuple(runs))
+    return name
 
 
 def command() -> str:
@@ -197,6 +228,10 @@ def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
         SweepFailed: some runs are not finished.
     """
     failed = sweep.unfinished
+    if sweep.blind:
+        if failed:
+            raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}")
+        return
     line(f"\n{len(sweep.runs) - len(failed)} of {len(sweep.runs)} runs finished in {duration(seconds)}.")
     if not sent:
         line(f"  note: MLflow could not be reached (see {sweep.outputs / LOG}); `xclrun sync` sends it later")

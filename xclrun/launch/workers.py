@@ -255,7 +255,12 @@ def _worker(
     def do() -> None:
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        work([run for run in runs if not run.directory.finished], Console(console.runs, held=True), mirror, since)
+        work(
+            [run for run in runs if not run.directory.finished],
+            Console(console.runs, held=True, blind=console.blind),
+            mirror,
+            since,
+        )
 
     return do
 

@@ -367,6 +367,10 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     return found
 
 
+# What the file of a search holds beside those of other sweeps (`xclrun.launch.sweep.Sweep`), of these types.
+SEARCH: dict[str, Any] = {"objective": "", "keys": [], "trials": 0, "made": 0, "ended": False, "runs": []}
+
+
 def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, Any]]:
     """Return the sweeps that were started, the one whose command was given last at the end: name, command, run ids.
 
@@ -395,4 +399,9 @@ def read_sweep(path: Path) -> dict[str, Any]:
         raise ValueError("it does not hold name, command and start")
     if not isinstance(sweep.get("runs"), list) or not all(isinstance(run, str) for run in sweep["runs"]):
         raise ValueError("it does not hold ids of runs")
+    search = sweep.get("search", SEARCH)
+    if not isinstance(search, dict) or {key: type(search.get(key)) for key in SEARCH} != {
+        key: type(value) for key, value in SEARCH.items()
+    }:
+        raise ValueError("it does not hold how far its search is")
     return sweep

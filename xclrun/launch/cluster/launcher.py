@@ -74,6 +74,10 @@ class Slurm(Launcher):
             slurm.check_there()
 
     @property
+    def waits(self) -> bool:
+        return self.wait or self.cluster == "debug"
+
+    @property
     def starts(self) -> list[str]:
         """The words that start Python in a job; none where they cannot be told apart."""
         if self.python is None:
@@ -97,7 +101,7 @@ class Slurm(Launcher):
             submit = self._do_here if self.cluster == "debug" else self._submit
             submit(sweep, submission, self.waves(todo))
             line(f"submitted in {time.monotonic() - began:.1f} s")
-        if self.wait or self.cluster == "debug":
+        if self.waits:
             self._wait(sweep)
         else:
             _say_what_next(sweep)

@@ -1,0 +1,270 @@
+"""Searches: what is searched; that a killed one goes on as an undisturbed one; that no test score is seen before."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TINY
+from xclrun.compose.jobs import command_jobs, compose_trials
+from xclrun.compose.space import Interval, Space, Values
+from xclrun.core.errors import UsageError
+from xclrun.launch.console import Console
+from xclrun.launch.trials import REPEATED, Trials
+from xclrun.run import Run
+
+# Optuna's own affair.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+
+LR = "trainer.lr=tag(log,interval(1e-4,1e-1))"
+SEARCH = (*TINY, "hydra/sweeper=optuna", "strategy=er", "evaluate.every_share=1")
+
+
+def space(number: int = 4, sampler: str = "tpe", seed: int = 1, **searched: Values | Interval) -> Space:
+    return Space(searched, (), (), {"trials": number, "parallel": 1, "sampler": sampler, "seed": seed})
+
+
+PLANE = {"x": Interval(-1.0, 1.0), "y": Interval(1e-4, 1.0, log=True), "z": Values(("a", "b", "c"))}
+
+
+def made_objective(values: dict[str, str]) -> float:
+    """A bowl that is best at x = 0.5, y = 0.01, z = b."""
+    away = (float(values["x"]) - 0.5) ** 2 + (math.log10(float(values["y"])) + 2) ** 2
+    return -away - (values["z"] != "b")
+
+
+def searched(
+    of: Space, score: Callable[[dict[str, str]], float | None], journal: Path | None = None, together: int = 1
+) -> list[tuple[int, dict[str, str]]]:
+    """Search to the end; return the settings that this process tried, with the size of their batch."""
+    trials, tried = Trials(of, "made", True, journal), []
+    while batch := trials.next(of.settings["trials"], together):
+        for one in batch:
+            tried.append((len(batch), dict(one.values)))
+            trials.tell(one, score(dict(one.values)))
+    return tried
+
+
+def test_a_command_says_what_is_searched_and_what_each_trial_is_averaged_over() -> None:
+    found, _ = command_jobs(
+        (*SEARCH, LR, "strategy.memory=5,10", "trainer.epochs=int(interval(1,4))", "order=[en,de],[de,en]", "seed=1,2")
+    )
+    assert isinstance(found, Space)
+    assert found.searched == {
+        "trainer.lr": Interval(1e-4, 1e-1, log=True),
+        "strategy.memory": Values(("5", "10")),
+        "trainer.epochs": Interval(1, 4, whole=True),
+    }
+    [jobs] = compose_trials(found, [{"trainer.lr": "0.002", "strategy.memory": "10", "trainer.epochs": "3"}])
+    configs = [job.config for job in jobs]
+    assert {(c.trainer.lr, c.strategy.memory, c.trainer.epochs) for c in configs} == {(0.002, 10, 3)}  # type: ignore[attr-defined]
+    assert [(c.order.languages, c.seed) for c in configs] == [
+        (order, seed) for order, seed in itertools.product((["en", "de"], ["de", "en"]), (1, 2))
+    ]
+
+
+OF = "hydra.sweeper.objective="
+EPOCHS = ("evaluate.every_share=null", "evaluate.every_examples=999", "trainer.epochs=2", "trainer.selection=best")
+REFUSED = [
+    ((), "hydra/sweeper=optuna: nothing is searched; give a key several values, as in trainer.lr=1e-5,3e-5 or "),
+    (("strategy=er,naive",), "strategy=er,naive: a search compares values of single keys, as in trainer.lr; for each "),
+    (("seed=interval(1,3)", LR), "seed=interval(1,3): seed is averaged over, not searched; give values, as in seed=1"),
+    (("trainer.lr=interval(1e-3,1e-4)",), "the first number must be below the second"),
+    (("trainer.lr=tag(log,interval(0,1))",), "logarithms are of numbers above 0"),
+    (("trainer.lr=tag(lgo,interval(1,2))",), "the tag 'lgo' means nothing here; did you mean 'log'? Known: log"),
+    (("trainer.lr=interval(0,1)",), "trainer.lr=0.0: must be above 0, for example 3e-5"),
+    (("strategy.memory=5,-1",), "strategy.memory=-1: must be"),
+    (("runtime.threads=1,2",), "hydra/sweeper=optuna: runtime.threads changes no result, so there is nothing to choo"),
+    ((f"{OF}dev_pf", LR), "hydra.sweeper.objective=dev_pf: there is no such objective; did you mean 'dev_f'? "),
+    ((f"{OF}dev_f", "evaluate.every_share=null", LR), "dev scores after each hop are measured with evaluate.every_sha"),
+    ((f"{OF}dev_f", "evaluate.point_splits=test", LR), "evaluate.point_splits=test: points on dev too are needed"),
+    ((f"{OF}dev_fp", *EPOCHS, LR), "no evaluation point at the end of each epoch"),
+    (("strategy=model_average", LR), "strategy=model_average: its dev scores are of the weights before they are avera"),
+    (("strategy=multilingual", f"{OF}dev_f", LR), "not of strategy=multilingual; Known: dev_learnt, dev_fp, "),
+    (("hydra.sweeper.trials=1", LR), "hydra.sweeper.trials=1: must be a whole number of at least 2"),
+    (("hydra.sweeper.sampler=bayes", LR), "hydra.sweeper.sampler=bayes: unknown; Known: random, tpe"),
+    (("hydra/launcher=slurm", LR), "each trial waits for those before it; give hydra.launcher.wait=true"),
+]
+
+
+@pytest.mark.parametrize(("given", "told"), REFUSED)
+def test_mistakes_are_told_before_anything_runs(
+    given: tuple[str, ...], told: str, xclrun: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    code, said = xclrun("plan", *SEARCH, *given, f"paths.outputs={tmp_path}")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert told in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_is_refused_where_jobs_must_be_known(xclrun: Callable[..., tuple[int, str]]) -> None:
+    code, said = xclrun("params", *SEARCH, LR)
+    assert (code, said.count("\n")) == (2, 1)
+    assert "hydra/sweeper=optuna: `xclrun` and `xclrun plan` search" in said
+
+
+def test_without_optuna_one_line_says_how_it_is_installed(
+    xclrun: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, said = xclrun("plan", *SEARCH, LR)
+    assert (code, said) == (2, "xclrun: hydra/sweeper=optuna: pip install 'xclrun[search]'\n")
+
+
+def test_a_plan_counts_all_trials(xclrun: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    given = (*SEARCH, LR, "order=[en,de],[de,en]", "hydra.sweeper.trials=7", f"paths.outputs={tmp_path}")
+    code, said = xclrun("plan", *given, "--json")
+    assert code == 0, said
+    facts = json.loads(said)
+    assert facts["search"] | {"name": ""} == {
+        "name": "", "objective": "dev_fp", "searched": {"trainer.lr": "0.0001 … 0.1, by logarithm"}, "trials": 7,
+        "made": 0, "runs_of_a_trial": 2,
+    }  # fmt: skip
+    assert [(facts[of]["runs"], facts[of]["asked"]) for of in ("trial", "total")] == [(2, 4), (14, 28)]
+    code, said = xclrun("plan", *given, "--budget")
+    assert said.splitlines()[3] == "14 runs to do, 28 hop trainings after sharing"
+
+
+def test_a_search_comes_closer_to_the_best_than_chance() -> None:
+    """Of 24 trials, the mean of the last 12: against the same number at random, three seeds each."""
+    found = {
+        sampler: [
+            sum(
+                made_objective(values) for _, values in searched(space(24, sampler, seed, **PLANE), made_objective)[12:]
+            )
+            for seed in range(3)
+        ]
+        for sampler in ("tpe", "random")
+    }
+    assert min(found["tpe"]) > max(found["random"])
+
+
+def test_what_is_drawn_has_three_digits_and_stays_inside() -> None:
+    tried = searched(space(30, "random", **PLANE), made_objective)
+    assert all(-1 <= float(v["x"]) <= 1 and 1e-4 <= float(v["y"]) <= 1 for _, v in tried)
+    assert all(float(v[k]) == float(f"{float(v[k]):.3g}") for _, v in tried for k in ("x", "y"))
+    assert Interval(0.12345, 0.12349).text(0.12346) == "0.12345"
+    # By the logarithm: half of them below the geometric mean.
+    assert 8 <= sum(float(v["y"]) < 1e-2 for _, v in tried) <= 22
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_search_that_was_killed_anywhere_goes_on_as_if_it_had_not_been(together: int, tmp_path: Path) -> None:
+    """The journal is cut off at random bytes, as a kill leaves it; a setting may fail, and few are drawn again."""
+    of = space(10, x=Interval(1, 3, whole=True), z=Values(("a", "b", "c", "d")))
+
+    def score(values: dict[str, str]) -> float | None:
+        return None if values == {"x": "2", "z": "c"} else float(values["x"]) - ord(values["z"])
+
+    whole = tmp_path / "whole.log"
+    undisturbed = searched(of, score, whole, together)
+    assert len({tuple(values.values()) for _, values in undisturbed}) == len(undisturbed) == 10
+    content, generator = whole.read_bytes(), random.Random(together)
+    for k in range(8):
+        journal = tmp_path / f"{k}.log"
+        journal.write_bytes(content[: generator.randrange(len(content))])
+        before = Trials(of, "made", True, journal).told
+        after = [values for _, values in searched(of, score, journal, together)]
+        assert [dict(one.values) for one in before] + after == [values for _, values in undisturbed]
+        assert [one.score for one in Trials(of, "made", True, journal).told] == [score(v) for _, v in undisturbed]
+
+
+def test_every_setting_of_a_small_space_is_tried_once_and_then_the_search_is_over() -> None:
+    of = space(50, x=Interval(1, 2, whole=True), z=Values(("a", "b", "c")))
+    tried = searched(of, lambda values: float(values["x"]))
+    assert sorted(tuple(v.values()) for _, v in tried) == sorted(itertools.product("12", "abc"))
+    # All numbers of three digits between two: these cannot be listed, and run out.
+    assert 1 <= len(searched(space(50, x=Interval(1.0, 1.02)), lambda values: 0.0)) <= 3
+    assert REPEATED < 50
+
+
+def test_a_journal_is_of_one_search(tmp_path: Path) -> None:
+    journal = tmp_path / "a.log"
+    Trials(space(**PLANE), "made", True, journal)
+    with pytest.raises(UsageError, match=r"a\.log is the journal of another search \(made\): .* sweep_name=NAME$"):
+        Trials(space(**PLANE), "other", True, journal)
+
+
+def test_a_blind_console_shows_no_score(finished: Callable[..., Run], capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished()
+    scores = {key: {"intent_accuracy": 0.5432, "slot_f1": 0.1234} for key in run.stream.languages}
+    for blind in (False, True):
+        console = Console([run.id], blind=blind)
+        console.run_started(run)
+        for hop in run.stream.hops:
+            console.hop_ended(run, hop, scores, shared=True)
+        console.run_ended(run, 1.0)
+        shown = capsys.readouterr().err
+        assert ("54" in shown) is ("FP" in shown) is ("intent" in shown) is (not blind), shown
+        assert ("hop 3/3 es · shared" in shown) is blind
+
+
+def settled(outputs: Path) -> dict[str, Any]:
+    """Return what a search left: its settings and scores in order, and the predictions of its runs."""
+    [journal] = (outputs / "searches").glob("*.log")
+    facts = [json.loads(line) for line in journal.read_text().splitlines()]
+    drawn = [(f["trial_id"], f["param_name"], f["param_value_internal"]) for f in facts if f["op_code"] == 5]
+    scores = [(f["trial_id"], f["values"]) for f in facts if f["op_code"] == 6]
+    predictions = {p.relative_to(outputs): p.read_bytes() for p in sorted(outputs.glob("runs/*/predictions/*"))}
+    return {"drawn": drawn, "scores": scores, "predictions": predictions}
+
+
+@pytest.mark.full
+def test_a_search_killed_for_real_goes_on_and_its_report_shows_the_chosen_setting_alone(
+    xclrun: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    given = (*SEARCH, LR, "order=[en,de]", "seed=1,2", "hydra.sweeper.trials=3", "sweep_name=found", "-m")
+
+    def start(outputs: Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "xclrun", *given, f"paths.outputs={outputs}"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    outputs = {name: tmp_path / name for name in ("whole", "killed")}
+    process = start(outputs["whole"])
+    told = process.communicate()[0]
+    assert process.returncode == 0, told
+    kills = 0
+    for seen in (1, 3):
+        process = start(outputs["killed"])
+        assert process.stdout is not None
+        hops = 0
+        for line in process.stdout:
+            hops += "hop 1/2" in line
+            if hops == seen:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+                break
+        process.communicate()
+        if seen == 1:
+            code, said = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs")
+            assert code == 2
+            assert "found is a search that has made 0 of 3 trials; test scores are shown when it has chosen" in said
+    assert kills == 2
+    process = start(outputs["killed"])
+    told = process.communicate()[0]
+    assert process.returncode == 0, told
+    assert settled(outputs["killed"]) == settled(outputs["whole"])
+    [chosen] = re.findall(r"Chosen on dev: (.*)", told)
+
+    code, said = xclrun("report", "found", "--outputs", str(outputs["killed"]), "--from-runs", "--json")
+    assert code == 0, said
+    facts = json.loads(said[said.index("{") :])["chosen"]
+    [of] = facts["strategies"]
+    assert (facts["objective"], len(of["trials"])) == ("dev_fp", 3)
+    assert chosen == ", ".join(f"{key}={value}" for key, value in of["trials"][0]["values"].items())
+    runs = (outputs["killed"] / "reports" / "found" / "runs.csv").read_text(encoding="utf-8")
+    assert [run for trial in of["trials"] for run in trial["runs"] if run in runs] == of["trials"][0]["runs"]
+    budgets = (outputs["killed"] / "reports" / "found" / "tables" / "mini_tiny_budgets.csv").read_text(encoding="utf-8")
+    assert budgets.splitlines()[1].endswith(",3")
