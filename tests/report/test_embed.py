@@ -57,6 +57,32 @@ def test_places_of_a_page_get_what_they_name_and_the_rest_stays(report: Report, 
     assert page.read_text() == text
 
 
+def test_what_is_still_to_come_has_a_place_that_says_so(report: Report, tmp_path: Path) -> None:
+    page = tmp_path / "found.md"
+    opens = f"<!-- report: demo/{TABLE} once there is one -->\n"
+    later = "<!-- report: demo/tables/later.md once there is one -->\n"
+    page.write_text(f"{opens}<!-- end -->\n{later}old\n<!-- end -->\n")
+    assert embed(page, report) == 2
+    text = page.read_text()
+    assert f"{opens}\n**Intent, mean over orders and seeds**\n" in text
+    assert f"{later}\n_Not yet: too few runs have finished._\n\n<!-- end -->\n" in text
+    assert embed(page, report) == 2
+    assert page.read_text() == text
+
+
+def test_matrices_of_runs_without_predictions_are_scores_with_all_digits(report: Report, tmp_path: Path) -> None:
+    page = tmp_path / "found.md"
+    page.write_text(place("matrices.csv"))
+    embed(page, report)
+    assert "[demo-matrices.csv](found/demo-matrices.csv)" in page.read_text()
+    rows = pd.read_csv(tmp_path / "found" / "demo-matrices.csv")
+    assert len(rows) == 4 * 2 * 3  # runs, metrics, hops with that before training
+    for record in report.records:
+        for metric, scores in record.scores.items():
+            own = rows[(rows["run_id"] == record.run_id) & (rows["metric"] == metric)].sort_values("hop")
+            assert (own[[*record.languages]].to_numpy() == scores).all()
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

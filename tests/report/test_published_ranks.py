@@ -48,14 +48,12 @@ def test_agreement_is_scipys_over_the_orders_that_both_sides_have() -> None:
 
 
 def test_the_papers_own_orders_are_each_compared_with_the_mean_of_the_others() -> None:
-    (forgetting, *_) = agreements(summary_of(records()), {})
-    for order, spearman in zip(SIX, forgetting.within, strict=True):
-        one, others = [], []
-        for model in forgetting.models:
-            key = (model, "intent_accuracy", "F")
-            one.append(printed(order)[key])
-            others.append(sum(printed(other)[key] for other in SIX if other != order) / 5)
-        assert spearman == pytest.approx(stats.spearmanr(one, others).statistic)
+    of = {order: printed(order) for order in SIX}
+    for found in agreements(summary_of(records()), {}):
+        keys = [(model, found.metric, found.measure) for model in found.models]
+        for order, spearman in zip(SIX, found.within, strict=True):
+            others = [sum(of[other][key] for other in SIX if other != order) / 5 for key in keys]
+            assert spearman == pytest.approx(stats.spearmanr([of[order][key] for key in keys], others).statistic)
 
 
 def test_resamples_are_ranked_one_by_one() -> None:
@@ -99,7 +97,7 @@ def test_four_strategies_are_too_few() -> None:
 
 def test_a_report_shows_ranks_and_what_is_ranked() -> None:
     section = section_of(records())
-    ranks, intent, slots = make_block(PARTS["published_ranks"], section).tables
+    ranks, _, intent, slots = make_block(PARTS["published_ranks"], section).tables
     found = agreements(section.summary, {})
     assert [row[:4] for row in ranks.rows] == [
         (

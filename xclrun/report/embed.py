@@ -7,8 +7,10 @@ in the page, between two comments, the first of which names a file of a report a
     <!-- end -->
 
 What stood between them is replaced: a table by its text, a figure by a link to a copy of it, ``summary.csv`` by a link
-to a copy of its aggregates. Copies lie in a folder beside the page that is called as the page is, so that both can be
-kept together. Places of other reports stay as they are: a page can show several.
+to a copy of its aggregates, ``matrices.csv`` by one to the score matrices of all runs as counts. Copies lie in a folder
+beside the page that is called as the page is, so that both can be kept together. Places of other reports stay as they
+are: a page can show several. A page of a study that is not complete asks for what is still to come with
+``<!-- report: NAME/FILE once there is one -->``: until then its place says so.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xclrun.analysis.matrices import counted
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import link
+from xclrun.report.strategies import StrategySection
 from xclrun.store.files import atomic_write
 
 if TYPE_CHECKING:
     from xclrun.report.write import Report
 
-OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+) -->")
+OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+)( once there is one)? -->")
 CLOSES = "<!-- end -->"
+# What stands in a place whose table or figure is still to come.
+NOT_YET = ("", "_Not yet: too few runs have finished._", "")
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,14 @@ class Place:
         file: of the report's folder.
         line: of the opening comment, from 0.
         end: of the closing one.
+        later: the report need not have it yet.
     """
 
     report: str
     file: str
     line: int
     end: int
+    later: bool = False
 
 
 def places(page: Path, name: str) -> list[Place]:
@@ -65,7 +73,7 @@ def places(page: Path, name: str) -> list[Place]:
         end = next(after, None)
         if end is None or lines[end].strip() != CLOSES:
             raise UsageError(f"--into {page}: line {i + 1} opens a place that no {CLOSES} ends")
-        found.append(Place(opened[1], opened[2], i, end))
+        found.append(Place(opened[1], opened[2], i, end, opened[3] is not None))
     own = [place for place in found if place.report == name]
     if not own:
         others = f"; it has some for {', '.join(sorted({p.report for p in found}))}" if found else ""
@@ -85,7 +93,7 @@ def embed(page: Path, report: Report) -> int:
     wanted = places(page, report.name)
     shown = _shown(report)
     for place in wanted:
-        if place.file not in shown:
+        if place.file not in shown and not place.later:
             raise UsageError(
                 f"--into {page}: line {place.line + 1}: the report {report.name} has no {place.file}; "
                 f"{did_you_mean(place.file, shown)}"
@@ -93,7 +101,8 @@ def embed(page: Path, report: Report) -> int:
     lines = page.read_text(encoding="utf-8").splitlines()
     # From the last on, so that the lines before it stay where they are.
     for place in reversed(wanted):
-        lines[place.line + 1 : place.end] = shown[place.file](page.parent / page.stem)
+        make = shown.get(place.file)
+        lines[place.line + 1 : place.end] = NOT_YET if make is None else make(page.parent / page.stem)
     atomic_write(page, "\n".join(lines) + "\n")
     return len(wanted)
 
@@ -121,9 +130,15 @@ def _shown(report: Report) -> dict[str, Callable[[Path], Sequence[str]]]:
         atomic_write(folder / name, aggregates.to_csv(index=False, lineterminator="\n"))
         return [f"Numbers: [{name}]({link(folder.name, name)})."]
 
+    def matrices(folder: Path) -> Sequence[str]:
+        name, them = f"{report.name}-matrices.csv", [one for one in report.sections if isinstance(one, StrategySection)]
+        found = counted((run for one in them for run in one.comparison.runs), them[0].shared.predictions)
+        atomic_write(folder / name, found.to_csv(index=False, lineterminator="\n"))
+        return [f"Score matrices of all runs, as counts: [{name}]({link(folder.name, name)})."]
+
     captions = {
         plot.name: plot.caption for section in report.sections for block in section.blocks for plot in block.plots
     }
     found = {f"tables/{path.name}": table(path) for path in sorted((report.directory / "tables").glob("*.md"))}
     found |= {f"figures/{path.name}": figure(path, captions[path.stem]) for path in report.figures}
-    return found if report.frame.empty else {**found, report.summary_csv.name: numbers}
+    return found if report.frame.empty else {**found, report.summary_csv.name: numbers, "matrices.csv": matrices}

@@ -1,14 +1,16 @@
-"""How far our ranking of strategies is the CCL paper's, and the numbers that are ranked."""
+"""How far our ranking of strategies is the CCL paper's, which of its findings are seen, and the numbers behind both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from xclrun.analysis.correlation import FEW
-from xclrun.core.task import short_name
+from xclrun.analysis.significance import ALPHA
+from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
 from xclrun.report.published import beside
+from xclrun.report.published.findings import Finding, findings
 from xclrun.report.published.ranks import FEWEST, Agreement, agreements, over_orders, shared_orders
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Cell, Table
@@ -16,12 +18,13 @@ from xclrun.report.tables import Cell, Table
 HEADER = ("metric", "measure", "strategies", "ρ", "p", "over resamples", "the paper's own orders")
 
 
-@part(StrategySection, place=12, title="Ranks of strategies beside the CCL paper's", folded=True)
+@part(StrategySection, place=12, title="Beside the CCL paper", folded=True)
 def published_ranks(section: StrategySection) -> Iterator[Item]:
     found = agreements(section.summary, section.inference.resampled)
     if found:
         orders = shared_orders(section.comparison)
         yield _ranks(found, orders)
+        yield _findings(findings(section.summary, section.inference), orders)
         yield from beside(section.summary, "Tables 10 to 12", over_orders(orders))
 
 
@@ -40,7 +43,7 @@ def _ranks(found: Sequence[Agreement], orders: Sequence[str]) -> Table:
         for one in found
     ]
     notes = (
-        f"over {', '.join(orders)} on both sides: the paper's mean is that of its Tables 10 to 12 over these",
+        _over(orders),
         f"ρ: Spearman's, of our means with the paper's; p: two-sided, of up to {FEW} strategies over all pairings, of "
         "more by Student's t",
         "over resamples: percentiles 2.5 and 97.5 of ρ when our test sentences are drawn again; seeds are not in it",
@@ -49,3 +52,38 @@ def _ranks(found: Sequence[Agreement], orders: Sequence[str]) -> Table:
         f"measures that at least {FEWEST} strategies have on both sides",
     )
     return Table("Ranks beside the CCL paper's", HEADER, tuple(rows), notes, left=2)
+
+
+def _findings(found: Sequence[Finding], orders: Sequence[str]) -> Table:
+    """Return a row for each finding and metric: the paper's difference, ours, and what that says."""
+    rows = [
+        (
+            one.says,
+            short_name(one.metric) if one.metric in BY_NAME else one.metric,
+            one.difference,
+            Cell(_points(one.published), one.published),
+            Cell(_points(one.ours), one.ours),
+            Cell(p_text(one.p), one.p),
+            Cell(p_text(one.p_sentences), one.p_sentences),
+            one.verdict,
+        )
+        for one in found
+    ]
+    notes = (
+        _over(orders),
+        "paper, ours: the difference in points; all are above 0 in the paper's means over six orders",
+        "p: over orders, by Tukey's HSD of all pairs with orders as blocks; – of one order, of strategies that "
+        "do not learn in sequence, and of differences between metrics or orders",
+        "over sentences: p when test sentences are drawn again, which says nothing of other seeds and orders",
+        f"holds, does not hold: told apart at p < {ALPHA} over orders",
+    )
+    header = ("finding", "metric", "difference", "paper", "ours", "p", "over sentences", "here")
+    return Table("The CCL paper's findings", header, tuple(rows), notes, left=3)
+
+
+def _points(value: float) -> str:
+    return "–" if value != value else f"{100 * value:+.2f}"
+
+
+def _over(orders: Sequence[str]) -> str:
+    return f"over {', '.join(orders)} on both sides: the paper's mean is that of its Tables 10 to 12 over these"

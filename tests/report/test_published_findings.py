@@ -1,0 +1,114 @@
+"""The paper's findings as differences: true of its own tables, and told of ours with the tests of reports."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xclrun.analysis.bootstrap import paired_p_value
+from xclrun.report.part import PARTS, make_block
+from xclrun.report.published import ccl_tables
+from xclrun.report.published.findings import CLAIMS, Finding, findings
+from xclrun.report.published.ranks import over_orders
+
+from .study import LANGUAGES, run, section_of
+from .test_published import SIX
+from .test_published_ranks import printed, records
+
+
+@pytest.mark.parametrize("metric", ["intent_accuracy", "slot_f1"])
+def test_every_finding_is_one_of_the_papers_own_means(metric: str) -> None:
+    table_8 = {(row.model, row.metric, row.measure): row.value for row in ccl_tables()["8"]}
+    for claim in CLAIMS:
+        assert table_8[claim.more, metric, claim.measure] > table_8[claim.less, metric, claim.measure], claim.says
+    assert table_8["naive", "slot_f1", "F"] > table_8["naive", "intent_accuracy", "F"]
+    assert printed("order2")["naive", metric, "F"] > printed("order1")["naive", metric, "F"]
+    assert len({claim.says for claim in CLAIMS}) == len(CLAIMS)
+
+
+def test_a_finding_is_the_difference_over_the_same_orders_with_tukeys_p_value() -> None:
+    section = section_of(records())
+    found = {(one.difference, one.metric): one for one in findings(section.summary, section.inference)}
+    one = found["F naive − er", "intent_accuracy"]
+    first, second = printed("order1"), printed("order2")
+    theirs = [(of["naive", "intent_accuracy", "F"] - of["er", "intent_accuracy", "F"]) for of in (first, second)]
+    assert one.published == pytest.approx(sum(theirs) / 2)
+    ours = [section.summary.value(name, "intent_accuracy", "F") for name in ("naive", "er")]
+    assert one.ours == pytest.approx(ours[0] - ours[1])
+    pairs = section.inference.tests["intent_accuracy", "F"].blocked[1]
+    assert one.p == next(pair.p for pair in pairs if {pair.a, pair.b} == {"naive", "er"})
+    assert one.verdict == "holds"
+    assert found["FP lang_spec_ft − naive", "slot_f1"].verdict == "so here, untested"
+    assert found["FP multilingual − naive", "slot_f1"].verdict == "not run"
+
+
+def test_slots_and_low_to_high_resource_are_compared_within_naive_fine_tuning() -> None:
+    section = section_of(records())
+    found = {(one.difference, one.metric): one for one in findings(section.summary, section.inference)}
+    value = section.summary.value
+    whole = found["F naive, slots − intent", "slots, intent"]
+    assert whole.ours == pytest.approx(value("naive", "slot_f1", "F") - value("naive", "intent_accuracy", "F"))
+    both = {(row.model, row.metric, row.measure): row.value for row in over_orders(["order1", "order2"])}
+    assert whole.published == pytest.approx(both["naive", "slot_f1", "F"] - both["naive", "intent_accuracy", "F"])
+    orders = found["F naive, order2 − order1", "slot_f1"]
+    assert orders.ours == pytest.approx(
+        value("naive", "slot_f1", "F", "order2") - value("naive", "slot_f1", "F", "order1")
+    )
+    key = ("naive", "slot_f1", "F")
+    assert orders.published == pytest.approx(printed("order2")[key] - printed("order1")[key])
+    one_order = section_of(records(orders=("order1",)))
+    differences = {one.difference for one in findings(one_order.summary, one_order.inference)}
+    assert "F naive, slots − intent" in differences
+    assert "F naive, order2 − order1" not in differences
+
+
+def test_resampled_sentences_give_a_p_value_of_their_own() -> None:
+    section, rng = section_of(records(orders=("order1",))), np.random.default_rng(0)
+    drawn = {name: rng.normal(level, 0.01, 300) for name, level in (("naive", 0.06), ("er", 0.03))}
+    of: Any = SimpleNamespace(of_strategy=lambda label, measure: drawn.get(label) if measure == "F" else None)
+    inference: Any = SimpleNamespace(tests={}, resampled={"intent_accuracy": of})
+    found = {(one.difference, one.metric): one for one in findings(section.summary, inference)}
+    one = found["F naive − er", "intent_accuracy"]
+    assert one.p_sentences == paired_p_value(drawn["naive"] - drawn["er"])
+    assert math.isnan(one.p)
+    assert math.isnan(found["FP er − naive", "intent_accuracy"].p_sentences)
+    assert math.isnan(found["F naive − er", "slot_f1"].p_sentences)
+
+
+@pytest.mark.parametrize(
+    ("ours", "p", "verdict"),
+    [
+        (0.02, 0.049, "holds"),
+        (0.02, 0.05, "so here, not told apart"),
+        (0.02, math.nan, "so here, untested"),
+        (-0.02, 0.049, "does not hold"),
+        (-0.02, 0.05, "the other way, not told apart"),
+        (-0.02, math.nan, "the other way, untested"),
+        (0.0, math.nan, "no difference"),
+        (math.nan, math.nan, "not run"),
+    ],
+)
+def test_what_is_said_of_a_finding(ours: float, p: float, verdict: str) -> None:
+    assert Finding("…", "slot_f1", "F a − b", 0.01, ours, p, math.nan).verdict == verdict
+
+
+def test_a_report_tells_every_finding() -> None:
+    section = section_of(records())
+    _, table, *_ = make_block(PARTS["published_ranks"], section).tables
+    found = findings(section.summary, section.inference)
+    assert len(table.rows) == 2 * len(CLAIMS) + 3 == len(found)
+    assert [row[-1] for row in table.rows] == [one.verdict for one in found]
+    (row,) = (row for row in table.rows if row[1:3] == ("intent", "F naive − er"))
+    assert row[3] == "+1.99"  # of 1.52 − 0.71 and 5.52 − 2.35
+    (whole,) = (row for row in table.rows if row[1] == "slots, intent")
+    assert whole[2] == "F naive, slots − intent"
+
+
+def test_nothing_is_claimed_of_other_orders() -> None:
+    section = section_of([run("naive", "mine", 1, (*LANGUAGES[1:], LANGUAGES[0]))])
+    assert findings(section.summary, section.inference) == []
+    assert SIX["order1"] == LANGUAGES

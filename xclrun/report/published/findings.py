@@ -1,0 +1,154 @@
+"""The CCL paper's findings as differences of two strategies, so that a study says by itself which of them it shows.
+
+A finding is that one strategy has more of a measure than another. Each holds in the paper's Table 8 for intents
+and for slots (a test checks it); here the same difference is taken over the orders that both sides have run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from xclrun.analysis.bootstrap import paired_p_value
+from xclrun.analysis.significance import ALPHA
+from xclrun.report.inference import Inference
+from xclrun.report.published import labels_of
+from xclrun.report.published.ranks import over_orders, paper_orders, shared_orders
+from xclrun.report.summary import Summary
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``more`` has more of a measure than ``less``; names are those of the paper's tables."""
+
+    says: str
+    measure: str
+    more: str
+    less: str
+
+
+CLAIMS = (
+    Claim("learning in sequence forgets", "F", "naive", "inc_joint"),
+    Claim("learning in sequence ends below a model per language", "FP", "lang_spec_ft", "naive"),
+    Claim("all languages at once end higher", "FP", "multilingual", "naive"),
+    Claim("all languages so far, again at each hop, end higher", "FP", "inc_joint", "naive"),
+    Claim("replay forgets less", "F", "naive", "er"),
+    Claim("replay ends higher", "FP", "er", "naive"),
+    Claim("a penalty on weights forgets more than replay", "F", "ewc_online", "er"),
+    Claim("distilling outputs forgets more than replay", "F", "kd_logit", "er"),
+    Claim("distilling representations forgets more than replay", "F", "kd_rep", "er"),
+    Claim("an encoder per language forgets less", "F", "naive", "lang_spec_trans"),
+    Claim("an encoder per language transfers less to unseen ones", "T0", "naive", "lang_spec_trans"),
+    Claim("lower layers per language forget less", "F", "naive", "lang_spec_enc_1_9"),
+    Claim("sharing the upper layers transfers more than encoders", "T0", "lang_spec_enc_1_9", "lang_spec_trans"),
+    Claim("heads per language forget more than encoders", "F", "lang_spec_task", "lang_spec_trans"),
+    Claim("heads per language transfer less to unseen ones", "T0", "naive", "lang_spec_task"),
+    Claim("adapters in a tuned encoder forget less", "F", "naive", "lang_spec_ada_t"),
+    Claim("adapters in a tuned encoder help new languages more", "T", "lang_spec_ada_t", "naive"),
+    Claim("adapters in a frozen encoder help them most", "T", "lang_spec_ada_f", "lang_spec_ada_t"),
+    Claim("adapters end lower in a frozen encoder", "FP", "lang_spec_ada_t", "lang_spec_ada_f"),
+)
+# The paper's orders from high to low resource, and back.
+HIGH_TO_LOW, LOW_TO_HIGH = "order1", "order2"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is claimed of one metric, and what came out.
+
+    Attributes:
+        says: the claim in words.
+        metric: its name; of a difference between two, the short names of both.
+        difference: what is taken from what.
+        published, ours: the difference, fractions; NaN where a side lacks a strategy.
+        p: of ours over orders, by Tukey's HSD with orders as blocks; NaN where it is not tested: of strategies that do
+            not learn in sequence, of one order, of differences between metrics or orders.
+        p_sentences: of ours over resampled test sentences; NaN without these.
+    """
+
+    says: str
+    metric: str
+    difference: str
+    published: float
+    ours: float
+    p: float
+    p_sentences: float
+
+    @property
+    def verdict(self) -> str:
+        """What there is to say of it here."""
+        if math.isnan(self.ours):
+            return "not run"
+        if self.ours == 0:
+            return "no difference"
+        if math.isnan(self.p):
+            return "so here, untested" if self.ours > 0 else "the other way, untested"
+        if self.p >= ALPHA:
+            return "so here, not told apart" if self.ours > 0 else "the other way, not told apart"
+        return "holds" if self.ours > 0 else "does not hold"
+
+
+def findings(summary: Summary, inference: Inference) -> list[Finding]:
+    """Return every claim about every metric; none where the orders are not the paper's."""
+    orders = shared_orders(summary.comparison)
+    rows = over_orders(orders)
+    labels = labels_of(summary, {row.model for row in rows})
+    published = {(row.model, row.metric, row.measure): row.value for row in rows}
+    found = []
+    for claim in CLAIMS:
+        for metric in summary.comparison.metrics:
+            keys = [(model, metric, claim.measure) for model in (claim.more, claim.less)]
+            if not all(key in published for key in keys):
+                continue
+            more, less = labels.get(claim.more, ""), labels.get(claim.less, "")
+            ours = summary.value(more, metric, claim.measure) - summary.value(less, metric, claim.measure)
+            theirs, difference = published[keys[0]] - published[keys[1]], f"{claim.measure} {claim.more} − {claim.less}"
+            p_values = _p_values(inference, metric, claim.measure, more, less)
+            found.append(Finding(claim.says, metric, difference, theirs, ours, *p_values))
+    naive = labels.get("naive", "")
+    whole = [(("naive", metric, "F"), summary.value(naive, metric, "F")) for metric in ("slot_f1", "intent_accuracy")]
+    if all(key in published for key, _ in whole):
+        (slots, our_slots), (intent, our_intent) = whole
+        theirs, both = published[slots] - published[intent], "slots, intent"
+        found.append(
+            _untested(
+                "slots are forgotten more than intents", both, "F naive, slots − intent", theirs, our_slots - our_intent
+            )
+        )
+    if {HIGH_TO_LOW, LOW_TO_HIGH} <= {*orders}:
+        names = {paper_orders()[run.languages]: run.order for run in summary.comparison.strategies.get(naive, ())}
+        for metric in summary.comparison.metrics:
+            high, low = (_of_order(order, metric) for order in (HIGH_TO_LOW, LOW_TO_HIGH))
+            ours = [summary.value(naive, metric, "F", names.get(order, "")) for order in (HIGH_TO_LOW, LOW_TO_HIGH)]
+            found.append(
+                _untested(
+                    "low to high resource forgets more",
+                    metric,
+                    "F naive, order2 − order1",
+                    low - high,
+                    ours[1] - ours[0],
+                )
+            )
+    return found
+
+
+def _of_order(order: str, metric: str) -> float:
+    """Return the forgetting of naive fine-tuning in one of the paper's orders."""
+    return next(
+        row.value for row in over_orders([order]) if (row.model, row.metric, row.measure) == ("naive", metric, "F")
+    )
+
+
+def _untested(says: str, metric: str, difference: str, published: float, ours: float) -> Finding:
+    return Finding(says, metric, difference, published, ours, math.nan, math.nan)
+
+
+def _p_values(inference: Inference, metric: str, measure: str, one: str, other: str) -> tuple[float, float]:
+    """Return the p-values of a difference over orders and over test sentences; NaN where there is none."""
+    tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
+    pairs = [] if tests is None else tests.blocked[1]
+    of_orders = next((pair.p for pair in pairs if {pair.a, pair.b} == {one, other}), math.nan)
+    draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (one, other)]
+    if draws[0] is None or draws[1] is None:
+        return of_orders, math.nan
+    return of_orders, paired_p_value(draws[0] - draws[1])
