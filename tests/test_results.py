@@ -12,7 +12,8 @@ from xclrun.analysis.measures import MEASURES
 from xclrun.report.tables import percent
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-PLACE = re.compile(r"^<!-- report: ([^/\s]+)/(\S+)(?: once there is one)? -->\n(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
+OPENS = r"^<!-- report: ([^/\s]+)/(\S+)(?: once there is one)? -->\n"
+PLACE = re.compile(OPENS + r"(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
 PAGES = {page: page.read_text(encoding="utf-8") for page in sorted(RESULTS.glob("*.md"))}
 # Pages that have numbers beside them, and pages that say what was found apart from how it was made.
 NUMBERED = [page for page, text in PAGES.items() if "/summary.csv -->\n" in text]
