@@ -119,14 +119,16 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
         names = {paper_orders()[run.languages]: run.order for run in summary.comparison.strategies.get(naive, ())}
         for metric in summary.comparison.metrics:
             high, low = (_of_order(order, metric) for order in (HIGH_TO_LOW, LOW_TO_HIGH))
-            ours = [summary.value(naive, metric, "F", names.get(order, "")) for order in (HIGH_TO_LOW, LOW_TO_HIGH)]
+            both_orders = [
+                summary.value(naive, metric, "F", names.get(order, "")) for order in (HIGH_TO_LOW, LOW_TO_HIGH)
+            ]
             found.append(
                 _untested(
                     "low to high resource forgets more",
                     metric,
                     "F naive, order2 − order1",
                     low - high,
-                    ours[1] - ours[0],
+                    both_orders[1] - both_orders[0],
                 )
             )
     return found
