@@ -117,11 +117,33 @@ def describe(directory: RunDirectory) -> dict[str, Any]:
     }
 
 
+def in_blocks(facts: dict[str, Any], metric: str, rows: Sequence[Sequence[str]]) -> str:
+    """Return a score matrix with a block for each score, since the numbers of many languages fit no terminal.
+
+    Args:
+        facts: of the run.
+        metric: name of a base score.
+        rows: hop, what was learnt, how.
+    """
+    from xclrun.core.task import BY_NAME
+    from xclrun.report.terminal import MatrixRows
+
+    languages = facts["languages"]
+    laid = MatrixRows(languages, [BY_NAME[metric]], [row[1] for row in rows], 80, styled=False)
+    lines = [laid.head()]
+    for (hop, learnt, how, *_), values in zip(rows, facts["scores"][metric], strict=False):
+        scores = {k: {} if value is None else {metric: value} for k, value in zip(languages, values, strict=True)}
+        own, note = learnt if learnt in languages else None, "shared" if how == "shared" else ""
+        lines.append(laid.row(int(hop), learnt, scores, own, note))
+    return "\n".join(lines)
+
+
 def render(facts: dict[str, Any]) -> str:
     """Return the facts of a run for a person; scores in percent."""
     from xclrun.analysis.measures import MEASURES
     from xclrun.core.secret import redact
     from xclrun.core.terminal import duration, table
+    from xclrun.report.terminal import MOST
 
     few = "".join(f" · {key} {facts[key]}" for key in ("shots", "bucket") if facts[key] is not None)
     took = "" if facts["seconds"] is None else f" · {duration(facts['seconds'])}"
@@ -139,6 +161,7 @@ def render(facts: dict[str, Any]) -> str:
         lines["log"] = facts["log"]
     shown = [facts["run_id"], *(f"  {name:<9} {value}" for name, value in lines.items())]
     shown += [f"  {'sweep':<9} {name}: {redact(command)}" for name, command in facts["sweeps"].items()]
+    many = len(facts["languages"]) > MOST
     for metric, matrix in facts["scores"].items():
         rows = []
         for hop, row in zip(facts["hops"], matrix, strict=False):
@@ -155,6 +178,7 @@ def render(facts: dict[str, Any]) -> str:
         values = "  ".join(f"{n}\xa0{MEASURES[n].shown(value)}" for n, value in facts["measures"][metric].items())
         way = " (tag_macro)" if facts["scoring"][metric] == "tag_macro" else ""
         shown += ["", f"{metric}{way} in %, on each language after each hop", ""]
-        shown += [table(("hop", "learnt", "", *facts["languages"]), rows, left=3)]
+        head = ("hop", "learnt", "", *facts["languages"])
+        shown += [in_blocks(facts, metric, rows) if many else table(head, rows, left=3)]
         shown += [text.replace("\xa0", " ") for text in textwrap.wrap(values, 80)]
     return "\n".join(shown)

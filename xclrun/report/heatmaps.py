@@ -1,4 +1,7 @@
-"""Heat maps of score matrices: of one run, and of all strategies in one order."""
+"""Heat maps of score matrices: of one run, and of all strategies in one order.
+
+Of more than `MOST` languages cells have colours without numbers, and are small enough for a page to show all of them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,30 @@ import numpy as np
 
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
-from xclrun.report.style import axis_of, figure_of, metric_title, panel_grid, short, tickless, tip, titled
+from xclrun.report.style import (
+    MOST,
+    WIDEST,
+    axis_of,
+    figure_of,
+    metric_title,
+    panel_grid,
+    short,
+    tickless,
+    tip,
+    titled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+
+
+# Inches of a cell, and points of a name beside it, where there are many.
+CELL = 0.125
+TICKS = 6
+# Frames of cells, ink and points: of few languages, and of many.
+LINES = ((("white", 3.2), ("black", 1.4)), (("white", 1.6), ("black", 0.7)))
 
 
 def heatmap(record: RunRecord, metric: str) -> Figure:
@@ -34,11 +55,12 @@ def heatmap(record: RunRecord, metric: str) -> Figure:
         raise ValueError(f"run {record.run_id} has no scores for {metric}; it has {', '.join(record.metrics)}")
     scores = 100 * record.scores[metric]
     rows, columns = scores.shape
-    figure = figure_of(max(4.2, 2.3 + 0.62 * columns), 1.75 + 0.42 * rows)
+    many = columns > MOST
+    wide, high = (CELL, CELL) if many else (0.62, 0.42)
+    figure = figure_of(max(4.2, 2.3 + wide * columns), 1.75 + high * rows)
     axes = figure.subplots()
     image = _cells(axes, scores, record, axis_of([scores]))
-    axes.set_xticks(range(columns), record.languages, rotation=0 if short(record.languages) else 45)
-    axes.set_yticks(range(rows), hop_names(record))
+    _names(axes, record.languages, hop_names(record), TICKS if many else None)
     axes.set(xlabel="evaluated on", ylabel="after hop")
     figure.colorbar(image, ax=axes, label=metric_title(metric, [record]), fraction=0.06, pad=0.02)
     shots = "" if record.shots is None else f", K = {record.shots}"
@@ -58,8 +80,12 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         title: what runs these are.
     """
     most = max(len(run.languages) for runs in strategies.values() for run in runs)
-    columns, width = min(3, len(strategies)), 1.15 + 0.42 * most
-    figure, grid = panel_grid(len(strategies), columns, (width, 0.85 + 0.3 * (most + 1)), (0.9, 0.7))
+    many = most > MOST
+    wide, high = (CELL, CELL) if many else (0.42, 0.3)
+    width = 1.15 + wide * most
+    # As many side by side as a page can show.
+    columns = min(3, len(strategies), max(1, int(WIDEST / 1.5 // width)) if many else 3)
+    figure, grid = panel_grid(len(strategies), columns, (width, 0.85 + high * (most + 1)), (0.9, 0.7))
     rows_of = [hop_names(runs[0]) for runs in strategies.values()]
     matrices = {label: 100 * np.mean([r.scores[metric] for r in runs], axis=0) for label, runs in strategies.items()}
     ends = axis_of(matrices.values())  # one scale for all panels
@@ -69,10 +95,9 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
         # What the panel below, or the first of its row, has too is said there once.
         below, first = k + columns < len(strategies), k - k % columns
-        languages = () if below else runs[0].languages
-        axes.set_xticks(range(len(languages)), languages, fontsize=7, rotation=0 if short(runs[0].languages) else 45)
+        languages = () if below and not many else runs[0].languages
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
-        axes.set_yticks(range(len(hops)), hops, fontsize=7)
+        _names(axes, languages, hops, TICKS if many else 7)
         name = textwrap.shorten(label, int(9 * width), placeholder="…")
         axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
     label = metric_title(metric, chain.from_iterable(strategies.values()))
@@ -89,12 +114,19 @@ def hop_names(record: RunRecord) -> list[str]:
     return ["0 (before)", *(f"{i} {name}{alone}" for i, name in enumerate(record.learnt, start=1))]
 
 
+def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: float | None) -> None:
+    """Name columns and rows; upright where names have no room side by side."""
+    across = 90 if len(languages) > MOST else 0 if not languages or short(languages) else 45
+    axes.set_xticks(range(len(languages)), languages, fontsize=size, rotation=across)
+    axes.set_yticks(range(len(hops)), hops, fontsize=size)
+
+
 def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
     """Draw a matrix in percent, grey where not measured, with its numbers (in ``size``); ``ends``: of the colours."""
     axes.set_facecolor("#dddddd")
     image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
     middle = ends[0] + 0.6 * (ends[1] - ends[0])
-    for (i, j), score in np.ndenumerate(scores):
+    for (i, j), score in np.ndenumerate(scores) if scores.shape[1] <= MOST else ():
         text, ink = ("–", "black") if np.isnan(score) else (f"{score:.1f}", "white" if score < middle else "black")
         # Numbers lie inside their cells: the layout, whose time is what measuring text takes, need not look at them.
         axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=size, in_layout=False)
@@ -112,6 +144,6 @@ def _outlines(axes: Axes, record: RunRecord) -> None:
         return
     for i in range(1, min(record.hops, len(record.elements)) + 1):
         for j in map(record.languages.index, record.trains(i)):
-            for ink, width in (("white", 3.2), ("black", 1.4)):
+            for ink, width in LINES[len(record.languages) > MOST]:
                 frame = Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, fill=False, edgecolor=ink, linewidth=width)
                 axes.add_patch(frame)

@@ -39,6 +39,7 @@ FURTHER = ("pdf", "png")
 DPI = 150
 POINTS = 72  # to the inch: with as many pixels, images in SVG are as small as they can be
 WIDEST = 14.0  # inches of panels side by side: shrunk to a page's width, more cannot be read
+MOST = 16  # languages of which each has its own line, numbers and columns in a report; of more, colours and means
 FEW = 8  # classes of a confusion matrix whose cells hold their number
 TIP = "tip:"
 # The attribute of an SVG that holds its title, and the class of the group that draws it.

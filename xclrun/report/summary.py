@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING
 from xclrun.analysis.aggregate import MEAN, UNBALANCED, Comparison, compared
 from xclrun.analysis.measures import MEASURES, leaves_out
 from xclrun.analysis.reference import is_control, is_ranked, is_reference
+from xclrun.core.languages import language_of, scripts_of
 from xclrun.core.task import BY_NAME, KEY_SCORE, headline, short_name
-from xclrun.report.style import metric_title
+from xclrun.report.style import MOST, metric_title
 from xclrun.report.tables import BOLD, Cell, Reasons, Table, mark_best
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+BEST_OF_ROW = "bold: best of the row"
 # Row of what a constant answer scores.
 CONSTANT = "constant answer"
 HOP_0 = (
@@ -103,11 +105,103 @@ class Summary:
         return Table(title, header, tuple(rows), (*reasons.lines(), *footer), left=2, ruled=starts)
 
     def languages(self, metric: str, measure: str) -> Table:
-        """Return one measure of one metric by language, over orders and seeds."""
+        """Return one measure of one metric by language, over orders and seeds; of more than `MOST` a row for each."""
+        if len(self.comparison.languages) > MOST:
+            return self._by_language(metric, measure)
         keys = {language: (metric, measure, language) for language in self.comparison.languages}
         shown = [k for k in self.comparison.strategies if any((k, MEAN, *key) in self._rows for key in keys.values())]
-        title = f"{headline(metric)} {measure} {MEASURES[measure].arrow} by language"
-        return self._by_strategy(title, MEAN, shown, keys, counted=False)
+        title = self._of_languages(metric, measure)
+        return self._by_strategy(title, MEAN, shown, keys, counted=False, further=self._scripts())
+
+    def groups(self, metric: str, measure: str) -> Table | None:
+        """Return one measure of one metric by family and by script: means over the languages of each.
+
+        Those of one language are left out. None where no strategy has the measure by language.
+        """
+        shown = self._with_languages(metric, measure)
+        rows: list[tuple[str, ...]] = []
+        starts = []
+        for kind in ("family", "script_name"):
+            found: dict[str, list[str]] = {}
+            for key in self.comparison.languages:
+                if (language := language_of(key)) is not None:
+                    found.setdefault(getattr(language, kind), []).append(key)
+            starts.append(len(rows))
+            # Those of most languages first.
+            for name, keys in sorted(found.items(), key=lambda item: -len(item[1])):
+                if len(keys) > 1:
+                    cells = [self._mean_cell(k, metric, measure, keys) for k in shown]
+                    self._mark_row(shown, cells, measure)
+                    rows.append((name, str(len(keys)), *cells))
+        if not shown or not rows:
+            return None
+        title = f"{headline(metric)} {measure} {MEASURES[measure].arrow} by family and by script"
+        notes = (
+            "means over the languages of a family or script, of which each counts the same; those of one language are "
+            "left out",
+        )
+        ruled = tuple(start for start in starts if 0 < start < len(rows))
+        raised = (BEST_OF_ROW,) if _has_best(rows) else ()
+        return Table(title, ("family; script", "languages", *shown), tuple(rows), notes, raised=raised, ruled=ruled)
+
+    def _mean_cell(self, strategy: str, metric: str, measure: str, keys: Sequence[str]) -> Cell:
+        values = [self.value(strategy, metric, measure, language=key) for key in keys]
+        known = [value for value in values if not math.isnan(value)]
+        mean = sum(known) / len(known) if known else math.nan
+        return Cell(MEASURES[measure].shown(mean), mean) if known else Cell("–")
+
+    def _by_language(self, metric: str, measure: str) -> Table:
+        """Return `languages` as a row for each language, with its name, family and script, family by family."""
+        of = {key: language_of(key) for key in self.comparison.languages}
+        shown, reasons, rows, starts = self._with_languages(metric, measure), Reasons(), [], []
+        floors = {key: self.floor(metric, MEAN, measure, key) for key in of}
+        told, before = set(floors.values()) != {"–"}, None
+
+        def place(key: str) -> tuple[object, ...]:
+            language = of[key]
+            return (True, key) if language is None else (False, language.family, language.branch, key)
+
+        for key in sorted(of, key=place):
+            language = of[key]
+            cells = [self._cell(k, MEAN, metric, measure, key, reasons) for k in shown]
+            self._mark_row(shown, cells, measure)
+            family = "–" if language is None else language.family
+            if before not in (None, family):
+                starts.append(len(rows))
+            before = family
+            facts = ("–", "–", "–") if language is None else (language.name, language.family, language.script_name)
+            rows.append((key, *facts, *cells, *([floors[key]] if told else [])))
+        header = ("language", "name", "family", "script", *shown, *([CONSTANT] if told else []))
+        notes = (
+            *reasons.lines(),
+            *self.reference_note(shown),
+            *self._hop_0([metric], [measure]),
+            *self._footer([metric], []),
+        )
+        raised = (BEST_OF_ROW,) if _has_best(rows) else ()
+        title = self._of_languages(metric, measure)
+        return Table(title, header, tuple(rows) if shown else (), notes, left=4, raised=raised, ruled=tuple(starts))
+
+    def _of_languages(self, metric: str, measure: str) -> str:
+        return f"{headline(metric)} {measure} {MEASURES[measure].arrow} by language"
+
+    def _with_languages(self, metric: str, measure: str) -> list[str]:
+        """Return the strategies that have the measure of a language."""
+        return [
+            k
+            for k in self.comparison.strategies
+            if any(not math.isnan(self.value(k, metric, measure, language=key)) for key in self.comparison.languages)
+        ]
+
+    def _mark_row(self, shown: Sequence[str], cells: Sequence[Cell], measure: str) -> None:
+        ranked = [cell for strategy, cell in zip(shown, cells, strict=True) if self.is_ranked(strategy)]
+        mark_best(ranked, highest=MEASURES[measure].higher_is_better)
+
+    def _scripts(self) -> list[str]:
+        """Say in which scripts the languages are; nothing where no key is a language that is known."""
+        found = scripts_of(self.comparison.languages)
+        named = (f"{name} ({', '.join(keys)})" for name, keys in found.items())
+        return [f"scripts: {', '.join(named)}"] if found else []
 
     def measured(self, metric: str, measures: Sequence[str], title: str) -> Table:
         """Return some measures of one metric, over orders and seeds, with what they mean."""
@@ -122,8 +216,9 @@ class Summary:
         return [] if set(found) == {"–"} else found
 
     def _by_strategy(
-        self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool
-    ) -> Table:
+        self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool,
+        further: Sequence[str] = (),
+    ) -> Table:  # fmt: skip
         """Return a row per strategy; below them, ruled off, what a constant answer scores, where that is told.
 
         Args:
@@ -132,6 +227,7 @@ class Summary:
             shown: the strategies.
             keys: name of a column → metric, measure and language.
             counted: with numbers of runs, and in the mean over orders with the marks of tests.
+            further: notes before those on metrics.
         """
         reasons, metrics = Reasons(), list(dict.fromkeys(metric for metric, _, _ in keys.values()))
         columns = [self._column(shown, order, *key, reasons, counted and order == MEAN) for key in keys.values()]
@@ -147,6 +243,7 @@ class Summary:
             *self.reference_note(shown),
             *self._unbalanced(order, metrics),
             *self._hop_0(metrics, (measure for _, measure, _ in keys.values())),
+            *further,
             *self._footer(metrics, counts),
         )
         header = ("strategy", *(["runs"] if counted else []), *keys)
@@ -293,6 +390,10 @@ class Summary:
                 definition += f": {of_keys(self.comparison)}"
             lines += [f"{metric.short}: {definition}"] if definition else []
         return lines
+
+
+def _has_best(rows: Iterable[Sequence[str]]) -> bool:
+    return any(isinstance(cell, Cell) and cell.best for row in rows for cell in row)
 
 
 def of_keys(comparison: Comparison) -> str:

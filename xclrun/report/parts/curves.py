@@ -15,7 +15,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection, names_of
-from xclrun.report.style import GREY, axis_of, colour, figure_of, marker, metric_title, short, tip, titled
+from xclrun.report.style import GREY, MOST, axis_of, colour, figure_of, marker, metric_title, short, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +30,8 @@ ROWS = 6
 # Runs in a panel, up to which each line has markers.
 MARKED = 6
 ACROSS = 22  # letters of a name that fit along the height of a panel
+
+FAINT = "#cfcfcf"  # of curves behind others
 
 Page = Callable[[], "Figure"]
 Cells = dict[tuple[str, str], list[RunRecord]]
@@ -76,8 +78,9 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
     The runs are those of score matrices and tables: those that all strategies have finished
     (`xclrun.analysis.aggregate.compared`).
 
-    Dashed before the language's own hop, solid after it; a marker at the hop itself. Strategies that are no sequence
-    of hops have no curve. Where a run lacks a value, the mean over runs has a gap.
+    Of more than `MOST` languages: their means, over those learnt so far and those yet to be learnt, in front of their
+    curves in grey. Dashed before the language's own hop, solid after it; a marker at the hop itself. Strategies that
+    are no sequence of hops have no curve. Where a run lacks a value, the mean over runs has a gap.
     """
     languages = comparison.languages
     chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
@@ -88,9 +91,15 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
         [100 * np.mean([run.scores[metric] for run in runs], axis=0) for runs in cells.values()], low=0, high=102
     )
 
+    many = len(languages) > MOST
+
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         order = runs[0].languages
         score = 100 * np.mean([run.scores[metric] for run in runs], axis=0)
+        if many:
+            _means(axes, score, order)
+            axes.set_ylim(*ends)
+            return
         for j, language in enumerate(order):
             k, own = languages.index(language), j + 1
             before, at, end = (f"{score[i, j]:.1f}" for i in (own - 1, own, -1))
@@ -106,6 +115,12 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
+    if many:
+        handles = [
+            ("mean of those learnt", {"color": colour(1)}),
+            ("mean of those not yet learnt", {"color": colour(2), "linestyle": "--"}),
+            ("each language from its hop on", {"color": FAINT}),
+        ]
     named = metric_title(metric, comparison.runs)
     title = f"{names_of(comparison)}: {named} on each language after each hop (dashed: not yet learnt)"
     if cells != every:
@@ -117,12 +132,34 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
             title,
             panel,
             handles,
-            xlabel="hop: the language just learnt (0: before fine-tuning)",
+            xlabel=f"hop{'' if many else ': the language just learnt'} (0: before fine-tuning)",
             ylabel=named,
             sharex="col",  # an order has the same hops under every strategy
         )
         for page in _pages(cells)
     ]
+
+
+def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
+    """Draw the mean over the languages learnt so far, and that over the others; behind them each from its hop on.
+
+    Args:
+        score: in percent, shape (hops + 1, languages).
+        order: the languages, in which they are learnt.
+    """
+    from matplotlib.collections import LineCollection
+
+    hops = len(order)
+    own = [np.column_stack([range(j + 1, hops + 1), score[j + 1 :, j]]) for j in range(hops)]
+    axes.add_collection(LineCollection(own, colors=FAINT, linewidths=0.5, zorder=1))
+    learnt = [float(np.mean(score[i, :i])) for i in range(1, hops + 1)]
+    others = [float(np.mean(score[i, i:])) for i in range(hops)]
+    for start, values, look, what in ((1, learnt, "-", "learnt"), (0, others, "--", "not yet learnt")):
+        line = axes.plot(range(start, start + hops), values, look, color=colour(1 if start else 2), linewidth=1.8)[0]
+        tip(line, f"mean of those {what}: {values[0]:.1f} at first, {values[-1]:.1f} at the end")
+    axes.set_xticks(range(0, hops + 1, 10))
+    axes.tick_params(axis="x", labelsize=7)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
 
 def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
@@ -162,7 +199,9 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
         )
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
-        for start, length, name in zip(starts[:-1], lengths, names, strict=True):
+        # Of many languages the names would hide one another; hops are told apart by the lines.
+        shown = names if len(names) <= MOST else [""] * len(names)
+        for start, length, name in zip(starts[:-1], lengths, shown, strict=True):
             # Where all are as high as the first, the layout need not measure them all.
             look["in_layout"] = rotated or name == names[0]
             middle = start + length / 2

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from xclrun.report.part import Item, part
 from xclrun.report.published import beside_ours
 from xclrun.report.strategies import StrategySection
+from xclrun.report.style import MOST
 
 
 @part(StrategySection, place=10, title="CCL paper, Table {published}")
@@ -34,5 +35,8 @@ def by_language(section: StrategySection) -> Iterator[Item]:
     for metric in section.comparison.metrics:
         for measure in sorted(section.comparison.headlines, key=lambda one: one.name != "FP"):
             table = section.summary.languages(metric, measure.name)
+            many = len(section.comparison.languages) > MOST
+            if many and (groups := section.summary.groups(metric, measure.name)) is not None:
+                yield groups
             if table.rows:
                 yield table

@@ -20,6 +20,7 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import (
     GREY,
+    MOST,
     SIDES,
     WIDEST,
     colour,
@@ -111,7 +112,8 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
         (line,) = axes.plot(hops, gains, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
         tip(line, f"{label}: " + ", ".join(f"{gain:.2f} at {hop}" for hop, gain in zip(hops, gains, strict=True)))
     axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
-    axes.set_xticks(range(1, max(map(len, lines.values())) + 1))
+    longest = max(map(len, lines.values()))
+    axes.set_xticks(range(1, longest + 1) if longest <= MOST else [1, *range(5, longest + 1, 5)])
     axes.set_xlabel("distance: hops until the language is learnt", fontsize=8)
     axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
     plain(axes)
