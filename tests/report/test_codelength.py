@@ -16,9 +16,9 @@ from xclrun.report.codelength import codelength_sections
 from xclrun.report.part import make_block
 from xclrun.report.parts.codelength import by_size, codelengths, gli_codelengths, score_table, total_table
 from xclrun.report.published import gli
-from xclrun.report.tables import Table
+from xclrun.report.tables import Cell, Table
 
-from .study import drawn
+from .study import drawn, summary_of
 
 # Ten examples a block, 4 bits each in the uniform code.
 UNIFORM = 40.0
@@ -133,6 +133,19 @@ def test_a_start_of_a_mixture_is_told_from_a_sequence() -> None:
     one, mixed = (coded([9, 8, 7], start=start) for start in (("en", "fr"), ("en+fr",)))
     (section,) = codelength_sections([one, mixed])
     assert {coder.name for coder in section.coders} == {"tiny after en → fr, growing", "tiny after en+fr, growing"}
+
+
+def test_beside_the_code_means_over_other_languages_are_not_compared() -> None:
+    """After English the mean final score is one over English and German; scores on German alone are compared."""
+    summary = summary_of([coded([9, 8], scores=(0.1, 0.4)), coded([9, 8], start=("en",), scores=(0.1, 0.2))])
+
+    def finals(of: Sequence[Sequence[str]], column: int) -> dict[str, bool]:
+        cells = [row[column] for row in of]
+        return {str(cell): cell.best for cell in cells if isinstance(cell, Cell)}
+
+    main, german = summary.main(["intent_accuracy"]), summary.languages("intent_accuracy", "FP")
+    assert finals(main.rows, main.header.index("FP ↑")) == {"40.00": False, "35.00": False}
+    assert finals(german.rows, german.header.index("de")) == {"40.00": True, "20.00": False}
 
 
 def test_scores_stand_by_the_examples_that_were_learnt() -> None:

@@ -144,6 +144,13 @@ def test_a_grid_of_score_matrices_over_many_strategies_shows_every_cell() -> Non
         assert [text.get_text() for text in axes.texts] == [f"{v:.1f}" for v in mean.ravel()]
 
 
+def test_the_name_of_a_narrow_panel_is_cut_and_not_left_out() -> None:
+    one = [run("naive", "de", 1, ("de",))]
+    figure = heatmaps({"growing(languages=de)": one, "a b c d e f g h i j": one}, "intent_accuracy", "one language")
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    assert titles == ["growing(langu… (1 run)", "a b c d e f g… (1 run)"]
+
+
 PLAIN = re.compile(r"[\x20-\x7e]*")
 
 

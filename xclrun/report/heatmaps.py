@@ -18,6 +18,7 @@ from xclrun.report.style import (
     MOST,
     WIDEST,
     axis_of,
+    cut,
     figure_of,
     metric_title,
     panel_grid,
@@ -98,8 +99,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         languages = () if below and not many else runs[0].languages
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
         _names(axes, languages, hops, TICKS if many else 7)
-        name = textwrap.shorten(label, int(9 * width), placeholder="…")
-        axes.set_title(f"{name} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
+        axes.set_title(f"{cut(label, int(9 * width))} ({len(runs)} run{'s' if len(runs) > 1 else ''})", fontsize=8)
     label = metric_title(metric, chain.from_iterable(strategies.values()))
     figure.colorbar(image, ax=grid[: len(strategies)], label=label, fraction=0.05, pad=0.01)
     titled(figure, f"{title} ({short_name(metric)})", "evaluated on", "after hop")

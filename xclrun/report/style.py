@@ -107,6 +107,12 @@ def plain(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
+def cut(text: str, width: int) -> str:
+    """Return a text cut to ``width`` characters, between words where its first one fits."""
+    found = textwrap.shorten(text, width, placeholder="…")
+    return f"{text[: width - 1]}…" if found == "…" else found
+
+
 def legend(figure: Figure, labels: Sequence[str], of: Iterable[str]) -> None:
     """Name the strategies at the right, in the colours and markers that they have among all (``of``)."""
     from matplotlib.lines import Line2D

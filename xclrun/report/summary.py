@@ -333,8 +333,11 @@ class Summary:
     ) -> list[Cell]:  # fmt: skip
         """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
-        compared = [cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)]
-        mark_best(compared, highest=MEASURES[measure].higher_is_better)
+        ranked = {strategy: cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)}
+        over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
+        # Means over other languages are of other things.
+        if language or len(over) == 1:
+            mark_best(ranked.values(), highest=MEASURES[measure].higher_is_better)
         for strategy, cell in zip(strategies, cells, strict=True):
             cell.mark = self.marks.get((strategy, metric, measure), "") if marked else ""
         return cells

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from xclrun.analysis.aggregate import compared
 from xclrun.core.task import BY_NAME, INTENT_ACCURACY, Metric, Scored
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import confusion_panel, panel_grid, tip, titled
+from xclrun.report.style import confusion_panel, cut, panel_grid, tip, titled
 from xclrun.report.summary import Summary
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def confusion_figure(
         return None
     frequency = sum(matrix.sum(axis=1) for matrix in matrices.values())
     chosen = np.sort(np.argsort(-np.asarray(frequency), kind="stable")[:CLASSES])
-    names = [textwrap.shorten(labels[k].replace("_", " ").lower(), 20, placeholder="…") for k in chosen]
+    names = [cut(labels[k].replace("_", " ").lower(), 20) for k in chosen]
     side = 0.16 * len(names) + 0.4
     figure, grid = panel_grid(len(matrices), 3, (side, side), (1.9, 1.9), sharex=True, sharey=True)
     for axes, (label, matrix) in zip(grid, matrices.items(), strict=False):

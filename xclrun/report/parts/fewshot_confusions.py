@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import numpy as np
 from xclrun.report.fewshot.data import Cell, FewShotRuns
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.part import Item, Needs, part
-from xclrun.report.style import confusion_panel, panel_grid, titled
+from xclrun.report.style import confusion_panel, cut, panel_grid, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +55,7 @@ def confusion_pairs(pairs: Mapping[Cell, tuple[np.ndarray, np.ndarray]], names: 
     frequency = np.sum([before.sum(axis=1) for before, _ in pairs.values()], axis=0)
     occur = int((frequency > 0).sum())
     chosen = np.sort(np.argsort(-frequency, kind="stable")[: min(LABELS, occur)])
-    short = [textwrap.shorten(names[k].replace("_", " "), 16, placeholder="…") for k in chosen]
+    short = [cut(names[k].replace("_", " "), 16) for k in chosen]
     side = max(1.5, 0.19 * len(chosen) + 0.3)
     figure, grid = panel_grid(2 * len(pairs), 2, (1.15 * side, 1.12 * side), (2.0, 1.3), sharex=True, sharey=True)
     panels = iter(grid)
