@@ -80,14 +80,14 @@ class Operators(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
-        if not _is_view(function):
+        if not is_view(function):
             self.launched[name] += 1
         if name in WAITING or (name.startswith("index") and _has_mask(args)):
             self.waited[name] += 1
         return function(*args, **(kwargs or {}))
 
 
-def _is_view(function: Any) -> bool:
+def is_view(function: Any) -> bool:
     returned = [r.alias_info for r in function._schema.returns]
     return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
 

@@ -169,6 +169,7 @@ EXPECTED = {
     "trainer.warmup": "trained",
     "trainer.precision": "evaluated",
     "trainer.packing": "trained",
+    "trainer.cuda_graphs": "trained",
     "trainer.selection": "trained",
     "trainer.patience": "trained",
     "trainer.checkpoint_minutes": "nothing",

@@ -15,13 +15,14 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from xclrun.config.checks import check
-from xclrun.config.schema import Config, DatasetConfig, LabelOn, PartConfig, SlotF1, TrainerConfig, plain
+from xclrun.config.schema import Config, DatasetConfig, LabelOn, PartConfig, Precision, SlotF1, TrainerConfig, plain
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.secret import private
 from xclrun.core.stream import Hop, Mixture, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
+from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.blocks import known_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
@@ -29,11 +30,11 @@ from xclrun.data.orders import arranged, started
 from xclrun.data.orders import notes as notes_of_order
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number
-from xclrun.model.source import check_packing, depth, encoder_identity, family_of, settings_of
+from xclrun.model.source import check_masks, depth, encoder_identity, family_of, settings_of
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
-from xclrun.strategy import Length, Strategy, make, strategy_class
+from xclrun.strategy import Length, Strategy, make, recordable, strategy_class
 from xclrun.strategy.lang_spec_ft import LangSpecFT
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 from xclrun.strategy.shared.expansion import ExpandableSettings
@@ -118,8 +119,7 @@ class Run:
         if how["optimizer_state"] != "fresh":
             # More is stored.
             trainer["optimizer_state"] = how["optimizer_state"]
-        if how["packing"]:
-            trainer["packing"] = True
+        trainer |= {key: True for key in ("packing", "cuda_graphs") if how[key]}
         heads = [number for of in self.dataset.targets for number in (len(of.labels), len(of.tags))]
         return {
             "model": digest([model, trainer, *heads])[:16],
@@ -155,7 +155,8 @@ class Run:
             batch, epochs = max(1, trainer.batch(sentences)), self.epochs(hop)
             points = self.config.evaluate.has_points
             lengths.append(Length(hop, sentences, epochs * ceil(sentences / batch), epochs * sentences, points))
-        return (*self._equals(), *notes_of_order(self.config.order, self.dataset), *self.strategy().notes(lengths))
+        of_order = notes_of_order(self.config.order, self.dataset)
+        return (*self._equals(), *of_order, *self._unrecorded(), *self.strategy().notes(lengths))
 
     def _equals(self) -> Iterator[str]:
         """Tell of languages of equal size, where sizes decide the order."""
@@ -166,6 +167,16 @@ class Run:
             yield (
                 f"order={order.name}: languages have equally many training sentences{limit}, and so come as the "
                 f"dataset has them: {','.join(self.stream.languages)}; order=[…] names another"
+            )
+
+    def _unrecorded(self) -> Iterator[str]:
+        """Tell that nothing is recorded, where that is asked for."""
+        asked = [key for key, trainer in self.config.trainers.items() if trainer.cuda_graphs]
+        strategy, name = self.strategy(), self.strategy_name
+        if asked and not (recordable(strategy) and strategy.adapters is None):
+            yield (
+                f"strategy={name} {asked[0]}.cuda_graphs=true: its steps cannot be recorded; batches are padded as "
+                "with others, and all else is as without"
             )
 
     @property
@@ -362,6 +373,7 @@ def plan_run(config: Config) -> Run:
     strategy = make(config.strategy)
     _check_tasks(config, dataset, strategy)
     _check_packing(config, strategy)
+    _check_graphs(config)
     _check_encoder(config, dataset, strategy)
     stream = stream_of(config, strategy, order)
     for language in stream.languages:
@@ -419,14 +431,37 @@ def _check_packing(config: Config, strategy: Strategy[Any]) -> None:
     Raises:
         UsageError: it cannot.
     """
-    trainers = {"trainer": config.trainer}
-    if config.protocol is not None:
-        trainers["protocol.source_trainer"] = config.protocol.source_trainer
-    for name, trainer in trainers.items():
+    for name, trainer in config.trainers.items():
         if trainer.packing:
-            check_packing(config.model, f"{name}.packing")
+            check_masks(config.model, f"{name}.packing")
             if isinstance(strategy.adapters, AdapterSettings) and strategy.adapters.adapter is Adapter.prefix:
                 raise UsageError(f"strategy.adapter=prefix {name}.packing=true: sentences end to end have no prefixes")
+
+
+def _check_graphs(config: Config) -> None:
+    """Check that steps can be recorded, where that is asked for.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    longest = config.model.max_length
+    for name, trainer in config.trainers.items():
+        key = f"{name}.cuda_graphs"
+        if not trainer.cuda_graphs:
+            continue
+        if trainer.packing:
+            raise UsageError(
+                f"{key}=true {name}.packing=true: where sentences lie end to end differs from step to step; choose one"
+            )
+        if trainer.precision is Precision.fp16:
+            raise UsageError(f"{key}=true {name}.precision=fp16: its loss scaler looks at each step; use bf16")
+        if config.evaluate.gradient_overlap:
+            raise UsageError(
+                f"{key}=true evaluate.gradient_overlap=true: gradients of recorded steps cannot be looked at"
+            )
+        if longest % EVEN_PIECES:
+            raise UsageError(f"{key}=true model.max_length={longest}: must be a multiple of {EVEN_PIECES}")
+        check_masks(config.model, key)
 
 
 def _check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:

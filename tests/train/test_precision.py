@@ -1,27 +1,46 @@
 """Devices and precisions that can be had, and those that cannot."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from xclrun.config.schema import Device, Precision
+from xclrun.config.schema import Config, Device, Precision, ProtocolConfig, RuntimeConfig, TrainerConfig
 from xclrun.core.errors import UsageError
-from xclrun.train.precision import autocast, choose_device
+from xclrun.train.precision import autocast, choose_device, products
 
 
 @pytest.mark.parametrize("gpu", [True, False])
 @pytest.mark.parametrize("device", list(Device))
-@pytest.mark.parametrize("precision", list(Precision))
-def test_device(gpu: bool, device: Device, precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [*(f"precision={precision.value}" for precision in Precision), "cuda_graphs=true"])
+def test_device(gpu: bool, device: Device, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    key, value = asked.split("=")
+    trainer = replace(TrainerConfig(), **{key: Precision(value) if key == "precision" else True})
+    config = Config(trainer=trainer, runtime=RuntimeConfig(device=device))
     on_gpu = gpu and device is not Device.cpu
     if device is Device.cuda and not gpu:
         with pytest.raises(UsageError, match=r"runtime\.device=cuda: torch sees no GPU"):
-            choose_device(device, precision)
-    elif precision is Precision.fp16 and not on_gpu:
-        with pytest.raises(UsageError, match=r"trainer\.precision=fp16 needs a GPU"):
-            choose_device(device, precision)
+            choose_device(config)
+    elif asked not in ("precision=fp32", "precision=bf16") and not on_gpu:
+        with pytest.raises(UsageError, match=rf"^trainer\.{asked} needs a GPU"):
+            choose_device(config)
+        # Of few-shot transfer, also where the source alone is learnt so.
+        protocol = ProtocolConfig(source_trainer=trainer)
+        with pytest.raises(UsageError, match=rf"^protocol\.source_trainer\.{asked} needs a GPU"):
+            choose_device(replace(config, trainer=TrainerConfig(), protocol=protocol))
+        assert trainer.needs_gpu
     else:
-        assert choose_device(device, precision).type == ("cuda" if on_gpu else "cpu")
+        assert choose_device(config).type == ("cuda" if on_gpu else "cpu")
+
+
+def test_tf32_lasts_for_its_block() -> None:
+    """The setting is of the whole process, which does other runs later."""
+    before = torch.get_float32_matmul_precision()
+    for precision in ("tf32", "fp32"):
+        with products(precision), autocast(torch.device("cpu"), precision):
+            assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else before)
+        assert torch.get_float32_matmul_precision() == before == "highest"
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])

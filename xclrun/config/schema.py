@@ -77,6 +77,7 @@ class Context(Enum):
 
 class Precision(Enum):
     fp32 = "fp32"
+    tf32 = "tf32"
     bf16 = "bf16"
     fp16 = "fp16"
 
@@ -280,9 +281,15 @@ class TrainerConfig:
     warmup: float = 0.0
     precision: Precision = Precision.fp32
     packing: bool = False
+    cuda_graphs: bool = False
     selection: Selection = Selection.best
     patience: int | None = None
     checkpoint_minutes: float = 10.0
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it asks for what only a GPU has."""
+        return self.cuda_graphs or self.precision in (Precision.fp16, Precision.tf32)
 
     @property
     def uses_dev(self) -> bool:
@@ -386,6 +393,12 @@ class Config:
     strategy_label: str | None = field(default=None, metadata={"omegaconf_ignore": True})
     # No key: group → plug-ins that it comes from (`xclrun.core.plugins.used`), of those that are not the package's own.
     plugins: dict[str, list[str]] = field(default_factory=dict, metadata={"omegaconf_ignore": True})
+
+    @property
+    def trainers(self) -> dict[str, TrainerConfig]:
+        """How hops are trained: key in the config → trainer."""
+        own = {"trainer": self.trainer}
+        return own if self.protocol is None else {**own, "protocol.source_trainer": self.protocol.source_trainer}
 
     @property
     def from_source(self) -> str | None:

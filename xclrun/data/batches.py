@@ -18,6 +18,9 @@ from xclrun.data.transfer import sent
 if TYPE_CHECKING:
     import torch
 
+# Widths of batches whose shapes are to be few are multiples of these: in pieces, and in words.
+EVEN_PIECES, EVEN_WORDS = 16, 8
+
 # The id of a label or tag that training never had, and of the labels or tags of a dataset that has none.
 UNSEEN = -1
 
@@ -54,14 +57,14 @@ class Ragged:
         source = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Ragged(self.values[source], offsets)
 
-    def padded(self, indices: np.ndarray, fill: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given rows as a matrix (B, longest, …), filled up on the right, and which of it are values.
+    def padded(self, indices: np.ndarray, fill: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Return the given rows as a matrix (B, width, …), filled up on the right, and which of it are values.
 
-        Whole numbers come as int64.
+        Whole numbers come as int64. The width is that of the longest row, or the next ``multiple``.
         """
         starts = self.offsets[:-1][indices]
         lengths = self.offsets[1:][indices] - starts
-        columns = np.arange(lengths.max(initial=0))
+        columns = np.arange(-(-lengths.max(initial=0) // multiple) * multiple)
         inside = columns < lengths[:, None]
         kind = np.int64 if self.values.dtype.kind == "i" else self.values.dtype
         matrix = np.full((*inside.shape, *self.values.shape[1:]), fill, kind)
@@ -123,6 +126,11 @@ class Batch:
         """Word pieces without padding."""
         return int(self.attention_mask.sum() if self.lengths is None else self.lengths.sum())
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is known that no piece is padding."""
+        return self.lengths is not None and bool(self.lengths.min() == self.input_ids.shape[1])
+
     def of_words(self, padded: torch.Tensor) -> torch.Tensor:
         """Return the rows (B, W, …) of words alone, sentence after sentence: what `word_mask` selects."""
         import torch
@@ -148,6 +156,11 @@ class Batch:
             name: None if (v := getattr(self, name)) is None else v[rows] for name in ("lengths", "words")
         }
         return replace(self, **chosen, indices=self.indices[rows], **on_host)
+
+    def copied(self) -> Batch:
+        """Return the batch with tensors of its own."""
+        own: dict[str, Any] = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        return replace(self, **own)
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on ``device``; nothing waits for them to be there."""
@@ -222,6 +235,7 @@ class Encoded:
         cls: (n, H) float32, what a frozen encoder makes of [CLS]; None: the encoder is to be run.
         word_states: the same of each word that the model sees, (H,) a word; None where nothing reads them.
         task: as of `Batch`.
+        even: whether the widths of batches are multiples of `EVEN_PIECES` and `EVEN_WORDS`, so that few shapes come up.
     """
 
     ids: np.ndarray
@@ -238,6 +252,7 @@ class Encoded:
     cls: np.ndarray | None = None
     word_states: Ragged | None = None
     task: str = ""
+    even: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -267,24 +282,26 @@ class Encoded:
         return replace(self, pieces=pieces, pad=int(np.searchsorted(kept, self.pad)))
 
     def batch(self, indices: np.ndarray | Sequence[int]) -> Batch:
-        """Return the given examples, in the given order, padded to the longest of them, on the CPU."""
+        """Return the given examples, in the given order, padded to the longest of them (see `even`), on the CPU."""
         import torch
 
         at = np.asarray(indices, np.int64)
-        input_ids, inside = self.pieces.padded(at, self.pad)
-        word_pieces, words = self.word_pieces.padded(at, 0)
+        of_pieces, of_words = (EVEN_PIECES, EVEN_WORDS) if self.even else (1, 1)
+        input_ids, inside = self.pieces.padded(at, self.pad, of_pieces)
+        word_pieces, words = self.word_pieces.padded(at, 0, of_words)
+        states = None if self.word_states is None else self.word_states.padded(at, 0, of_words)[0]
         return Batch(
             input_ids=torch.from_numpy(input_ids),
             attention_mask=torch.from_numpy(inside.astype(np.int64)),
-            token_type_ids=torch.from_numpy(self.types.padded(at, 0)[0]),
+            token_type_ids=torch.from_numpy(self.types.padded(at, 0, of_pieces)[0]),
             word_pieces=torch.from_numpy(word_pieces),
             word_mask=torch.from_numpy(words),
             labels=torch.from_numpy(self.labels[at]),
-            tags=torch.from_numpy(self.tags.padded(at, 0)[0]),
+            tags=torch.from_numpy(self.tags.padded(at, 0, of_words)[0]),
             indices=at,
             gold=None if self.windows is None else torch.from_numpy(self.windows.gold[at]),
             cls=None if self.cls is None else torch.from_numpy(self.cls[at]),
-            word_states=None if self.word_states is None else torch.from_numpy(self.word_states.padded(at, 0)[0]),
+            word_states=None if states is None else torch.from_numpy(states),
             task=self.task,
             lengths=self.lengths[at],
             words=words.sum(axis=1),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xclrun.config.schema import Device, Precision
+from xclrun.config.schema import Device
 from xclrun.core.errors import UsageError
 from xclrun.core.terminal import line
 from xclrun.launch.console import Console
@@ -45,11 +45,11 @@ class Local(Launcher):
         # Checked this way, CUDA is not initialised in this process, and each worker can still get its own GPU.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         # Only checked where it can fail, since the check imports torch.
-        for device, precision in {(run.config.runtime.device, run.config.trainer.precision) for run in runs}:
-            if device is Device.cuda or precision is Precision.fp16:
+        for config in (run.config for run in runs):
+            if config.runtime.device is Device.cuda or any(t.needs_gpu for t in config.trainers.values()):
                 from xclrun.train.precision import choose_device
 
-                choose_device(device, precision)
+                choose_device(config)
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         console, started = (

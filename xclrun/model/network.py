@@ -263,12 +263,11 @@ class Model(Heads):
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
-        if batch.lengths is None or not _takes_masks(encoder):
+        if batch.lengths is None or not takes_masks(encoder):
             found = encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **types)
         else:
             embedded = encoder.embeddings(input_ids=batch.input_ids, **types)
-            whole = batch.lengths.min() == batch.input_ids.shape[1]
-            mask = None if whole else _additive(batch.attention_mask, embedded)
+            mask = None if batch.whole else _additive(batch.attention_mask, embedded)
             found = encoder.encoder(embedded, attention_mask=mask)
         states: Tensor = found.last_hidden_state
         return states
@@ -308,7 +307,7 @@ class Model(Heads):
         return self.heads_of(batch.task).prediction_of(batch, self(batch))
 
 
-def _takes_masks(encoder: Any) -> bool:
+def takes_masks(encoder: Any) -> bool:
     """Whether an encoder is of BERT's or RoBERTa's family, and its attention is torch's, to which a mask is added.
 
     Not with adapters in it: what they need (prefixes, shared weights) comes with a call of the whole encoder.

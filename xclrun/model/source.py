@@ -219,8 +219,8 @@ def check_layers(model: ModelConfig) -> None:
         raise UsageError(f"model.layers={model.layers}: the encoder has {there} layers")
 
 
-def check_packing(model: ModelConfig, key: str) -> None:
-    """Check that sentences can go through the encoder end to end.
+def check_masks(model: ModelConfig, key: str) -> None:
+    """Check that the encoder's parts can be given positions and masks, as packed sentences and recorded steps need it.
 
     Args:
         key: what asks for it, for messages.

@@ -14,9 +14,20 @@ from typing import Any, TypeVar
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import provides
-from xclrun.strategy.base import Context, Length, State, Strategy, check_answers
+from xclrun.strategy.base import Context, Length, State, Strategy, check_answers, recordable
 
-__all__ = ["STRATEGIES", "Context", "Length", "State", "Strategy", "having", "make", "register", "strategy_class"]
+__all__ = [
+    "STRATEGIES",
+    "Context",
+    "Length",
+    "State",
+    "Strategy",
+    "having",
+    "make",
+    "recordable",
+    "register",
+    "strategy_class",
+]
 
 Class = TypeVar("Class", bound=type[Strategy[Any]])
 

@@ -50,6 +50,9 @@ class AGEM(MemoryStrategy[Settings]):
         self._parts += 1
         return super().loss(batch, context)
 
+    def repeats(self) -> bool:
+        return not self.due(self._step)
+
     def edit_gradients(self, context: Context) -> None:
         if self.due(self._step):
             named = context.model.named_parameters()

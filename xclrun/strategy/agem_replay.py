@@ -38,6 +38,9 @@ class AGEMReplay(WrittenStrategy[WrittenSettings]):
         self._intervals, self._largest = self.see(main, context) if self.active() else range(0), 0
         return (main,)
 
+    def repeats(self) -> bool:
+        return not self._intervals
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         # Where gradients are accumulated, as many of the memory's examples go through the model at once.
         self._largest = max(self._largest, batch.size)

@@ -330,6 +330,16 @@ class Strategy(Generic[Settings]):
     def edit_gradients(self, context: Context) -> None:
         """Change the gradients in place, after the backward pass and before clipping and the optimiser's step."""
 
+    def repeats(self) -> bool:
+        """Whether `loss` and `edit_gradients` of the batch that comes next do as they did with others of its shape.
+
+        Such a step may be recorded, and repeated without asking them (``trainer.cuda_graphs``). So what they do on the
+        device must follow from the batch's tensors and from tensors that stay in their places; what they note on the
+        host is not noted then. Asked before each update. It speaks for the hooks of its own class and of those above
+        alone: `recordable`.
+        """
+        return True
+
     def end_training(self, context: Context) -> None:
         """Change the weights in the model after the last step: those of the selected epoch, which are then stored."""
 
@@ -393,6 +403,16 @@ def check_answers(cls: type[Strategy[Any]], instance: Strategy[Any] | None = Non
                 f"share results that are not its own; define {signature} beside it, or say "
                 f"{signature} = Strategy.signature (everything described; see xclrun/strategy/base.py)"
             )
+
+
+def recordable(strategy: Strategy[Any]) -> bool:
+    """Whether some of a strategy's steps may be recorded: a class that overrides a hook of the step says which.
+
+    A strategy that was written without a thought of it is so never recorded.
+    """
+    cls, hooks = type(strategy), ("loss", "edit_gradients")
+    own = any(hook in vars(strategy) for hook in hooks)
+    return not own and all(_place(cls, "repeats") <= _place(cls, hook) for hook in hooks)
 
 
 def _place(cls: type, name: str) -> int:

@@ -63,6 +63,10 @@ class ExperienceReplay(MemoryStrategy[ReplaySettings]):
             yield context.batch(language, self.memory.draw(language, context.batch_size, generator))
         self._replayed = None
 
+    def repeats(self) -> bool:
+        # A language's own parts stand in for the model's.
+        return self._replayed is None or self.settings.expansion is None
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:
             return super().loss(batch, context)

@@ -60,6 +60,9 @@ class ERACE(MemoryStrategy[MemorySettings]):
             self._beside = Beside([(language, batch, None) for language, batch in batches], main.size)
         return (main,)
 
+    def repeats(self) -> bool:
+        return self._beside is None
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._beside is None or self._main is None:
             return super().loss(batch, context)

@@ -76,6 +76,9 @@ class GEM(AGEM[GEMSettings]):
             found.append((language, context.batch(language, drawn)))
         return found
 
+    def repeats(self) -> bool:
+        return not self.due(self._step)
+
     def edit_gradients(self, context: Context) -> None:
         if not self.due(self._step):
             return

@@ -87,6 +87,9 @@ class JointReplay(Expandable[JointReplaySettings]):
                 yield batch
         self._replayed = None
 
+    def repeats(self) -> bool:
+        return self._replayed is None or self.settings.expansion is None
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if self._replayed is None:
             return super().loss(batch, context)

@@ -86,6 +86,9 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
             self._drawn[language] = self.memory.draw_rows(language, context.batch_size, generator)
         return (main,)
 
+    def repeats(self) -> bool:
+        return not self._drawn
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         loss = super().loss(batch, context)
         start, self._done = self._done, self._done + batch.size

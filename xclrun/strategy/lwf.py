@@ -100,6 +100,9 @@ class LwF(Expandable[LwFSettings]):
 
             self.teacher[language] = record(context, sentences, torch.float32, forward=forward if language else None)
 
+    def repeats(self) -> bool:
+        return not self.teacher
+
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if not self.teacher:
             return super().loss(batch, context)

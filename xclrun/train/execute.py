@@ -310,7 +310,7 @@ def _out_of_memory(error: BaseException, run: Run) -> str:
         # The sentences of an update stay as they are.
         half, twice = max(1, trainer.batch_size // 2), 2 * trainer.gradient_accumulation
         during, key = "training", f"trainer.batch_size={half} trainer.gradient_accumulation={twice}"
-    less = "" if trainer.precision.value != "fp32" else less
+    less = less if trainer.precision.value in ("fp32", "tf32") else ""
     return f"the GPU is out of memory during {during}; try {key}{less}"
 
 

@@ -21,14 +21,16 @@ from xclrun.config.schema import Selection, SlotF1, TrainerConfig
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
 from xclrun.data.batches import Batch, Encoded
-from xclrun.strategy import Context, State, Strategy
+from xclrun.model.network import takes_masks
+from xclrun.strategy import Context, State, Strategy, recordable
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
 from xclrun.train.evaluate import Evaluator, selection_score
+from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
 from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import Points
-from xclrun.train.precision import autocast
+from xclrun.train.precision import autocast, products
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -127,6 +129,8 @@ class HopTraining:
         overlap: GradientOverlap | None = None,
     ) -> None:
         self.overlap = overlap
+        if trainer.cuda_graphs:
+            context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
         # Runs that differ in evaluate.slot_f1 share what does not depend on it, and so its log too.
         self.evaluator = evaluator if trainer.uses_dev else replace(evaluator, slot_f1=SlotF1.span_micro)
@@ -138,6 +142,10 @@ class HopTraining:
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         if inherited:
             take_up(self.optimizer, context.model, inherited)
+        # Steps that are recorded; None: all are taken operation by operation.
+        self.recorded: RecordedSteps | None = None
+        if trainer.cuda_graphs and context.device.type == "cuda":
+            self.record(CudaRecorder())
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=trainer.precision.value == "fp16")
         self.position = Position()
         # A shared hop may continue from a checkpoint of another strategy, whose state is not this one's; its
@@ -151,7 +159,7 @@ class HopTraining:
         # Reading the loss waits for the GPU, so on a GPU it is read only now and then.
         self.look_every = 1 if context.device.type == "cpu" else 25
         # Since the last reading, on the device: the losses of each update's parts, with the main step that it is of.
-        self._losses: list[tuple[int, list[Tensor]]] = []
+        self._losses: list[tuple[int, Sequence[Tensor]]] = []
 
     def _curriculum(self, parts: Sequence[Encoded]) -> Passes | Mixed:
         context, size = self.context, self.trainer.batch(self.sentences)
@@ -159,6 +167,11 @@ class HopTraining:
             return Passes(parts, size, self.trainer.epochs, lambda epoch: context.generator("shuffle", epoch))
         steps = self.trainer.steps_of_mixture(self.sentences)
         return Mixed(parts, context.hop.train, size, steps, lambda *at: context.generator("mixture", *at))
+
+    def record(self, recorder: Recorder) -> None:
+        """From now on record those steps that the strategy repeats, where encoder and strategy allow it."""
+        if recordable(self.strategy) and takes_masks(self.context.model.encoder):
+            self.recorded = RecordedSteps(recorder, self._step, self.trainer.part(self.sentences))
 
     def run(self) -> dict[str, Any]:
         """Train, and leave the selected weights in the model.
@@ -175,9 +188,10 @@ class HopTraining:
         self.context.beside, before = self._count_beside, self.context.beside
         self.context.model.packs = self.trainer.packing
         try:
-            return self._run()
+            with products(self.context.precision):
+                return self._run()
         finally:
-            self.context.beside, self.context.model.packs = before, False
+            self.context.beside, self.context.model.packs, self.recorded = before, False, None
 
     def _run(self) -> dict[str, Any]:
         self._resume()
@@ -218,36 +232,42 @@ class HopTraining:
 
     def _update(self, batch: Batch, main: bool = True) -> None:
         """Take one optimiser step on a batch, in parts where gradients are accumulated; ``main``: of a main step."""
-        model, position = self.context.model, self.position
+        position = self.position
         factor = lr_factor(position.step - 1, self.steps, self.trainer.schedule, self.trainer.warmup)
         set_lr(self.optimizer, self.trainer.lr * factor)
         _seed_dropout(
             derive(self.context.seed, "dropout", self.context.hop.depth, position.updates), self.context.device
         )
-        self.optimizer.zero_grad(set_to_none=True)
-        self._losses.append((position.step, []))
-        for part in batch.split(self.trainer.part(self.sentences)):
-            with autocast(self.context.device, self.context.precision):
-                loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
-            self.scaler.scale(loss).backward()
-            self._count(part, loss.detach())
-        self.scaler.unscale_(self.optimizer)
-        if main and self.overlap is not None:
-            self.overlap.look(position.step)
-        self.strategy.edit_gradients(self.context)
-        if self.trainer.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), self.trainer.clip_norm)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        if self.recorded is not None and self.strategy.repeats():
+            losses = self.recorded.take(batch)
+        else:
+            losses = self._step(batch, main)
+        self._losses.append((position.step, losses))
+        position.examples += batch.size
+        position.tokens += batch.pieces
         position.updates += 1
         position.loss_count += 1
         if position.updates % self.look_every == 0:
             self._look()
 
-    def _count(self, part: Batch, loss: Tensor) -> None:
-        self.position.examples += part.size
-        self.position.tokens += part.pieces
-        self._losses[-1][1].append(loss)
+    def _step(self, batch: Batch, main: bool = True) -> Sequence[Tensor]:
+        """Do what an optimiser step asks of the device, and return the losses of the batch's parts."""
+        losses = []
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in batch.split(self.trainer.part(self.sentences)):
+            with autocast(self.context.device, self.context.precision):
+                loss = self.strategy.loss(part, self.context) * (part.size / batch.size)
+            self.scaler.scale(loss).backward()
+            losses.append(loss.detach())
+        self.scaler.unscale_(self.optimizer)
+        if main and self.overlap is not None:
+            self.overlap.look(self.position.step)
+        self.strategy.edit_gradients(self.context)
+        if self.trainer.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.context.model.parameters(), self.trainer.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return losses
 
     def _count_beside(self, batch: Batch) -> None:
         self.position.beside_examples += batch.size

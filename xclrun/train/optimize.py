@@ -13,15 +13,20 @@ from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
 
 
 def make_optimizer(parameters: Iterable[Tensor], config: TrainerConfig) -> torch.optim.Optimizer:
-    """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the parameters that are trained."""
+    """Return Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019) over the parameters that are trained.
+
+    For recorded steps (`xclrun.train.graphs`) its learning rate is a tensor where they are, fp32.
+    """
     kind = {Optimizer.adam: torch.optim.Adam, Optimizer.adamw: torch.optim.AdamW}[config.optimizer]
+    trained = [p for p in parameters if p.requires_grad]
     return kind(
-        [p for p in parameters if p.requires_grad],
-        lr=config.lr,
+        trained,
+        lr=torch.tensor(config.lr, device=trained[0].device) if config.cuda_graphs else config.lr,
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
         fused=True,
+        capturable=config.cuda_graphs,
     )
 
 
@@ -43,7 +48,10 @@ def lr_factor(step: int, total: int, schedule: Schedule, warmup: float) -> float
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def state_by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

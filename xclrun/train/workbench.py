@@ -110,7 +110,7 @@ class Workbench:
 
     def __init__(self, run: Run, store: StageStore, listener: Listener, stop: StopFlag) -> None:
         self.run, self.store, self.listener, self.stop = run, store, listener, stop
-        self.device = choose_device(run.config.runtime.device, run.config.trainer.precision)
+        self.device = choose_device(run.config)
         self.strategy = run.strategy()
         self.fresh_state, self.fresh_footprint = self.strategy.state_dict(), self.strategy.footprint()
         self.weights_of: int | None = None

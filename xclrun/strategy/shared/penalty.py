@@ -86,6 +86,10 @@ class QuadraticPenalty(Expandable[Settings]):
         self.anchor = {name: tensor for name, tensor in weights.items() if not self.language_specific(name)}
         self.precision = {name: torch.ones(()) for name in self.anchor}
 
+    def repeats(self) -> bool:
+        # What is held stays in its place through a hop, once it is there.
+        return self._terms is not None
+
     def edit_gradients(self, context: Context) -> None:
         """Add the penalty's gradient, over all parameters in a few fused operations."""
         import torch

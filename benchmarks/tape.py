@@ -1,0 +1,79 @@
+"""A CUDA graph without a GPU: the operators of a step are written down, and run again on the same memory.
+
+As in a graph, a repetition knows nothing of the code that was recorded: operators and their numbers are those of the
+recording, each reads and writes the memory that it had then, and what waits for the device cannot be recorded. Unlike a
+graph, it is as slow as the step, and recording takes the step too: the first repetition does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.operators import Operators, is_view
+
+
+class _Writing(Operators):
+    """Notes the operators that compute or write while it is entered, with what they were given and what they gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_dispatch__(function, types, args, kwargs)
+        # A view is of memory that stays in its place.
+        if not is_view(function):
+            self.written.append((function, args, kwargs or {}, found))
+        return found
+
+
+class Tape:
+    """A `xclrun.train.graphs.Recorder` that emulates a GPU's.
+
+    Attributes:
+        rehearsed, recorded, repeated: how often each was done.
+    """
+
+    def __init__(self) -> None:
+        self.rehearsed = self.recorded = self.repeated = 0
+
+    def rehearse(self, work: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+        """Do the work."""
+        self.rehearsed += 1
+        return work()
+
+    def record(self, work: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], Sequence[Tensor]]:
+        """Return what repeats the work, and the tensors in which it leaves its results.
+
+        Raises:
+            RuntimeError: the work would wait for a GPU.
+        """
+        with (writing := _Writing()):
+            found = work()
+        if writing.waited:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {', '.join(writing.waited)}")
+        self.recorded += 1
+        done = iter([True])
+
+        def repeat() -> None:
+            self.repeated += 1
+            if next(done, False):
+                return
+            with torch.no_grad():
+                for function, args, kwargs, given in writing.written:
+                    again = function(*args, **kwargs)
+                    for was, now in zip(_tensors(given), _tensors(again), strict=True):
+                        # What an operator wrote into its own arguments is there.
+                        if was is not now:
+                            was.copy_(now)
+
+        return repeat, found
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]

@@ -1,0 +1,209 @@
+"""``trainer.cuda_graphs``: recorded steps do what unrecorded ones do, bit for bit; recorded by a tape in a GPU's place.
+
+The tape (`benchmarks.tape`) knows of a step what a CUDA graph does: operators, numbers and places in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.tape import Tape
+from xclrun.core.errors import RunError, UsageError
+from xclrun.run import Run
+from xclrun.strategy import recordable
+from xclrun.strategy.naive import Naive
+from xclrun.train.graphs import RecordedSteps
+from xclrun.train.loop import HopTraining
+from xclrun.train.optimize import optimizer_tensors
+from xclrun.train.stop import Stopped
+
+from .conftest import StopAt, copied, same
+
+GRAPHS = ("trainer.cuda_graphs=true", "model.max_length=48", "trainer.selection=last", "trainer.epochs=2")
+# What each does at steps of its own: extra steps, terms in the loss, a penalty, a second gradient.
+STRATEGIES_IN_STEPS = {
+    "naive": ("strategy=naive", "trainer.clip_norm=0.5", "trainer.schedule=linear"),
+    "er": ("strategy=er", "dataset.replay.every_k=2", "trainer.gradient_accumulation=2"),
+    "kd_logit": ("strategy=kd_logit", "dataset.replay.every_k=2"),
+    "ewc_online": ("strategy=ewc_online", "strategy.penalty=0.1", "trainer.precision=bf16"),
+    "agem": ("strategy=agem", "strategy.every_k=2", "trainer.optimizer=adamw", "trainer.weight_decay=0.1"),
+}
+
+
+@pytest.fixture
+def second_hop(
+    make_run: Callable[..., Run], training: Callable[..., HopTraining]
+) -> Callable[..., tuple[HopTraining, Tape]]:
+    """Put the training of a second hop together; with a tape where it is ``recorded``."""
+
+    def make(*overrides: str, recorded: bool = True, **given: Any) -> tuple[HopTraining, Tape]:
+        run = make_run(*GRAPHS, *overrides)
+        strategy = run.strategy()
+        first = training(run, hop=1, strategy=strategy)
+        strategy.begin_hop(first.context)
+        strategy.end_hop(first.context)
+        found, tape = training(run, hop=2, strategy=strategy, **given), Tape()
+        # The strategy's state is of the first training's model, which is the same untrained one.
+        strategy.begin_hop(found.context)
+        if recorded:
+            found.record(tape)
+        return found, tape
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(name, marks=() if name == "naive" else pytest.mark.full) for name in STRATEGIES_IN_STEPS]
+)
+def test_recorded_steps_train_the_same_bits(
+    strategy: str, second_hop: Callable[..., tuple[HopTraining, Tape]], tmp_path: Path
+) -> None:
+    found = {}
+    for recorded in (False, True):
+        hop, tape = second_hop(
+            *STRATEGIES_IN_STEPS[strategy], recorded=recorded, checkpoints=tmp_path / f"kept {recorded}"
+        )
+        facts = hop.run()
+        found[recorded] = copied(hop.context.model), optimizer_tensors(hop.optimizer), facts | {"seconds": 0}
+    assert same(found[True][0], found[False][0])
+    assert same(found[True][1], found[False][1])
+    assert found[True][2] == found[False][2]
+    # Some were repeated indeed, after the first one, which recording took.
+    assert tape.repeated > tape.recorded > 0
+
+
+@pytest.mark.full
+def test_a_hop_that_was_stopped_goes_on_to_the_same_bits(
+    second_hop: Callable[..., tuple[HopTraining, Tape]], tmp_path: Path
+) -> None:
+    """After the stop, steps whose shape came up before are taken unrecorded at first."""
+    given = STRATEGIES_IN_STEPS["er"]
+    whole, _ = second_hop(*given, checkpoints=tmp_path / "whole")
+    whole.run()
+    at = StopAt(4)
+    stopped, _ = second_hop(*given, checkpoints=tmp_path / "stopped", listener=at, stop=at.stop)
+    with pytest.raises(Stopped):
+        stopped.run()
+    again, tape = second_hop(*given, checkpoints=tmp_path / "stopped")
+    again.run()
+    assert tape.recorded
+    assert same(copied(again.context.model), copied(whole.context.model))
+
+
+class Counting(Naive):
+    """A strategy of one's own, which notes on the host what its loss does."""
+
+    signature = Naive.signature
+    steps = 0
+
+    def loss(self, batch: Any, context: Any) -> Any:
+        self.steps += 1
+        return super().loss(batch, context)
+
+
+class Waiting(Counting):
+    """One that claims to repeat itself, and reads what the device has."""
+
+    signature = Naive.signature
+
+    def repeats(self) -> bool:
+        return True
+
+    def loss(self, batch: Any, context: Any) -> Any:
+        loss = super().loss(batch, context)
+        return loss * 2 if loss.item() > 100 else loss
+
+
+def test_a_class_that_overrides_the_loss_is_recorded_only_where_it_says_which_steps_repeat(
+    make_run: Callable[..., Run],
+) -> None:
+    settings = make_run().config.strategy
+    assert recordable(Naive(settings))
+    assert recordable(Waiting(settings))
+    assert not recordable(Counting(settings))
+    # Below a class that says it, a hook is again not spoken for.
+    assert recordable(make_run("strategy=ewc_online").strategy())
+    assert not recordable(make_run("strategy=si").strategy())
+    assigned = Naive(settings)
+    assigned.loss = lambda batch, context: context.model.loss(batch)  # type: ignore[method-assign]
+    assert not recordable(assigned)
+
+
+def test_a_step_that_cannot_be_recorded_ends_the_run_in_a_line(
+    make_run: Callable[..., Run], training: Callable[..., HopTraining]
+) -> None:
+    run = make_run(*GRAPHS)
+    hop = training(run, strategy=Waiting(run.config.strategy))
+    hop.record(Tape())
+    with pytest.raises(RunError, match=r"trainer\.cuda_graphs=true: a step could not be recorded \(.*; use trainer"):
+        hop.run()
+
+
+def test_what_the_host_looks_at_in_a_batch_is_a_part_of_its_shape(
+    make_run: Callable[..., Run], training: Callable[..., HopTraining]
+) -> None:
+    """Of batches that differ in nothing else, those without padding have steps of their own."""
+    hop = training(make_run(*GRAPHS))
+    sentences = hop.context.train["en"]
+    width = sentences.batch([0]).input_ids.shape[1]
+    padded = sentences.batch([0, 1])
+    lengths = np.full(2, padded.input_ids.shape[1])
+    whole = replace(padded, attention_mask=torch.ones_like(padded.attention_mask), lengths=lengths)
+    assert (padded.whole, whole.whole) == (False, True)
+    assert width % 16 == padded.tags.shape[1] % 8 == 0
+
+    def step(batch: Any) -> list[torch.Tensor]:
+        return [batch.attention_mask.sum() * (2 if batch.whole else 1)]
+
+    steps = RecordedSteps(Tape(), step, part=2)
+    losses = [steps.take(batch)[0] for batch in (padded, padded, whole, whole, padded, whole)]
+    pieces = int(sentences.lengths[:2].sum())
+    # Each is a tensor of its own: later steps do not write into it.
+    assert [int(loss) for loss in losses] == [pieces, pieces, 4 * lengths[0], 4 * lengths[0], pieces, 4 * lengths[0]]
+    assert len(steps.recordings) == 2
+
+
+def test_padding_to_few_shapes_changes_no_more_than_rounding(
+    make_run: Callable[..., Run], training: Callable[..., HopTraining]
+) -> None:
+    even, tight = training(make_run(*GRAPHS)), training(make_run("model.max_length=48"))
+    for hop in (even, tight):
+        hop.context.model.eval()
+    for indices in ([0], [3, 5], [1, 2, 4]):
+        losses = [hop.context.model.loss(hop.context.batch("en", np.array(indices))) for hop in (even, tight)]
+        assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
+    few = {even.context.batch("en", np.array([i])).input_ids.shape for i in range(len(even.context.train["en"]))}
+    assert len(few) < len(set(even.context.train["en"].lengths))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("trainer.packing=true",), r"trainer\.packing=true: .* choose one"),
+        (("trainer.precision=fp16",), r"trainer\.precision=fp16: .* use bf16"),
+        (("evaluate.gradient_overlap=true",), r"evaluate\.gradient_overlap=true: gradients"),
+        (("model.max_length=50",), r"model\.max_length=50: must be a multiple of 16"),
+        (("model.family=distilbert",), r"is for encoders of BERT's and RoBERTa's families"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_when_a_run_is_planned(
+    overrides: tuple[str, ...], message: str, make_run: Callable[..., Run]
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        make_run(*GRAPHS, *overrides)
+    assert str(caught.value).startswith("trainer.cuda_graphs=true")
+
+
+def test_a_plan_says_of_which_strategies_nothing_is_recorded(make_run: Callable[..., Run]) -> None:
+    def told(*overrides: str) -> list[str]:
+        return [note for note in make_run(*overrides).notes if "cuda_graphs" in note]
+
+    assert len(told(*GRAPHS, "strategy=si")) == 1
+    assert told(*GRAPHS, "strategy=er") == told("strategy=si") == []
