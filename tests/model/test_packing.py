@@ -17,7 +17,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS, TOKEN_TAGS, Task
 from xclrun.data.batches import Batch
 from xclrun.model.network import Model
-from xclrun.model.source import check_packing
+from xclrun.model.source import check_masks
 from xclrun.train.precision import autocast
 
 from .conftest import batch
@@ -151,7 +151,7 @@ def test_other_encoders_are_refused(tmp_path: Path, settings: dict[str, str], re
     (tmp_path / "model.safetensors").write_bytes(b"")
     model = ModelConfig(name="own", path=str(tmp_path))
     if refused is None:
-        check_packing(model, "trainer.packing")
+        check_masks(model, "trainer.packing")
         return
     with pytest.raises(UsageError, match=refused):
-        check_packing(model, "trainer.packing")
+        check_masks(model, "trainer.packing")

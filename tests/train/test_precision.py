@@ -36,11 +36,13 @@ def test_device(gpu: bool, device: Device, asked: str, monkeypatch: pytest.Monke
 
 def test_tf32_lasts_for_its_block() -> None:
     """The setting is of the whole process, which does other runs later."""
-    before = torch.get_float32_matmul_precision()
-    for precision in ("tf32", "fp32"):
-        with products(precision), autocast(torch.device("cpu"), precision):
-            assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else before)
-        assert torch.get_float32_matmul_precision() == before == "highest"
+    for before in ("highest", "high"):
+        torch.set_float32_matmul_precision(before)
+        for precision, within in (("tf32", "high"), ("fp32", "highest"), ("bf16", "highest")):
+            with products(precision), autocast(torch.device("cpu"), precision):
+                assert torch.get_float32_matmul_precision() == within
+            assert torch.get_float32_matmul_precision() == before
+    torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])

@@ -21,13 +21,12 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 @contextlib.contextmanager
 def products(precision: str) -> Iterator[None]:
-    """Let a GPU multiply fp32 matrices as TF32 inside the block, where that is the ``precision``.
+    """Let a GPU multiply fp32 matrices as TF32 inside the block where that is the ``precision``, else exactly.
 
     Unlike autocast it is not noted for the backward pass, which has to be inside the block too; heads are not left out.
     """
     before = torch.get_float32_matmul_precision()
-    if precision == "tf32":
-        torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
         yield
     finally:
