@@ -5,11 +5,14 @@ One command; prints what it measures and writes ``benchmarks/gpu.json``, with th
 - ``rates``: what the GPU multiplies (fp32, bf16; FLOP/s) and copies (bytes/s), measured first;
 - ``steps``: training steps over those of a bare fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and
   over the floor: 6 FLOP per weight of the body and position at the measured rate, Adam's bytes at the measured
-  bandwidth;
+  bandwidth; of every strategy that does something in a step, in fp32, tf32 and bf16, with CUDA graphs and without;
 - ``operators``: of a step, and what waits in it (`benchmarks.operators`);
 - ``evaluation``, ``packing``, ``ends``: as in ``make bench``;
+- ``workers``: seconds that 8 runs take in 1, 2, 4 and 8 processes on the one GPU;
 - ``agreement``: largest difference of logits and emissions from the CPU's, fp32;
-- ``repeated``: whether the same run gives the same predictions twice, and when stopped inside a hop and taken up again;
+- ``recorded``: largest difference of weights after steps that were recorded from those after steps that were not;
+- ``repeated``: whether the same run gives the same predictions twice, and when stopped inside a hop and taken up again,
+  with CUDA graphs and without;
 - ``broken``: whether a process notices that an assertion failed on the device, and that memory is short.
 
 Models have random weights and the pieces of the data: 12 layers × 768 (mBERT, XLM-R base), 24 × 1024 (XLM-R large).
@@ -40,12 +43,14 @@ from benchmarks.__main__ import AIMS, TWELVE_LAYERS, data, evaluation
 from benchmarks.ends import files_over_training
 from benchmarks.operators import of_steps
 from benchmarks.packing import packed_over_padded
-from benchmarks.steps import a_hop, training_step
+from benchmarks.steps import Enough, a_hop, training_step
+from benchmarks.tape import Tape
 from xclrun.command.plan import plan_runs
 from xclrun.core.errors import UsageError
 from xclrun.data.batches import epoch_batches, length_sorted_batches
+from xclrun.strategy import STRATEGIES, Strategy
 from xclrun.train.execute import execute
-from xclrun.train.precision import context_broken
+from xclrun.train.precision import context_broken, products
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -54,6 +59,9 @@ LARGE = [*TWELVE_LAYERS, "model.hidden_layers=24", "model.hidden_size=1024", "mo
 SIZES = {"12 x 768": TWELVE_LAYERS, "24 x 1024": [*LARGE, "model.intermediate_size=4096"]}
 # A product of square matrices this wide, and a copy of this many bytes, show what the hardware can do.
 WIDTH, BYTES = 8192, 1 << 30
+GRAPHS = "trainer.cuda_graphs=true"
+# Runs that workers share.
+RUNS = 8
 # Adam reads weight, gradient and two means, and writes all but the gradient: fp32.
 ADAM_BYTES = 28
 
@@ -69,6 +77,8 @@ class Plan:
         batches: sentences in a batch.
         steps: main steps that are timed.
         width, bytes: see `WIDTH`, `BYTES`.
+        ways: name → overrides of how numbers are computed.
+        workers: numbers of processes.
     """
 
     device: str
@@ -78,22 +88,28 @@ class Plan:
     steps: int
     width: int
     bytes: int
+    ways: dict[str, list[str]]
+    workers: tuple[int, ...]
 
     @classmethod
     def of(cls, rehearsed: bool) -> Plan:
         if rehearsed:
             small = ("dataset.max_train=110", "dataset.max_eval=4", "runtime.device=cpu")
-            return cls("cpu", small, {"tiny": []}, (16,), 10, 64, 1 << 16)
+            ways = {"fp32": [], "bf16": ["trainer.precision=bf16"]}
+            return cls("cpu", small, {"tiny": []}, (16,), 10, 64, 1 << 16, ways, (1, 2))
         given = (*data()[1], "runtime.device=cuda")
-        return cls("cuda", given, SIZES, (4, 16, 32), 60, WIDTH, BYTES)
+        ways = {name: [f"trainer.precision={name}"] for name in ("fp32", "tf32", "bf16")}
+        ways |= {f"{name} graphs": [*ways[name], GRAPHS] for name in ("fp32", "bf16")}
+        return cls("cuda", given, SIZES, (4, 16, 32), 60, WIDTH, BYTES, ways, (1, 2, 4, 8))
 
 
 def rates(plan: Plan) -> Found:
     """Return multiplications and additions a second of each precision, and bytes a second of a copy."""
     found = {}
-    for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    for name, kind in (("fp32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)):
         a, b = (torch.randn(plan.width, plan.width, device=plan.device, dtype=kind) for _ in range(2))
-        found[name] = 2 * plan.width**3 / _seconds(lambda a=a, b=b: a @ b, plan)  # type: ignore[misc]
+        with products(name):
+            found[name] = 2 * plan.width**3 / _seconds(lambda a=a, b=b: a @ b, plan)  # type: ignore[misc]
     numbers = torch.zeros(plan.bytes // 4, device=plan.device)
     found["bytes"] = 2 * plan.bytes / _seconds(lambda: numbers.clone(), plan)
     return found
@@ -113,11 +129,12 @@ def _seconds(work: Callable[[], Any], plan: Plan, repetitions: int = 10) -> floa
     return (time.perf_counter() - began) / repetitions
 
 
-def step(plan: Plan, strategy: str, overrides: Sequence[str], precision: str, outputs: Path, measured: Found) -> Found:
+def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs: Path, measured: Found) -> Found:
     """Return a strategy's step over the bare fp32 loop's, and over the floor."""
-    given = [*plan.given, *overrides, f"trainer.precision={precision}"]
+    given, precision = [*plan.given, *overrides, *plan.ways[way]], way.split()[0]
     found = training_step(strategy, given, plan.steps, outputs)
-    loop, bench = a_hop("naive", given, outputs)
+    # The floor is that of the batches as they are without graphs.
+    loop, bench = a_hop("naive", [*given, "trainer.cuda_graphs=false"], outputs)
     encoder: Any = bench.model.encoder
     body = sum(p.numel() for p in encoder.encoder.parameters())
     weights = sum(p.numel() for p in bench.model.parameters())
@@ -142,6 +159,64 @@ def agreement(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
     return differences | {"largest": max(b.abs().max().item() for _, b in pairs)}
 
 
+class _Few(Listener):
+    """Ends a training after a number of main steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def stepped(self, progress: Progress) -> None:
+        if progress.step == self.steps:
+            raise Enough
+
+
+def recorded(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
+    """Return the largest difference of weights after recorded steps from those after others, and from before both.
+
+    A rehearsal records on a tape (`benchmarks.tape`).
+    """
+    given = [*plan.given, *overrides, *([] if plan.device == "cpu" else [GRAPHS])]
+    weights = []
+    for records in (False, True):
+        loop, bench = a_hop("er", given, outputs)
+        loop.listener = _Few(plan.steps)
+        if plan.device == "cpu" and records:
+            loop.record(Tape())
+        elif not records:
+            loop.recorded = None
+        before = _weights(bench.model)
+        try:
+            loop.run()
+        except Enough:
+            weights.append(_weights(bench.model))
+    [one, other] = weights
+    return {"weights": (one - other).abs().max().item(), "moved": (one - before).abs().max().item()}
+
+
+def _weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+
+
+def workers(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
+    """Return the seconds that runs take in several processes on one GPU, start and evaluation included."""
+    given = [*plan.given, *overrides, "order=[en,de]", "trainer.epochs=1", "tracking=none"]
+    seeds = ",".join(map(str, range(1, 1 + (RUNS if plan.device == "cuda" else 2))))
+    found = {}
+    for n in plan.workers:
+        place = [f"paths.outputs={outputs / f'workers-{n}'}", f"hydra.launcher.n={n}", f"hydra.launcher.per_gpu={n}"]
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "xclrun", *given, *place, f"seed={seeds}", "-m"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{n} workers: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}")
+        found[f"{n}"] = time.perf_counter() - began
+    return found
+
+
 class _StopAt(Listener):
     """Asks for a stop after a number of main steps."""
 
@@ -154,9 +229,9 @@ class _StopAt(Listener):
             self.flag.number = 15
 
 
-def repeated(plan: Plan, outputs: Path) -> Found:
+def repeated(plan: Plan, way: Sequence[str], outputs: Path) -> Found:
     """Return whether predictions are the same bytes when a run is done again, and when it was stopped in between."""
-    small = ["experiment=smoke", "strategy=er", "dataset.replay.every_k=2", f"runtime.device={plan.device}"]
+    small = ["experiment=smoke", "strategy=er", "dataset.replay.every_k=2", f"runtime.device={plan.device}", *way]
 
     def predictions(name: str, stop_at: int | None = None) -> str:
         [run] = plan_runs([*small, "tracking=none", f"paths.outputs={outputs / name}"])
@@ -203,28 +278,40 @@ def broken(plan: Plan) -> Found:
         return {"assertion": pool.apply(_breaks), "memory": pool.apply(_runs_out)}
 
 
+def in_steps() -> list[str]:
+    """Return the strategies that do something in a step, and plain fine-tuning."""
+    hooks = ("replay", "loss", "edit_gradients")
+    found = [n for n, cls in STRATEGIES.items() if any(getattr(cls, h) is not getattr(Strategy, h) for h in hooks)]
+    return ["naive", *found]
+
+
 def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Found]]]:
     """Yield the name of each measurement, and what makes it of the rates."""
     for size, shape in plan.sizes.items():
         for batch in plan.batches:
             given = [*shape, f"trainer.batch_size={batch}"]
             # All strategies at the paper's batch size, on the first model.
-            every = list(AIMS) if batch == 16 and size == next(iter(plan.sizes)) else ["naive"]
-            for precision in ("fp32", "bf16"):
-                for strategy in every:
+            first = batch == 16 and size == next(iter(plan.sizes))
+            for way in plan.ways:
+                # A rehearsal goes through each strategy once.
+                for strategy in in_steps() if first and (plan.device == "cuda" or way == "fp32") else ["naive"]:
                     yield (
-                        f"steps, {size}, batch {batch}, {precision}, {strategy}",
-                        lambda m, s=strategy, g=given, p=precision: step(plan, s, g, p, outputs, m),  # type: ignore[misc]
+                        f"steps, {size}, batch {batch}, {way}, {strategy}",
+                        lambda m, s=strategy, g=given, w=way: step(plan, s, g, w, outputs, m),  # type: ignore[misc]
                     )
-    first = next(iter(plan.sizes.values()))
+    shape = next(iter(plan.sizes.values()))
     for strategy in AIMS:
         yield f"operators, {strategy}", lambda _, s=strategy: _counts(of_steps(s, plan.given, outputs))  # type: ignore[misc]
-    yield "evaluation", lambda _: evaluation([*plan.given, *first], outputs)
-    yield "packing", lambda _: packed_over_padded([*plan.given, *first], plan.steps, outputs)
+    yield "evaluation", lambda _: evaluation([*plan.given, *shape], outputs)
+    yield "packing", lambda _: packed_over_padded([*plan.given, *shape], plan.steps, outputs)
     ends = ["order=[en,de]", "trainer.epochs=2"]
-    yield "ends", lambda _: files_over_training("er", [*plan.given, *first, *ends], outputs / "ends")
-    yield "agreement", lambda _: agreement(plan, first, outputs)
-    yield "repeated", lambda _: repeated(plan, outputs)
+    yield "ends", lambda _: files_over_training("er", [*plan.given, *shape, *ends], outputs / "ends")
+    yield "workers", lambda _: workers(plan, shape, outputs)
+    yield "agreement", lambda _: agreement(plan, shape, outputs)
+    yield "recorded", lambda _: recorded(plan, shape, outputs)
+    yield "repeated", lambda _: repeated(plan, [], outputs / "unrecorded")
+    if plan.device == "cuda":
+        yield "repeated, graphs", lambda _: repeated(plan, [GRAPHS], outputs / "recorded")
     yield "broken", lambda _: broken(plan)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from xclrun.data.batches import epoch_batches
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
 from xclrun.train.optimize import make_optimizer
+from xclrun.train.precision import products
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
@@ -51,7 +53,8 @@ class _Pairs(Listener):
             for indices in epoch_batches(len(self.data), context.batch_size, context.generator("shuffle", epoch))
         ]
         self.model = copy.deepcopy(bench.model).train()
-        self.optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], trainer)
+        plain = replace(trainer, cuda_graphs=False)
+        self.optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], plain)
         self.began = time.perf_counter()
 
     def stepped(self, progress: Progress) -> None:
@@ -60,8 +63,9 @@ class _Pairs(Listener):
         began = time.perf_counter()
         batch = self.data.batch(self.batches[progress.step - 1]).to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        for _ in range(self.passes):
-            self.model.loss(batch).backward()
+        with products("fp32"):
+            for _ in range(self.passes):
+                self.model.loss(batch).backward()
         self.optimizer.step()
         self._wait()
         self.pairs.append((ours, time.perf_counter() - began))

@@ -25,7 +25,13 @@ def test_the_rehearsal_goes_through_every_part(tmp_path: Path) -> None:
     assert found["machine"]["gpu"] is None
     assert found["failed"] == {}
     kinds = {name.split(",")[0] for name in found["results"]}
-    assert kinds == {"steps", "operators", "evaluation", "packing", "ends", "agreement", "repeated", "broken"}
+    others = {"workers", "agreement", "recorded", "repeated", "broken"}
+    assert kinds == {"steps", "operators", "evaluation", "packing", "ends"} | others
+    # What a tape repeats is the same to the bit.
+    recorded = found["results"]["recorded"]
+    assert recorded["weights"] == 0.0 < recorded["moved"]
+    assert found["results"]["workers"].keys() == {"1", "2"}
+    assert {"er", "derpp", "si", "gem"} <= {name.rpartition(", ")[2] for name in found["results"]}
     assert found["results"]["repeated"] == {"again": True, "stopped": True}
     # On the CPU itself nothing differs.
     assert found["results"]["agreement"]["logits"] == found["results"]["agreement"]["emissions"] == 0.0
