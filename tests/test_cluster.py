@@ -104,8 +104,8 @@ def test_ten_thousand_jobs_are_asked_for_once_and_found_by_name(say: Say) -> Non
     folder = say(squeue="".join(f"7_{i}|RUNNING|None\n" for i in range(10_000)))
     began = time.process_time()
     told = slurm.states(f"7_{i}" for i in range(10_000))
-    # Each looked for among all would take ten seconds.
-    assert time.process_time() - began < 2
+    # Looked for among all, one by one, they take two seconds.
+    assert time.process_time() - began < 0.7
     assert told == {f"7_{i}": JobState(f"7_{i}", "RUNNING") for i in range(10_000)}
     assert len(calls(folder)) == 1
 

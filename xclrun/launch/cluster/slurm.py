@@ -77,7 +77,7 @@ def _of(wanted: set[str], listed: Sequence[JobState]) -> dict[str, JobState]:
     An array that was cancelled before any of its jobs began is listed as one job, under its number alone or with its
     indices in brackets.
     """
-    # By name, not job by job among all that are listed: of a sweep of 10⁴ jobs that would be 10⁸ looks.
+    # By name, not job by job among all that are listed: of a sweep of 10⁴ jobs that would take seconds.
     of_name: dict[str, JobState] = {}
     for job in listed:
         array, indices = _indices(job.id)
