@@ -1,8 +1,8 @@
 """``python -m benchmarks.scale 1000 10000 100000``: what commands take on made outputs folders of so many runs.
 
 Each command is a process of its own; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
-a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`). The first report counts
-prediction files, the second reads what was counted. With ``--keep DIR`` the folders are kept and taken up again.
+a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`); of a report also as a
+share of what it may take. The first report reads what each run has counted, the second what the first has kept. With ``--keep DIR`` the folders are kept and taken up again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ COMMANDS = {
     "sync": ("sync",),
     "report, MLflow": ("report", "made"),
 }
+
+
+# Up to so many runs a report may take so many CPU seconds, and so many GB.
+BARS = {1100: (30.0, 4.0), 10_100: (120.0, 4.0)}
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,14 @@ def command(arguments: Sequence[str], folder: Path | None = None, user: Path | N
         raise SystemExit(f"xclrun {' '.join(arguments)} failed: {done.stderr[-2000:]}") from None
 
 
+def _share(name: str, runs: int, taken: Taken) -> str:
+    """Return what a report took as shares of its bars, where there is one for so many runs."""
+    bar = next((bar for most, bar in BARS.items() if runs <= most), None)
+    if not name.endswith("report") or bar is None:
+        return ""
+    return f"  bars {bar[0]:g} s: {taken.cpu / bar[0]:.2f} of it, {bar[1]:g} GB: {taken.memory / bar[1]:.2f} of it"
+
+
 def main() -> None:
     """Make the folders, and print what the commands take."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
@@ -98,7 +110,7 @@ def main() -> None:
                 ratio = of.cpu / ((before + calibration()) / 2)
                 print(
                     f"  {name:<16} {of.cpu:8.1f} s of CPU, {ratio:.1f} × calibration {of.wall:8.1f} s"
-                    f" {of.memory:6.2f} GB  exit code {of.code}  load {os.getloadavg()[0]:.1f}",
+                    f" {of.memory:6.2f} GB  exit code {of.code}  load {os.getloadavg()[0]:.1f}{_share(name, made, of)}",
                     flush=True,
                 )
 
