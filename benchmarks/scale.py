@@ -2,7 +2,8 @@
 
 Each command is a process of its own; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
 a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`); of a report also as a
-share of what it may take. The first report reads what each run has counted, the second what the first has kept. With ``--keep DIR`` the folders are kept and taken up again.
+share of what it may take. The first report reads what each run has counted, the second what the first has kept. With
+``--keep DIR`` the folders are kept and taken up again.
 """
 
 from __future__ import annotations
