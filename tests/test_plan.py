@@ -185,6 +185,7 @@ EXPECTED = {
     # Counted in training.
     "evaluate.gradient_overlap": "trained",
     "tracking.enabled": "nothing",
+    "tracking.to": "nothing",
     "tracking.uri": "nothing",
     "tracking.experiment": "nothing",
     "protocol": "protocol",

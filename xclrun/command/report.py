@@ -252,8 +252,9 @@ def _read(outputs: Path, given: argparse.Namespace, warn: Unreadable) -> tuple[M
 
 def _mirrored(outputs: Path, uri: str | None, records: Sequence[RunRecord]) -> bool:
     """Whether there is a mirror, or a run that was asked to have one; otherwise a report makes none."""
-    asked = (record.config.get("tracking", {}).get("enabled", True) for record in records)
-    return uri is not None or (outputs / "mlflow.db").exists() or any(asked)
+    tracking = [record.config.get("tracking", {}) for record in records]
+    asked = any(of.get("enabled", True) and of.get("to", "mlflow") == "mlflow" for of in tracking)
+    return uri is not None or (outputs / "mlflow.db").exists() or asked
 
 
 def _chosen(

@@ -52,6 +52,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
         UsageError, RunError: it cannot be done, is another run by now, or has failed.
         Stopped: a signal ended it.
     """
+    from xclrun.config.checks import TRACKERS
     from xclrun.launch.console import Console
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import check_writable
@@ -63,11 +64,12 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     run = thaw(directory, outputs, fresh)
     Local().check_runs([run])
     check_writable(outputs)
-    # What is done to compare is nothing that MLflow should know.
+    # What is done to compare is nothing that a tracker should know.
     with BackgroundMirror(outputs, run.config.tracking, enabled=False if fresh else None) as mirror:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
     if not mirror.close():
-        print("note: MLflow could not be reached; `xclrun sync` sends the run later", file=sys.stderr)
+        title, to = TRACKERS[run.config.tracking.to].title, run.config.tracking.to
+        print(f"note: {title} could not be reached; `xclrun sync --to {to}` sends the run later", file=sys.stderr)
     if not run.directory.finished:
         raise RunError(f"{run.id} failed: {run.directory.error or 'see above'}")
     return run.directory

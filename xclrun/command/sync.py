@@ -1,4 +1,4 @@
-"""``xclrun sync``: bring MLflow up to date."""
+"""``xclrun sync``: bring MLflow, or another tracker, up to date."""
 
 from __future__ import annotations
 
@@ -6,37 +6,45 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xclrun.command.common import Unreadable, add_tracking, add_watch, existing, parser, repeated
-from xclrun.config.checks import check_uri
+from xclrun.config.checks import TRACKERS, check_tracker, check_uri
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import note
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Send runs to MLflow; return the exit code."""
+    """Send runs; return the exit code."""
     options = parser(
-        "sync", "Send runs to MLflow that it does not have, or has in an older state. Sending twice changes nothing."
+        "sync",
+        "Send runs to MLflow, or to another tracker, that it does not have, or has in an older state. Sending twice "
+        "changes nothing.",
+    )
+    options.add_argument(
+        "--to", default="mlflow", metavar="TRACKER", help=f"{', '.join(TRACKERS)} (default: %(default)s)"
     )
     options.add_argument("--rebuild", action="store_true", help="send everything again, as to an MLflow that was lost")
     add_watch(options, "do it again", 60.0)
     add_tracking(options)
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
+    check_tracker("--to", given.to)
     check_uri("--uri", given.uri)
-    from xclrun.tracking.mirror import Mirror
+    if given.uri is not None and given.to != "mlflow":
+        raise UsageError(f"--uri {given.uri}: is MLflow's; not of --to {given.to}")
+    from xclrun.tracking.trackers import tracker
 
     if given.watch is not None and given.watch <= 0:
         raise UsageError("--watch: a number of seconds above 0")
-    tracking = TrackingConfig(uri=given.uri, experiment=given.experiment)
+    tracking = TrackingConfig(to=given.to, uri=given.uri, experiment=given.experiment)
     unreadable = Unreadable()
 
     def send() -> bool:
         # Checked before sending, so that runs that end meanwhile are sent too.
         going = given.watch is not None and _going(outputs, unreadable)
         try:
-            mirror = Mirror(outputs, tracking)
+            mirror = tracker(outputs, tracking)
             sent = mirror.send_all(rebuild=given.rebuild, warn=unreadable)
-            print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.uri}", flush=True)
+            print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.place}", flush=True)
         except RunError as error:
             if given.watch is None:
                 raise

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from operator import attrgetter, ge, gt, le
 from typing import Any
 from urllib.parse import urlsplit
 
-from xclrun.config.schema import ALL_POINTS, Config, EvaluateConfig, ModelConfig, OrderConfig, Sampler, plain
-from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.config.schema import (
+    ALL_POINTS,
+    Config,
+    EvaluateConfig,
+    ModelConfig,
+    OrderConfig,
+    Sampler,
+    TrackingConfig,
+    plain,
+)
+from xclrun.core.errors import UsageError, did_you_mean, require
 from xclrun.core.identity import flat
 from xclrun.core.names import check_name
 
@@ -231,8 +241,27 @@ def _check_order(order: OrderConfig) -> None:
         _require(order.features is None, "order.features", order.features, "needs order.measure=typology")
 
 
+@dataclass(frozen=True)
+class TrackedBy:
+    """What runs can be sent to.
+
+    Attributes:
+        title: for people.
+        package: that it needs; its extra is called as ``tracking.to`` calls it.
+    """
+
+    title: str
+    package: str
+
+
+# ``tracking.to`` → what that is.
+TRACKERS = {
+    "mlflow": TrackedBy("MLflow", "mlflow"),
+    "wandb": TrackedBy("Weights & Biases", "wandb"),
+    "tensorboard": TrackedBy("TensorBoard", "tensorboard"),
+}
 # What MLflow can keep runs in, by the beginning of its address.
-TRACKERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
+SERVERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
 
 
 def check_uri(key: str, uri: str | None) -> None:
@@ -248,8 +277,24 @@ def check_uri(key: str, uri: str | None) -> None:
         kind = urlsplit(uri).scheme.partition("+")[0]
     except ValueError as error:
         raise UsageError(f"{key}={uri}: not an address ({error})") from None
-    known = f"unknown kind of tracking server; Known: {', '.join(f'{name}://' for name in TRACKERS)}"
-    _require(kind in TRACKERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, known)
+    known = f"unknown kind of tracking server; Known: {', '.join(f'{name}://' for name in SERVERS)}"
+    _require(kind in SERVERS and "://" in uri and len(uri) > uri.index("://") + 3, key, uri, known)
+
+
+def _check_tracking(t: TrackingConfig) -> None:
+    """Check where runs are sent, and that its package is installed."""
+    check_tracker("tracking.to", t.to)
+    check_uri("tracking.uri", t.uri)
+    servers = {"wandb": "WANDB_BASE_URL in the environment", "tensorboard": "<outputs>/tensorboard"}
+    where = servers.get(t.to, "")
+    _require(t.uri is None or t.to == "mlflow", "tracking.uri", t.uri, f"is MLflow's; of tracking={t.to} it is {where}")
+    if t.enabled:
+        require(TRACKERS[t.to].package, f"tracking={t.to}", t.to)
+
+
+def check_tracker(key: str, name: str) -> None:
+    """Raise a UsageError where runs cannot be sent to what is called so."""
+    _require(name in TRACKERS, key, name, f"unknown; {did_you_mean(name, TRACKERS)}")
 
 
 def check(cfg: Config) -> None:
@@ -261,7 +306,7 @@ def check(cfg: Config) -> None:
     for key, value in flat(plain(cfg)):
         for number in value if isinstance(value, list) else [value]:
             _require(not isinstance(number, float) or isfinite(number), key, number, "must be a finite number")
-    check_uri("tracking.uri", cfg.tracking.uri)
+    _check_tracking(cfg.tracking)
     _check_limits(cfg, LIMITS)
     for key in NAMES:
         given = attrgetter(key)(cfg)

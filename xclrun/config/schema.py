@@ -353,8 +353,20 @@ class EvaluateConfig:
 @dataclass
 class TrackingConfig:
     enabled: bool = True
+    # One of `xclrun.config.checks.TRACKERS`.
+    to: str = "mlflow"
     uri: str | None = None
     experiment: str = "xclrun"
+
+    @property
+    def in_mlflow(self) -> bool:
+        """Whether runs are sent to MLflow."""
+        return self.enabled and self.to == "mlflow"
+
+    @property
+    def by_jobs(self) -> bool:
+        """Whether jobs of a cluster send runs: not to a SQLite file, on a file system that they share."""
+        return self.enabled and (self.to != "mlflow" or self.uri is not None)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import Device
 from xclrun.core.errors import UsageError
 from xclrun.core.terminal import line
@@ -63,7 +64,7 @@ class Local(Launcher):
             else:
                 work(sweep.runs, console, mirror)
         if not (sent := mirror.close(timeout=1.0)):
-            line("sending to MLflow …")
+            line(f"sending to {TRACKERS[sweep.tracking.to].title} …")
             sent = mirror.close()
         conclude(sweep, time.monotonic() - started, sent)
 

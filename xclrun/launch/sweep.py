@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.config.checks import TRACKERS
 from xclrun.config.files import default_outputs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
@@ -24,7 +25,7 @@ from xclrun.data.notes import told
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.records import read_sweep
-from xclrun.tracking.background import LOG
+from xclrun.tracking.background import log_of
 
 if TYPE_CHECKING:
     from xclrun.compose.jobs import Composed
@@ -104,9 +105,9 @@ class Sweep:
         """The options with which a subcommand finds MLflow; empty where it looks there anyway."""
         given: list[str] = []
         # User and password of an address are not shown.
-        if self.tracking.enabled and self.tracking.uri is not None and "@" not in self.tracking.uri:
+        if self.tracking.in_mlflow and self.tracking.uri is not None and "@" not in self.tracking.uri:
             given += ["--uri", self.tracking.uri]
-        if self.tracking.enabled and self.tracking.experiment != TrackingConfig.experiment:
+        if self.tracking.in_mlflow and self.tracking.experiment != TrackingConfig.experiment:
             given += ["--experiment", self.tracking.experiment]
         return "".join(f" {shlex.quote(part)}" for part in given)
 
@@ -222,7 +223,7 @@ def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
 
     Args:
         seconds: that it took.
-        sent: whether MLflow has all of it, as far as it should.
+        sent: whether its tracker has all of it, as far as it should.
 
     Raises:
         SweepFailed: some runs are not finished.
@@ -234,9 +235,14 @@ def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
         return
     line(f"\n{len(sweep.runs) - len(failed)} of {len(sweep.runs)} runs finished in {duration(seconds)}.")
     if not sent:
-        line(f"  note: MLflow could not be reached (see {sweep.outputs / LOG}); `xclrun sync` sends it later")
+        t = sweep.tracking
+        again = "`xclrun sync`" if t.in_mlflow else f"`xclrun sync --to {t.to}`"
+        line(
+            f"  note: {TRACKERS[t.to].title} could not be reached (see {sweep.outputs / log_of(t)}); "
+            f"{again} sends it later"
+        )
     if failed:
         raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
     line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` makes tables and figures")
-    if sweep.tracking.enabled and sweep.tracking.uri is None:
+    if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
         line(f"      `xclrun ui{sweep.outputs_option}` opens MLflow")

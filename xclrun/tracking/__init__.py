@@ -1,1 +1,1 @@
-"""MLflow as a mirror of the files of record."""
+"""Mirrors of the files of record: MLflow, Weights & Biases, TensorBoard."""

@@ -1,4 +1,4 @@
-"""A process of its own that sends the runs of a sweep while the next ones train.
+"""A process of its own that sends the runs of a sweep to a tracker while the next ones train.
 
 ``python -m xclrun.tracking.background REQUEST``: training neither waits for a tracking server nor fails with it.
 """
@@ -17,14 +17,17 @@ from pathlib import Path
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.secret import redact
 
-LOG = "mlflow-sync.log"
+
+def log_of(tracking: TrackingConfig) -> str:
+    """Return the name of the file among the outputs that says what could not be sent."""
+    return f"{tracking.to}-sync.log"
 
 
 @dataclass
 class BackgroundMirror:
     """Sends the runs of a sweep from a process of its own, while the next ones train.
 
-    What it cannot send is in ``mlflow-sync.log`` and is sent by the next sweep or by ``xclrun sync``. As a context it
+    What it cannot send is in a log (`log_of`) and is sent by the next sweep or by ``xclrun sync``. As a context it
     runs from the beginning of the block on; at an error nobody waits for it, and it goes on by itself.
     """
 
@@ -36,7 +39,9 @@ class BackgroundMirror:
         self.process: subprocess.Popen[bytes] | None = None
         if self.tracking.enabled if self.enabled is None else self.enabled:
             request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
-            with open(self.outputs / LOG, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+            with open(
+                self.outputs / log_of(self.tracking), "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
+            ) as log:
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "xclrun.tracking.background", request],
                     stdin=subprocess.PIPE,
@@ -72,10 +77,10 @@ class BackgroundMirror:
 
 def send(request: str) -> None:
     """Send runs as their ids come in on the standard input, and at its end what the whole sweep tells: transfer."""
-    from xclrun.tracking.mirror import Mirror
+    from xclrun.tracking.trackers import tracker
 
     given = json.loads(request)
-    mirror = Mirror(Path(given["outputs"]), TrackingConfig(**given["tracking"]))
+    mirror = tracker(Path(given["outputs"]), TrackingConfig(**given["tracking"]))
     named = []
     for text in sys.stdin:
         named.append(text.strip())

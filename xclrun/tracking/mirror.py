@@ -29,6 +29,7 @@ from xclrun.store.records import read_records, record, sweeps
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
 from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, milliseconds, view_address
+from xclrun.tracking.trackers import Tracker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -59,7 +60,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-class Mirror:
+class Mirror(Tracker):
     """MLflow, as seen from the outputs of this machine.
 
     Args:
@@ -75,6 +76,7 @@ class Mirror:
 
         self.outputs, self.tracking = outputs, tracking
         self.uri = tracking_uri(outputs, put_away(tracking.uri) if tracking.uri else None)
+        self.place = self.uri
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():

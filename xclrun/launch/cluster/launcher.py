@@ -179,7 +179,7 @@ class Slurm(Launcher):
 
 def _announce_to_server(sweep: Sweep) -> None:
     """Make experiment and parent run once, before many jobs want them at the same time."""
-    if sweep.tracking.enabled and sweep.tracking.uri is not None:
+    if sweep.tracking.in_mlflow and sweep.tracking.uri is not None:
         from xclrun.tracking.mirror import Mirror
 
         try:
@@ -194,6 +194,6 @@ def _say_what_next(sweep: Sweep) -> None:
     at, mlflow = sweep.outputs_option, sweep.tracking_options
     line(f"Next: `xclrun status {sweep.name}{at} --watch` shows how it goes")
     line(f"      `xclrun cancel {sweep.name}{at}` ends it")
-    if sweep.tracking.enabled and sweep.tracking.uri is None:
+    if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
         line(f"      `xclrun sync --watch{at}{mlflow}` sends finished runs to MLflow")
     line(f"      `xclrun report {sweep.name}{at}{mlflow}` makes tables and figures of what has finished")

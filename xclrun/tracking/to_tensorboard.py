@@ -1,0 +1,84 @@
+"""TensorBoard: a folder per run with event files, to which what is continued adds another one.
+
+Scores stand over hops, losses over updates, headline measures at the last hop; what the run is and its score matrix are
+texts, and its settings are listed under HPARAMS. Written without TensorFlow and torch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xclrun.core.names import markdown, slug
+from xclrun.core.task import short_name
+from xclrun.store.files import writing
+from xclrun.tracking import payload
+from xclrun.tracking.trackers import Follower, News, rows
+
+if TYPE_CHECKING:
+    from xclrun.analysis.record import RunRecord
+
+
+class ToTensorBoard(Follower):
+    """Writes event files."""
+
+    name = "tensorboard"
+
+    @property
+    def place(self) -> str:  # type: ignore[override]
+        return str(self.outputs / "tensorboard" / slug(self.tracking.experiment))
+
+    def take(self, news: News) -> None:
+        from tensorboard.plugins.hparams import summary_v2 as hparams
+        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        mine = news.run
+        folder = Path(self.place) / mine.run_id
+        last = max((hop for hop, *_ in news.scores), default=mine.hops)
+        with writing(folder):
+            events = _Events(folder)
+            if news.first:
+                settings = {key: value for key, value in news.config.items() if not key.startswith("paths.")}
+                events.add(hparams.hparams_pb(settings, trial_id=mine.run_id), 0)
+                events.add(text_pb("run", payload.about_run(mine)), 0)
+                events.add(text_pb("config", f"```\n{json.dumps(mine.config, indent=1)}\n```"), 0)
+            for hop, short, language, value in news.scores:
+                events.add(scalar_pb(f"{short}.score/{language}", value), hop)
+            for update, loss in news.losses:
+                events.add(scalar_pb("train/loss", loss), update)
+            for name, value in news.measures.items():
+                events.add(scalar_pb(f"measure/{name}", value), last)
+            if mine.status == "finished":
+                for metric in mine.metrics:
+                    events.add(text_pb(f"{short_name(metric)}.scores", _table(mine, metric)), last)
+            events.add(text_pb("status", mine.status), last)
+            events.close()
+
+
+class _Events:
+    """A new event file."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self.writer = EventFileWriter(str(folder))
+
+    def add(self, summary: Any, step: int) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        plain = summary_pb2.Summary.FromString(summary.SerializeToString())
+        self.writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=plain))
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def _table(mine: RunRecord, metric: str) -> str:
+    """Return a score matrix as Markdown, in percent."""
+    head = ["hop", *map(markdown, mine.languages)]
+    lines = [head, ["--:"] * len(head)]
+    lines += [[str(hop), *("–" if v != v else f"{v:.2f}" for v in values)] for hop, *values in rows(mine, metric)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

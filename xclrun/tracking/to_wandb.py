@@ -1,0 +1,90 @@
+"""Weights & Biases: one run per run, by the same id each time, so that what is continued goes on there.
+
+Scores stand over hops, losses over updates; the summary has the headline measures, the score matrix is a table. With
+``WANDB_MODE=offline`` everything stays in ``<outputs>/wandb``, until ``wandb sync`` sends it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+
+from xclrun.core.errors import RunError
+from xclrun.core.task import short_name
+from xclrun.tracking.trackers import Follower, News, rows
+
+# Weights & Biases takes no longer ones.
+LONGEST_ID = 128
+LONGEST_TAG = 64
+
+
+def wandb_id(run_id: str) -> str:
+    """Return a run's id there: its own, or where that cannot be one, a hash of it.
+
+    >>> wandb_id("mini-er-h2l-s1-0123456789ab")
+    'mini-er-h2l-s1-0123456789ab'
+    """
+    allowed = re.fullmatch(r"[\w.+-]+", run_id, re.ASCII) and len(run_id) <= LONGEST_ID
+    return run_id if allowed else hashlib.sha256(run_id.encode()).hexdigest()[:32]
+
+
+class ToWandb(Follower):
+    """Sends runs to a project of Weights & Biases."""
+
+    name = "wandb"
+
+    @property
+    def place(self) -> str:  # type: ignore[override]
+        if os.environ.get("WANDB_MODE") == "offline":
+            return f"{self.outputs / 'wandb'}, offline: `wandb sync` sends it"
+        return f"Weights & Biases, project {self.tracking.experiment}"
+
+    def take(self, news: News) -> None:
+        import wandb
+
+        mine, facts = news.run, news.facts
+        told = [facts["dataset"], facts["model"], facts["strategy"], facts["order"], f"seed {facts['seed']}"]
+        try:
+            run = wandb.init(
+                project=self.tracking.experiment,
+                id=wandb_id(mine.run_id),
+                name=mine.run_id,
+                group=news.sweep or None,
+                tags=[tag[:LONGEST_TAG] for tag in dict.fromkeys(told)],
+                config=news.config,
+                resume="allow",
+                dir=str(self.outputs),
+                settings=wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
+            )
+            with run:
+                self._log(run, news)
+        except (wandb.Error, OSError) as error:
+            raise RunError(f"Weights & Biases cannot be used: {str(error).splitlines()[0]}") from error
+
+    def _log(self, run: object, news: News) -> None:
+        import wandb
+
+        assert isinstance(run, wandb.Run)
+        mine = news.run
+        run.define_metric("hop", hidden=True)
+        run.define_metric("update", hidden=True)
+        run.define_metric("train.loss", step_metric="update")
+        for metric in mine.metrics:
+            run.define_metric(f"{short_name(metric)}.score.*", step_metric="hop")
+        by_hop: dict[int, dict[str, float]] = {}
+        for hop, short, language, value in news.scores:
+            by_hop.setdefault(hop, {})[f"{short}.score.{language}"] = value
+        for hop, scores in by_hop.items():
+            run.log({"hop": hop, **scores})
+        for update, loss in news.losses:
+            run.log({"update": update, "train.loss": loss})
+        if mine.status == "finished":
+            tables = {
+                f"{short_name(metric)}.scores": wandb.Table(
+                    columns=["hop", *mine.languages], data=[list(row) for row in rows(mine, metric)]
+                )
+                for metric in mine.metrics
+            }
+            run.log(tables)
+        run.summary.update({**news.measures, "status": mine.status, "xclrun": news.facts})
