@@ -75,6 +75,7 @@ _ORDER = (
     "strategy",
     "model",
     "hydra/launcher",
+    "hydra/sweeper",
     "trainer",
     "protocol",
     "evaluate",
