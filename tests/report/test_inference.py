@@ -207,9 +207,11 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     summary = made()[0]
     resampled: Any = {"intent_accuracy": Resamples()}
     table = bootstrap_table(Inference(summary.comparison, References(records()), resampled, "bca"), summary)
+    # T, which none has, is left out.
+    assert table.header == ("strategy", "F", "T0", "FP")
     assert table.rows == (
-        ("naive", "12.00 (bias -0.42) [11.00, 14.50]", "–", *["12.00 (bias +0.42) [11.00, 14.50]"] * 2),
-        ("er", "12.00 (bias -0.42) n/a [1]", "–", *["12.00 (bias +0.42) n/a [1]"] * 2),
+        ("naive", "12.00 (bias -0.42) [11.00, 14.50]", *["12.00 (bias +0.42) [11.00, 14.50]"] * 2),
+        ("er", "12.00 (bias -0.42) n/a [1]", *["12.00 (bias +0.42) n/a [1]"] * 2),
     )
     assert table.rows[0][1].value == 0.12
     assert table.notes[0] == "[1] BCa needs resamples that differ"
@@ -217,7 +219,10 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     assert "95 % BCa interval" in table.notes[1]
     assert not any("drawn are texts" in note for note in table.notes)
     Resamples.draws_texts = True
-    for metrics, asked in ((("answer_f1", "exact_match"), "questions"), (("statement_accuracy",), "statements")):
+    for metrics, asked in (
+        (("answer_f1", "exact_match"), "questions"), (("statement_accuracy",), "statements"),
+        (("class_accuracy",), "pairs"),
+    ):  # fmt: skip
         resampled = {metric: Resamples() for metric in metrics}
         notes = bootstrap_table(Inference(summary.comparison, References(records()), resampled, "bca"), summary).notes
         assert notes.count(f"{asked}: what is drawn are texts, each with all {asked} about it") == 1

@@ -87,6 +87,9 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
         rows.append((CONSTANT, *floor))
     names = [subject((metric, one.name)) for metric in metrics for one in headlines()]
     header = ("strategy", *(" ".join(name) if len(metrics) > 1 else name[1] for name in names))
+    # What no strategy has is left out: other tables say why.
+    kept = [k for k in range(len(header)) if not rows or any(row[k] != "–" for row in rows)]
+    header, rows = tuple(header[k] for k in kept), [tuple(row[k] for k in kept) for row in rows]
     sizes = next(iter(inference.resampled.values())).size
     n = "as many sentences as the test set has" if sizes is None else f"{SENTENCES} test sentences at most"
     of_texts = (WITH_TEXTS.get(metric, "questions") for metric, of in inference.resampled.items() if of.draws_texts)
