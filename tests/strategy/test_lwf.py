@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from xclrun.core.errors import UsageError
+from xclrun.data.batches import Batch
 from xclrun.model.network import Output
 from xclrun.run import Run
 from xclrun.strategy.lwf import LwF, LwFSettings
@@ -77,7 +77,9 @@ def test_of_answers_probabilities_are_over_the_words_of_a_text() -> None:
     draw = torch.Generator().manual_seed(1)
     student, teacher = (torch.randn(2, 3, 2, generator=draw) for _ in range(2))
     mask = torch.tensor([[True, True, False], [True, True, True]])
-    batch: Any = dataclasses.make_dataclass("Texts", ["labels", "word_mask"])(torch.zeros(2, dtype=torch.long), mask)
+    nothing = torch.zeros(2, 1, dtype=torch.long)
+    words = torch.zeros_like(mask, dtype=torch.long)
+    batch = Batch(nothing, nothing, nothing, words, mask, nothing[:, 0], words, np.arange(2))
     found = cross_entropy(Output(student, None, student), {"emissions": teacher[mask]}, batch, 2.0, spans=True)
     rows = [(teacher[b, :n, side], student[b, :n, side]) for b, n in ((0, 2), (1, 3)) for side in (0, 1)]
     torch.testing.assert_close(found, torch.stack([soft(t, s, 2.0) for t, s in rows]).sum() / 2)

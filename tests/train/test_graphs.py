@@ -84,7 +84,7 @@ def test_a_hop_that_was_stopped_goes_on_to_the_same_bits(
     second_hop: Callable[..., tuple[HopTraining, Tape]], tmp_path: Path
 ) -> None:
     """After the stop, steps whose shape came up before are taken unrecorded at first."""
-    given = STRATEGIES_IN_STEPS["er"]
+    given = (*STRATEGIES_IN_STEPS["er"], "trainer.epochs=5")
     whole, _ = second_hop(*given, checkpoints=tmp_path / "whole")
     whole.run()
     at = StopAt(4)

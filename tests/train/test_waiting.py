@@ -33,6 +33,13 @@ def test_no_step_waits_and_each_has_at_most_three_fifths_of_the_operators(strate
     assert found["due"] <= (0.85 if strategy == "kd_logit" else 0.6) * due
 
 
+# GEM's weights of its memories are found on the host, so it waits for their products.
+@pytest.mark.full
+@pytest.mark.parametrize("strategy", ["der", "derpp", "er_ace", "joint_replay", "l2_prev", "lwf", "mas", "si"])
+def test_no_step_of_other_strategies_waits(strategy: str, tmp_path: Path) -> None:
+    assert of_steps(strategy, SMALL, tmp_path)["waited"] == {}
+
+
 def test_a_look_at_the_loss_is_the_only_wait(tmp_path: Path) -> None:
     found = of_steps("naive", SMALL, tmp_path, looks=3)
     # Of steps 2 to 10, at the 3rd, 6th and 9th; each takes all its losses at once.

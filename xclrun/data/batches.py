@@ -133,14 +133,20 @@ class Batch:
 
     def of_words(self, padded: torch.Tensor) -> torch.Tensor:
         """Return the rows (B, W, …) of words alone, sentence after sentence: what `word_mask` selects."""
+        return padded[self.word_mask] if self.words is None else padded.flatten(0, 1)[self._places(padded.device)]
+
+    def padded(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows of words that lie end to end, (words, K), as (B, W, K), 0 on padding: `of_words` undone."""
+        full = rows.new_zeros((self.word_mask.numel(), rows.shape[1]))
+        full[self.word_mask.flatten() if self.words is None else self._places(rows.device)] = rows
+        return full.unflatten(0, self.word_mask.shape)
+
+    def _places(self, device: torch.device) -> torch.Tensor:
+        """Return where words stand, counted through the rows, from what the host knows: it would wait for the mask."""
         import torch
 
-        if self.words is None:
-            return padded[self.word_mask]
-        # From what the host knows: it would have to wait for the mask.
-        inside = np.arange(padded.shape[1]) < self.words[:, None]
-        rows = sent({"rows": torch.from_numpy(np.flatnonzero(inside))}, padded.device)["rows"]
-        return padded.flatten(0, 1)[rows]
+        inside = np.arange(self.word_mask.shape[1]) < np.asarray(self.words)[:, None]
+        return sent({"rows": torch.from_numpy(np.flatnonzero(inside))}, device)["rows"]
 
     def split(self, size: int) -> list[Batch]:
         """Return the batch in parts of at most ``size`` examples; the padding stays."""

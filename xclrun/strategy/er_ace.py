@@ -79,7 +79,7 @@ def own_classes(output: Output, main: Batch) -> Output:
     if logits is not None:
         logits = _without(logits, main.labels)
     if emissions is not None:
-        emissions = _without(emissions, main.tags[main.word_mask])
+        emissions = _without(emissions, main.of_words(main.tags))
     return replace(output, logits=logits, emissions=emissions)
 
 

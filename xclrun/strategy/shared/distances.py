@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xclrun.strategy.shared.recorded import padded
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -50,7 +48,7 @@ def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temp
         soft = (target / temperature).softmax(dim=1)
         total = total - (soft * (output.logits / temperature).log_softmax(dim=1)).sum(dim=1).mean()
     if output.emissions is not None:
-        target = padded(teacher["emissions"].to(output.emissions.device), batch.word_mask)
+        target = batch.padded(teacher["emissions"].to(output.emissions.device))
         outside = ~batch.word_mask.unsqueeze(2)
         found = output.emissions / temperature
         target = target / temperature

@@ -30,7 +30,7 @@ def answers(output: Output, batch: Batch) -> dict[str, Tensor]:
 
 def by_example(output: Output, batch: Batch) -> list[dict[str, Tensor]]:
     """Return what the heads gave for each sentence of a batch, without its graph: name → (1, C), or (words, T)."""
-    words = batch.word_mask.sum(dim=1).tolist()
+    words = (batch.word_mask.sum(dim=1) if batch.words is None else batch.words).tolist()
     given = {name: rows.detach() for name, rows in answers(output, batch).items()}
     split = {name: rows.split(words if name in PER_WORD else 1) for name, rows in given.items()}
     return [{name: parts[i] for name, parts in split.items()} for i in range(batch.size)]
@@ -78,10 +78,3 @@ def rows_of(stored: Tensor, name: str, rows: np.ndarray, words: np.ndarray) -> T
         return stored[rows]
     ends = np.cumsum(words)
     return stored[np.concatenate([np.arange(ends[row] - words[row], ends[row]) for row in rows])]
-
-
-def padded(rows: Tensor, mask: Tensor) -> Tensor:
-    """Return rows of words that lie end to end, (words, K), as (B, W, K), 0 on padding; ``mask`` (B, W) is of words."""
-    full = rows.new_zeros((*mask.shape, rows.shape[1]))
-    full[mask] = rows
-    return full

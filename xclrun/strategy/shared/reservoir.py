@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.strategy.base import Context, State
-from xclrun.strategy.shared.recorded import padded
 from xclrun.strategy.shared.remembered import grouped
 
 if TYPE_CHECKING:
@@ -72,7 +71,8 @@ class Reservoir:
             if place >= 0:
                 of = int(np.searchsorted(ends, row, side="right"))
                 index = row - int(ends[of]) + sizes[languages[of]]
-                given = {name: tensor.flatten().float().cpu() for name, tensor in outputs.items()}
+                # Where they are, since reading them would wait; and without what they are a part of.
+                given = {name: tensor.flatten().float().clone() for name, tensor in outputs.items()}
                 self.kept[place : place + 1] = [Kept(languages[of], index, given)]
 
     def draw(self, count: int, generator: np.random.Generator) -> list[Kept]:
@@ -91,7 +91,8 @@ class Reservoir:
 
         names = sorted({name for example in self.kept for name in example.outputs})
         kept = [[e.language, e.index, {name: len(t) for name, t in e.outputs.items()}] for e in self.kept]
-        tensors = {name: torch.cat([e.outputs[name] for e in self.kept if name in e.outputs]) for name in names}
+        # Those from a checkpoint are on the CPU.
+        tensors = {name: torch.cat([e.outputs[name].cpu() for e in self.kept if name in e.outputs]) for name in names}
         return State({"seen": self.seen, "kept": kept}, tensors)
 
     def load(self, state: State) -> None:
@@ -125,8 +126,8 @@ def as_batches(
         ordered, words = [example for of in rows for example in of], int(sentences.word_pieces.lengths.sum())
         outputs = {}
         for name in ordered[0].outputs:
-            numbers = torch.cat([example.outputs[name] for example in ordered]).to(context.device)
+            numbers = torch.cat([example.outputs[name].to(context.device) for example in ordered])
             each = numbers.view(len(ordered), -1) if name == "logits" else numbers.view(words, -1)
-            outputs[name] = each if name == "logits" else padded(each, batch.word_mask)
+            outputs[name] = each if name == "logits" else batch.padded(each)
         found.append((group[0], batch, outputs))
     return found
