@@ -49,5 +49,9 @@ format: $(READY)  ## format the code
 bench: $(READY)  ## time training steps, evaluation, memory and planning against doing the same by hand
 	$(BIN)/python -m benchmarks
 
+docs: $(READY)  ## build the documentation site into build/site/html; a warning or a dead link is an error
+	test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/site/build.py
+
 clean:  ## remove what setup and tests made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The wheel: it holds what a run needs, and works where there is no checkout."""
+"""The wheel and the sdist: they hold what a run needs, and the program works where there is no checkout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from collections.abc import Callable
@@ -35,6 +36,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     [path] = folder.glob("xclrun-*-py3-none-any.whl")
     return path
+
+
+def test_the_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Whoever packages xclrun from the sdist gets what the checkout gives, and its tests and pages."""
+    if importlib.util.find_spec("build") is None:
+        pytest.skip("build is not installed: it is one of the extra dev")
+    isolated = [] if importlib.util.find_spec("hatchling") is not None else ["--installer", "pip"]
+    command = [sys.executable, "-m", "build", *(isolated or ["--no-isolation"]), "--outdir", str(tmp_path)]
+    # Neither --sdist nor --wheel: the wheel is then made from the sdist.
+    done = subprocess.run([*command, str(REPOSITORY)], capture_output=True, text=True, check=False)
+    if done.returncode and isolated and "hatchling" in done.stdout + done.stderr:
+        pytest.skip("hatchling is not installed, and cannot be fetched")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [made] = tmp_path.glob("*.whl")
+    digests = [{one.filename: one.CRC for one in zipfile.ZipFile(path).infolist()} for path in (wheel, made)]
+    assert digests[0] == digests[1]
+    [sdist] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"CITATION.cff", "LICENSE", "Makefile", "constraints.txt", "tests/test_wheel.py", "docs/index.md"} <= names
 
 
 @pytest.fixture(scope="module")

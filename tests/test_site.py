@@ -1,0 +1,108 @@
+"""The documentation site: its pages link to each other, none of docs/ is left out, and it builds without a warning."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from xclrun import __version__
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_site", REPOSITORY / "docs" / "site" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(build: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Zensical reads."""
+    folder = tmp_path_factory.mktemp("site")
+    build.write_pages(folder)
+    return folder
+
+
+def test_every_page_is_in_the_navigation_once(site: Path) -> None:
+    text = (site / "zensical.toml").read_text(encoding="utf-8")
+    [line] = re.findall(r"^nav = .*$", text, re.MULTILINE)
+    named = re.findall(r'= "([\w/.-]+\.md)"', line)
+    pages = {path.relative_to(site / "pages").as_posix() for path in (site / "pages").rglob("*.md")}
+    # The table of all pages is the navigation itself.
+    assert sorted(named) == sorted(pages - {"contents.md"})
+    titles = re.findall(r'"([^"]+)" = "', line)
+    assert len(titles) == len(set(titles)) == len(named)
+
+
+def test_links_between_files_become_links_between_pages(site: Path) -> None:
+    links = 0
+    for page in (site / "pages").rglob("*.md"):
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+            if not target.startswith(("http://", "https://")):
+                there = (page.parent / target.partition("#")[0]).resolve() if target[0] != "#" else page
+                assert there.is_relative_to(site / "pages"), f"{page.name}: {target}"
+                assert there.is_file(), f"{page.name}: {target}"
+                links += 1
+    assert links > 150
+    home = (site / "pages" / "index.md").read_text(encoding="utf-8")
+    assert "](running.md)" in home
+    assert "](contents.md)" in home
+
+
+def test_code_is_no_link(build: ModuleType) -> None:
+    text = "[a](b.md) `[a](b.md)`\n\n    [a](b.md)\n\n```text\n[a](b.md)\n\n    x\n```\n[a](b.md)\n"
+    changed = build.outside_code(text, lambda prose: build.LINK.sub("x", prose))
+    assert changed == text.replace("[a](b.md) `", "x `").replace("```\n[a](b.md)", "```\nx")
+
+
+def test_docstrings_that_the_reference_asks_for_are_there(site: Path) -> None:
+    page = (REPOSITORY / "docs" / "reference.md").read_text(encoding="utf-8")
+    names = re.findall(r"^<!-- docstrings: (\S+) -->$", page, re.MULTILINE)
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert getattr(importlib.import_module(module), attribute).__doc__, name
+    written = (site / "pages" / "reference.md").read_text(encoding="utf-8")
+    assert re.findall(r"^::: (\S+)$", written, re.MULTILINE) == names
+    assert len(names) > 10
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == __version__  # type: ignore[index]
+
+
+@pytest.mark.full
+def test_the_site_builds_without_a_warning() -> None:
+    if importlib.util.find_spec("zensical") is None or not Path(sys.executable).with_name("zensical").is_file():
+        pytest.skip("zensical is not installed: make docs installs it")
+    environment = os.environ | {"NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "docs" / "site" / "build.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    html = REPOSITORY / "build" / "site" / "html"
+    reference = (html / "reference.html").read_text(encoding="utf-8")
+    assert 'id="xclrun.study.Study.matrix"' in reference
+    assert "score matrix of one run" in re.sub(r"<[^>]+>", "", reference)
