@@ -26,6 +26,7 @@ MASSIVE = """
         ("zho_Hant", "zh", "Han, traditional"),
         ("zh-CN", "zh", "Han, simplified"),
         ("zh-TW", "zh", "Han, traditional"),
+        ("zh", "zh", "Han"),
         ("zh-Hans-TW", "zh", "Han, simplified"),
         ("jv-ID", "jv", "Latin"),
         ("hau", "ha", "Latin"),

@@ -68,7 +68,9 @@ class Language:
 
     @property
     def script_name(self) -> str:
-        return SCRIPTS.get(self.script, self.script)
+        # Data called `zh` are in either kind of characters: those of Parallel UD are traditional.
+        either = self.script == "Hans" and not self.written and not self.region
+        return SCRIPTS["Hani" if either else self.script]
 
 
 @cache
