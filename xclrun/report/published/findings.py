@@ -116,7 +116,7 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
             )
         )
     if {HIGH_TO_LOW, LOW_TO_HIGH} <= {*orders}:
-        names = {paper_orders()[run.languages]: run.order for run in summary.comparison.strategies.get(naive, ())}
+        names = {paper_orders().get(run.languages): run.order for run in summary.comparison.strategies.get(naive, ())}
         for metric in summary.comparison.metrics:
             high, low = (_of_order(order, metric) for order in (HIGH_TO_LOW, LOW_TO_HIGH))
             both_orders = [
