@@ -15,7 +15,17 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from xclrun.config.checks import check
-from xclrun.config.schema import Config, DatasetConfig, LabelOn, PartConfig, Precision, SlotF1, TrainerConfig, plain
+from xclrun.config.schema import (
+    Config,
+    DatasetConfig,
+    LabelOn,
+    OrderConfig,
+    PartConfig,
+    Precision,
+    SlotF1,
+    TrainerConfig,
+    plain,
+)
 from xclrun.core import plugins
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
@@ -229,6 +239,17 @@ def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
     return _datasets[key]
 
 
+_orders: dict[tuple[str, str], list[str]] = {}
+
+
+def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[str]:
+    """Return the languages of an order that is worked out: once for all jobs, since similarity reads all words."""
+    key = repr(order), fingerprint
+    if key not in _orders:
+        _orders[key] = list(arranged(order, dataset))
+    return list(_orders[key])
+
+
 def _in_blocks(config: Config, dataset: Dataset, key: str) -> tuple[Dataset, DataIdentity]:
     """Return a run's dataset with the blocks of a key, and what of it goes into ids.
 
@@ -361,7 +382,7 @@ def plan_run(config: Config) -> Run:
     settings, listed = config.order, _languages(config, dataset)
     if listed is None and settings.by is not None:
         settings = started(settings, dataset)
-        listed = list(arranged(settings, dataset))
+        listed = _arranged(settings, dataset, data.fingerprint)
     order = resolve_order(listed, settings.by_size, dataset.sizes())
     name = settings.name or "-".join(order)
     config = replace(config, order=replace(settings, name=name, languages=list(map(str, order))))

@@ -72,6 +72,23 @@ def test_typology_begins_with_the_nearest_by_the_features_of_the_table() -> None
     assert order_of(dataset, by="typology", start="tha")[:3] == ("th-TH", "cy", "fr")
 
 
+def test_of_languages_as_near_relatives_come_first_those_of_the_branch_before_the_family() -> None:
+    # Three of six features each; five of six each.
+    assert order_of(keys("en", "ja", "ur"), by="typology") == ("en", "ur", "ja")
+    assert order_of(keys("en", "pl", "sv"), by="typology") == ("en", "sv", "pl")
+
+
+def test_a_feature_on_which_a_branch_disagrees_stands_for_no_language(tmp_path: Path) -> None:
+    path = tmp_path / "features.csv"
+    path.write_text(
+        "language,family,branch,f,g,h,i,j\ns,X,A,1,1,1,1,1\na,Y,C,1,1,1,0,0\nb,Z,D,0,1,1,0,0\n"
+        "p,W,B,0,1,0,,\nq,W,B,1,1,0,,\nu,W,B,,,,,\n"
+    )
+    # From s: q 1 of 3, a 2 of 5, u 1 of 2 (of g and h), b 3 of 5, p 2 of 3.
+    found = order_of(keys(*"abpqsu"), by="typology", start="s", features=str(path))
+    assert found == ("s", "q", "a", "u", "b", "p")
+
+
 def test_features_of_the_branch_stand_for_those_not_known_and_that_is_said() -> None:
     order = OrderConfig(by="typology", name="typology")
     # No feature of Malay is known; its branch has Indonesian, from which Khmer differs in one feature.
