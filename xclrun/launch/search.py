@@ -208,7 +208,7 @@ def _points_lacking(runs: Iterable[Run]) -> str | None:
 
 @dataclass(frozen=True)
 class SearchForecast:
-    """What a search would take at the most: settings may share hops, with each other and with what has run.
+    """What a search would take if each setting took what its first does, and shared no hop with another.
 
     Attributes:
         search: the search.
@@ -279,11 +279,12 @@ class SearchForecast:
         else:
             assert isinstance(self.trial, Line)
             lines.append(forecast_table([replace(self.trial, strategy="one trial"), total], "trials"))
-        return "\n".join([*lines, "at the most: settings may share hops", *(f"note: {one}" for one in self.notes)])
+        basis = f"each trial as {_shown(s.space.probe)}; hops that settings share are trained once"
+        return "\n".join([*lines, basis, *(f"note: {one}" for one in self.notes)])
 
 
 def search_forecast(search: Search, width: int | None = None) -> SearchForecast:
-    """Return what a search would take at the most.
+    """Return what a search would take.
 
     Args:
         width: jobs side by side, for a budget; None: a forecast.
