@@ -47,6 +47,15 @@ def test_a_random_order_is_drawn_by_its_seed_alone_and_each_is_as_likely() -> No
     found = Counter(order_of(keys("a", "b", "c"), by="random", seed=seed) for seed in range(1200))
     assert set(found) == set(itertools.permutations("abc"))
     assert all(150 < count < 250 for count in found.values())  # 200 expected, standard deviation 13
+    # As it was given first: what a seed draws stays.
+    assert order_of(keys("en", "de", "fr", "es", "hi", "th"), by="random", seed=1) == (
+        "de",
+        "hi",
+        "th",
+        "fr",
+        "es",
+        "en",
+    )
     for seed in range(20):
         whole = order_of(keys(*"edcba", a=9), by="random", seed=seed)
         assert whole == order_of(keys(*"abcde"), by="random", seed=seed)
