@@ -156,17 +156,18 @@ def test_what_the_host_looks_at_in_a_batch_is_a_part_of_its_shape(
     padded = sentences.batch([0, 1])
     lengths = np.full(2, padded.input_ids.shape[1])
     whole = replace(padded, attention_mask=torch.ones_like(padded.attention_mask), lengths=lengths)
-    assert (padded.whole, whole.whole) == (False, True)
+    empty = replace(padded, attention_mask=torch.zeros_like(padded.attention_mask))
+    assert (padded.whole, whole.whole, empty.whole) == (False, True, False)
     assert width % 16 == padded.tags.shape[1] % 8 == 0
 
     def step(batch: Any) -> list[torch.Tensor]:
         return [batch.attention_mask.sum() * (2 if batch.whole else 1)]
 
     steps = RecordedSteps(Tape(), step, part=2)
-    losses = [steps.take(batch)[0] for batch in (padded, padded, whole, whole, padded, whole)]
+    losses = [steps.take(batch)[0] for batch in (padded, padded, whole, whole, empty, whole)]
     pieces = int(sentences.lengths[:2].sum())
     # Each is a tensor of its own: later steps do not write into it.
-    assert [int(loss) for loss in losses] == [pieces, pieces, 4 * lengths[0], 4 * lengths[0], pieces, 4 * lengths[0]]
+    assert [int(loss) for loss in losses] == [pieces, pieces, 4 * lengths[0], 4 * lengths[0], 0, 4 * lengths[0]]
     assert len(steps.recordings) == 2
 
 
