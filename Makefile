@@ -15,6 +15,8 @@ help:  ## this list
 
 setup: $(READY)  ## install xclrun and its tools into .venv
 
+# Older pips build a package that has no pyproject.toml with the setuptools that are there, which fails on newer ones.
+$(READY) docs: export PIP_USE_PEP517 = 1
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "xclrun needs Python 3.10 or newer: make PYTHON=python3.11 setup"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

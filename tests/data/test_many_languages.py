@@ -154,8 +154,8 @@ def test_massive_without_files_or_test_lines(tmp_path: Path, made: Config) -> No
     write(tmp_path / "de-DE.jsonl", massive_line(partition="train"))
     with pytest.raises(UsageError, match=r"/de-DE\.jsonl: no line whose partition is test$"):
         read(made("massive"))
-    with pytest.raises(UsageError, match=r"dataset.languages: no 'de' in .*; Known: de-DE$"):
-        read(made("massive", languages=["de"]))
+    with pytest.raises(UsageError, match=r"dataset.languages: no 'fr' in .*; Known: de-DE$"):
+        read(made("massive", languages=["fr"]))
     with pytest.raises(UsageError, match=r"no data found; looked for <language>\.jsonl$"):
         read(made("massive", root=str(Path(__file__).parents[1] / "report")))
 
