@@ -105,4 +105,4 @@ def test_the_site_builds_without_a_warning() -> None:
     html = REPOSITORY / "build" / "site" / "html"
     reference = (html / "reference.html").read_text(encoding="utf-8")
     assert 'id="xclrun.study.Study.matrix"' in reference
-    assert "score matrix of one run" in re.sub(r"<[^>]+>", "", reference)
+    assert "score matrix R of a run" in re.sub(r"<[^>]+>", "", reference)
