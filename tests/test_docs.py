@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from xclrun.analysis.measures import MEASURES
+from xclrun.cli import main
 from xclrun.core import task as tasks
 from xclrun.core.task import KEY_SCORE, METRICS, task_of
 
@@ -129,3 +130,23 @@ def test_the_picture_of_the_house_is_what_imports_are_checked_by() -> None:
     assert [sorted(floor) for floor in floors] == [sorted(layer.split(" | ")) for layer in layers]
     rooms = {path.stem for path in (REPOSITORY / "xclrun").glob("[!.]*") if path.suffix in ("", ".py")}
     assert {room for floor in floors for room in floor} == rooms - {"__init__", "__pycache__", "conf", "sweeps"}
+
+
+@pytest.mark.full
+def test_errors_are_told_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XCLRUN_OUTPUTS", raising=False)
+    page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
+    told = re.findall(r"^    \$ xclrun (.+)\n    (.+)$", page, re.MULTILINE)
+    assert len(told) > 10
+    for command, message in told:
+        code = main(command.split())
+        out, said = capsys.readouterr()
+        wanted, _, more = message.partition("…")
+        assert (code, out) == (2, ""), command
+        assert more == ""
+        assert said.startswith(wanted.rstrip()), command
+        assert said.count("\n") == 1, command
+        assert "…" in message or said == f"{message}\n", command
