@@ -17,7 +17,7 @@ from xclrun.report.published.ranks import over_orders
 
 from .study import LANGUAGES, run, section_of
 from .test_published import SIX
-from .test_published_ranks import printed, records
+from .test_published_ranks import SIX_STRATEGIES, printed, records
 
 
 @pytest.mark.parametrize("metric", ["intent_accuracy", "slot_f1"])
@@ -109,6 +109,19 @@ def test_a_report_tells_every_finding() -> None:
     assert row[3] == "+1.99"  # of 1.52 − 0.71 and 5.52 − 2.35
     (whole,) = (row for row in table.rows if row[1] == "slots, intent")
     assert whole[2] == "F naive, slots − intent"
+
+
+@pytest.mark.parametrize(
+    ("orders", "seeds", "over"),
+    [(("order1", "order2"), (1,), "orders"), (("order1",), (1, 2, 3), "seeds of one order")],
+)
+def test_a_report_says_what_its_p_values_are_over(orders: tuple[str, ...], seeds: tuple[int, ...], over: str) -> None:
+    runs = [run(name, order, seed, SIX[order]) for name in SIX_STRATEGIES for order in orders for seed in seeds]
+    _, table, *_ = make_block(PARTS["published_ranks"], section_of(runs)).tables
+    (row,) = (row for row in table.rows if row[1:3] == ("intent", "F naive − er"))
+    assert (row[5] != "–", row[-1]) == (True, "holds")
+    assert f"holds, does not hold: told apart at p < 0.05 over {over}" in table.notes
+    assert any(note.startswith(f"p: over {over}, by Tukey's HSD") for note in table.notes)
 
 
 def test_nothing_is_claimed_of_other_orders() -> None:

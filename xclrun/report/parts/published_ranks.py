@@ -24,7 +24,9 @@ def published_ranks(section: StrategySection) -> Iterator[Item]:
     if found:
         orders = shared_orders(section.comparison)
         yield _ranks(found, orders)
-        yield _findings(findings(section.summary, section.inference), orders)
+        kinds = dict.fromkeys(tests.replicates for tests in section.inference.tests.values())
+        tested = " or ".join("seeds of one order" if kind == "seeds" else kind for kind in kinds) or "orders"
+        yield _findings(findings(section.summary, section.inference), orders, tested)
         yield from beside(section.summary, "Tables 10 to 12", over_orders(orders))
 
 
@@ -54,8 +56,14 @@ def _ranks(found: Sequence[Agreement], orders: Sequence[str]) -> Table:
     return Table("Ranks beside the CCL paper's", HEADER, tuple(rows), notes, left=2)
 
 
-def _findings(found: Sequence[Finding], orders: Sequence[str]) -> Table:
-    """Return a row for each finding and metric: the paper's difference, ours, and what that says."""
+def _findings(found: Sequence[Finding], orders: Sequence[str], tested: str) -> Table:
+    """Return a row for each finding and metric: the paper's difference, ours, and what that says.
+
+    Args:
+        found: the findings.
+        orders: the paper's names of the orders that means are over.
+        tested: what the p-values are over.
+    """
     rows = [
         (
             one.says,
@@ -72,10 +80,11 @@ def _findings(found: Sequence[Finding], orders: Sequence[str]) -> Table:
     notes = (
         _over(orders),
         "paper, ours: the difference in points; all are above 0 in the paper's means over six orders",
-        "p: over orders, by Tukey's HSD of all pairs with orders as blocks; – of one order, of strategies that "
-        "do not learn in sequence, and of differences between metrics or orders",
+        f"p: over {tested}, by Tukey's HSD of all pairs of a measure with these as blocks, not corrected over the "
+        "findings; – of a single replicate, of strategies that do not learn in sequence, and of differences between "
+        "metrics or orders",
         "over sentences: p when test sentences are drawn again, which says nothing of other seeds and orders",
-        f"holds, does not hold: told apart at p < {ALPHA} over orders",
+        f"holds, does not hold: told apart at p < {ALPHA} over {tested}",
     )
     header = ("finding", "metric", "difference", "paper", "ours", "p", "over sentences", "here")
     return Table("The CCL paper's findings", header, tuple(rows), notes, left=3)

@@ -61,8 +61,9 @@ class Finding:
         metric: its name; of a difference between two, the short names of both.
         difference: what is taken from what.
         published, ours: the difference, fractions; NaN where a side lacks a strategy.
-        p: of ours over orders, by Tukey's HSD with orders as blocks; NaN where it is not tested: of strategies that do
-            not learn in sequence, of one order, of differences between metrics or orders.
+        p: of ours by Tukey's HSD with the replicates as blocks: orders, or seeds where there is one order; NaN where it
+            is not tested: of strategies that do not learn in sequence, of a single replicate, of differences between
+            metrics or orders.
         p_sentences: of ours over resampled test sentences; NaN without these.
     """
 
@@ -146,11 +147,11 @@ def _untested(says: str, metric: str, difference: str, published: float, ours: f
 
 
 def _p_values(inference: Inference, metric: str, measure: str, one: str, other: str) -> tuple[float, float]:
-    """Return the p-values of a difference over orders and over test sentences; NaN where there is none."""
+    """Return the p-values of a difference over replicates and over test sentences; NaN where there is none."""
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
     pairs = [] if tests is None else tests.blocked[1]
-    of_orders = next((pair.p for pair in pairs if {pair.a, pair.b} == {one, other}), math.nan)
+    of_runs = next((pair.p for pair in pairs if {pair.a, pair.b} == {one, other}), math.nan)
     draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (one, other)]
     if draws[0] is None or draws[1] is None:
-        return of_orders, math.nan
-    return of_orders, paired_p_value(draws[0] - draws[1])
+        return of_runs, math.nan
+    return of_runs, paired_p_value(draws[0] - draws[1])
