@@ -45,7 +45,7 @@ CLAIMS = (
     Claim("heads per language transfer less to unseen ones", "T0", "naive", "lang_spec_task"),
     Claim("adapters in a tuned encoder forget less", "F", "naive", "lang_spec_ada_t"),
     Claim("adapters in a tuned encoder help new languages more", "T", "lang_spec_ada_t", "naive"),
-    Claim("adapters in a frozen encoder help them most", "T", "lang_spec_ada_f", "lang_spec_ada_t"),
+    Claim("adapters in a frozen encoder help new languages most", "T", "lang_spec_ada_f", "lang_spec_ada_t"),
     Claim("adapters end lower in a frozen encoder", "FP", "lang_spec_ada_t", "lang_spec_ada_f"),
 )
 # The paper's orders from high to low resource, and back.
