@@ -122,6 +122,9 @@ def test_a_file_gives_features_and_families_of_any_key(tmp_path: Path) -> None:
     assert order_of(dataset, by="family", features=str(path)) == ("de-DE", "fr-FR", "en-US", "q")
     for text, told in (
         ("language,f\nde,1\nde,2\n", ":3: 'de' is there twice"),
+        ("language,f,f \nde,1,2\n", ":1: column 'f' is there twice"),
+        ("language,f\nen,1\neng,2\n", ": 'en-US' could be en or eng; give it a row"),
+        ("language,f\nde,nan\n", ":2: 'nan' is no value of 'f'; leave empty what is not known"),
         ("code,f\nde,1\n", ":2: a row has a value in each column: language, then features"),
         ("language,f\nde,1,2\n", ":2: a row has"),
         ("language\nde\n", ":2: a row has"),

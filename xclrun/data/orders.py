@@ -222,7 +222,10 @@ def _known(order: OrderConfig, dataset: Dataset) -> dict[str, Known]:
     rows, found = _rows(order.features), {}
     for key, of in languages.items():
         usual = Known() if of is None else Known(of.family, of.branch)
-        own = rows.get(key) or next((row for name, row in rows.items() if _same(key, name)), usual)
+        names = [key] if key in rows else [name for name in rows if _same(key, name)]
+        if len(names) > 1:
+            raise UsageError(f"order.features={order.features}: '{key}' could be {' or '.join(names)}; give it a row")
+        own = rows[names[0]] if names else usual
         found[key] = own if own.family else replace(usual, features=own.features)
     return found
 
@@ -233,18 +236,28 @@ def _same(key: str, name: str) -> bool:
     return bool(one and other and one.code == other.code and (not other.written or one.script == other.script))
 
 
+# What other programs write into a cell without a value.
+_NOT_KNOWN = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
+
+
 def _rows(path: str) -> dict[str, Known]:
     """Return language → what the user's file says of it.
 
     Raises:
-        UsageError: it cannot be read, or has no column ``language`` and another one; a language is there twice.
+        UsageError: it cannot be read, or has no column ``language`` and another one; a language or a column is there
+            twice; a value is what other programs write for an unknown one, which languages would seem to share.
     """
     given = f"order.features={path}"
     try:
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file))
+            reader = csv.DictReader(file)
+            columns = [column.strip() for column in reader.fieldnames or ()]
+            reader.fieldnames = columns
+            rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{given}: cannot be read ({error})") from None
+    if twice := [column for column, count in Counter(columns).items() if count > 1]:
+        raise UsageError(f"{path}:1: column '{twice[0]}' is there twice")
     found: dict[str, Known] = {}
     for number, row in enumerate(rows, start=2):
         name = (row.pop("language", None) or "").strip()
@@ -254,7 +267,10 @@ def _rows(path: str) -> dict[str, Known]:
             )
         if name in found:
             raise UsageError(f"{path}:{number}: '{name}' is there twice")
-        values = {column.strip(): value.strip() for column, value in row.items()}
+        values = {column: value.strip() for column, value in row.items()}
+        for column, value in values.items():
+            if value.casefold() in _NOT_KNOWN:
+                raise UsageError(f"{path}:{number}: '{value}' is no value of '{column}'; leave empty what is not known")
         family, branch = values.pop("family", ""), values.pop("branch", "")
         found[name] = Known(family, branch, {column: value for column, value in values.items() if value})
     if not found:
