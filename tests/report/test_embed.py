@@ -13,6 +13,7 @@ from xclrun.report import write_report
 from xclrun.report.embed import embed
 from xclrun.report.write import Report
 
+from .few_shot import study as few_shot_study
 from .study import study
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -81,6 +82,23 @@ def test_matrices_of_runs_without_predictions_are_scores_with_all_digits(report:
         for metric, scores in record.scores.items():
             own = rows[(rows["run_id"] == record.run_id) & (rows["metric"] == metric)].sort_values("hop")
             assert (own[[*record.languages]].to_numpy() == scores).all()
+
+
+def test_few_shot_runs_have_scores_and_matrices_and_no_measures(tmp_path: Path) -> None:
+    runs = few_shot_study(("hi",), (1,), buckets=2, seeds=(1,))
+    made = write_report(runs, tmp_path / "reports" / "demo", "demo")
+    page = tmp_path / "found.md"
+    page.write_text(place("few_shot.csv") + place("matrices.csv"))
+    assert embed(page, made) == 2
+    scores = pd.read_csv(tmp_path / "found" / "demo.csv").set_index("run_id")
+    rows = pd.read_csv(tmp_path / "found" / "demo-matrices.csv").set_index(["run_id", "hop"])
+    assert len(rows) == len(runs) * 3
+    for run in runs:
+        assert rows.loc[run.run_id][["en", "hi"]].to_numpy().tolist() == run.scores["token_accuracy"].tolist()
+        assert scores.loc[run.run_id, ["zero_shot", "score"]].tolist() == rows.loc[run.run_id]["hi"].tolist()[1:]
+    page.write_text(place("summary.csv"))
+    with pytest.raises(UsageError, match=r"the report demo has no summary\.csv"):
+        embed(page, made)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.style import more_formats
-    from xclrun.store.records import read_overlaps, sweeps
+    from xclrun.store.records import read_overlaps, read_predictions, sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
     if given.sweep:
@@ -88,7 +88,9 @@ def main(arguments: Sequence[str]) -> int:
             mirror.send_report(name, made.directory, made.to_json())
         except RunError as error:
             note(f"{error}; the report itself is not in MLflow")
-    filled = None if given.into is None else embed(given.into, made)
+    filled = None
+    if given.into is not None:
+        filled = embed(given.into, made, lambda runs: read_predictions(outputs, runs, unreadable))
     if given.json:
         print(json.dumps(made.to_json(), indent=1))
     else:

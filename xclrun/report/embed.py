@@ -10,25 +10,28 @@ What stood between them is replaced: a table by its text, a figure by a link to 
 to a copy of its aggregates, ``matrices.csv`` by one to the score matrices of all runs as counts. Copies lie in a folder
 beside the page that is called as the page is, so that both can be kept together. Places of other reports stay as they
 are: a page can show several. A page of a study that is not complete asks for what is still to come with
-``<!-- report: NAME/FILE once there is one -->``: until then its place says so.
+``<!-- report: NAME/FILE once there is one -->``: until then its place says so. Few-shot runs have matrices as others do,
+and ``few_shot.csv`` is a link to a copy of their scores.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.matrices import counted
+from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import link
 from xclrun.report.strategies import StrategySection
+from xclrun.report.write import FEW_SHOT, Report
 from xclrun.store.files import atomic_write
 
-if TYPE_CHECKING:
-    from xclrun.report.write import Report
+# Reads run id → predictions of some runs.
+Reader = Callable[[Sequence[RunRecord]], Mapping[str, Predictions]]
 
 OPENS = re.compile(r"<!-- report: ([^/\s]+)/(\S+)( once there is one)? -->")
 CLOSES = "<!-- end -->"
@@ -84,14 +87,19 @@ def places(page: Path, name: str) -> list[Place]:
     return own
 
 
-def embed(page: Path, report: Report) -> int:
+def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
     """Put what a page asks for into its places; return how many there are.
+
+    Args:
+        page: a Markdown file.
+        report: what there is to put there.
+        predictions: reads those of runs, for matrices as counts; None: there are none.
 
     Raises:
         UsageError: as `places`; or the report has no such file.
     """
     wanted = places(page, report.name)
-    shown = _shown(report)
+    shown = _shown(report, predictions)
     for place in wanted:
         if place.file not in shown and not place.later:
             raise UsageError(
@@ -107,7 +115,7 @@ def embed(page: Path, report: Report) -> int:
     return len(wanted)
 
 
-def _shown(report: Report) -> dict[str, Callable[[Path], Sequence[str]]]:
+def _shown(report: Report, predictions: Reader | None) -> dict[str, Callable[[Path], Sequence[str]]]:
     """Return file → what makes the lines of its place, given the folder of copies."""
 
     def table(path: Path) -> Callable[[Path], Sequence[str]]:
@@ -130,9 +138,17 @@ def _shown(report: Report) -> dict[str, Callable[[Path], Sequence[str]]]:
         atomic_write(folder / name, aggregates.to_csv(index=False, lineterminator="\n"))
         return [f"Numbers: [{name}]({link(folder.name, name)})."]
 
+    def few_shot(folder: Path) -> Sequence[str]:
+        name = f"{report.name}.csv" if report.frame.empty else f"{report.name}-few-shot.csv"
+        atomic_write(folder / name, report.few_shot.to_csv(index=False, lineterminator="\n"))
+        return [f"Scores of all few-shot runs: [{name}]({link(folder.name, name)})."]
+
     def matrices(folder: Path) -> Sequence[str]:
-        name, them = f"{report.name}-matrices.csv", [one for one in report.sections if isinstance(one, StrategySection)]
-        found = counted((run for one in them for run in one.comparison.runs), them[0].shared.predictions)
+        name = f"{report.name}-matrices.csv"
+        of = [one.comparison.runs for one in report.sections if isinstance(one, StrategySection)]
+        of.append([run for run in report.records if run.run_id in set(report.few_shot["run_id"])])
+        runs = [run for them in of for run in them]
+        found = counted(runs, {} if predictions is None else predictions(runs))
         atomic_write(folder / name, found.to_csv(index=False, lineterminator="\n"))
         return [f"Score matrices of all runs, as counts: [{name}]({link(folder.name, name)})."]
 
@@ -141,4 +157,6 @@ def _shown(report: Report) -> dict[str, Callable[[Path], Sequence[str]]]:
     }
     found = {f"tables/{path.name}": table(path) for path in sorted((report.directory / "tables").glob("*.md"))}
     found |= {f"figures/{path.name}": figure(path, captions[path.stem]) for path in report.figures}
-    return found if report.frame.empty else {**found, report.summary_csv.name: numbers, "matrices.csv": matrices}
+    found["matrices.csv"] = matrices
+    found |= {} if report.frame.empty else {report.summary_csv.name: numbers}
+    return found if report.few_shot.empty else {**found, FEW_SHOT: few_shot}
