@@ -1,0 +1,184 @@
+"""``python -m benchmarks.reproduce PAGE DATA``: does a run of a result page, done anew, give the page's counts?
+
+A page that has the score matrices of its runs beside it (``NAME-matrices.csv``) also prints the commands that made
+them. One run is drawn, found again among what these commands plan with today's code, done from the data in a folder of
+its own, where nothing is shared with runs that were there, and its matrices compared with the page's, count by count.
+
+On a CPU of the same kind all counts are the same. On another machine, or a GPU, sums are rounded in another order, and
+trainings drift apart: then it says how many counts differ, and by how many points at the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xclrun.analysis.matrices import counted
+from xclrun.command.plan import plan_runs
+from xclrun.core.errors import UsageError, XclrunError, did_you_mean
+from xclrun.run import Run
+from xclrun.store.records import read_predictions, read_records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What a page's command line is, and what it calls the folder of the data.
+COMMAND, DATA = re.compile(r"^ {4}(xclrun .*)$", re.MULTILINE), "DIR"
+# Columns of the matrices that are no language.
+KEYS = ("run_id", "strategy", "order", "seed", "metric", "hop")
+
+# (metric, hop, language) → counts.
+Cells = Mapping[tuple[str, str, str], str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A cell that is another one than the page's.
+
+    Attributes:
+        metric, hop, language: which.
+        was, now: the page's counts and those of the run done anew; empty: not tested.
+    """
+
+    metric: str
+    hop: str
+    language: str
+    was: str
+    now: str
+
+    @property
+    def points(self) -> float:
+        """By how much the scores differ, in points; all of 100 where one side has none."""
+        if not (self.was and self.now):
+            return 100.0
+        return abs(100 * float(score(self.was) - score(self.now)))
+
+
+def score(cell: str) -> Fraction:
+    """Return the score that counts stand for, ``right/all``; 0 of 0 is 0, as scores have it."""
+    of = cell.partition("/")
+    return Fraction(0) if of[2] == "0" else Fraction(of[0]) / Fraction(of[2] or 1)
+
+
+def page_matrices(page: Path) -> pd.DataFrame:
+    """Return the matrices beside a page, all cells as text.
+
+    Raises:
+        UsageError: it has none.
+    """
+    import pandas as pd
+
+    files = sorted(page.with_suffix("").glob("*-matrices.csv"))
+    if not files:
+        raise UsageError(f"{page}: has no score matrices of runs beside it ({page.with_suffix('')}/NAME-matrices.csv)")
+    return pd.concat([pd.read_csv(file, dtype=str, keep_default_na=False) for file in files]).fillna("")
+
+
+def commands(page: Path, data: Path) -> list[list[str]]:
+    """Return the words of the commands of a page that train, after ``xclrun``, with the folder of the data in them."""
+    found = (shlex.split(line, comments=True)[1:] for line in COMMAND.findall(page.read_text(encoding="utf-8")))
+    training = (words for words in found if "-m" in words and "=" in words[0])
+    return [[word.replace(f"={DATA}", f"={data}") for word in words] for words in training]
+
+
+def planned(page: Path, data: Path, run_id: str, outputs: Path) -> Run:
+    """Return the run of that id which the page's commands make, planned in ``outputs``.
+
+    Raises:
+        UsageError: none of them does, by today's code.
+    """
+    for words in commands(page, data):
+        given = [*words, "tracking=none", f"paths.outputs={outputs}"]
+        for run in plan_runs(given):
+            if run.id == run_id:
+                return run
+    raise UsageError(f"{run_id}: no command of {page} makes it: it is of other data, or of another version of xclrun")
+
+
+def differences(page: Cells, anew: Cells) -> list[Difference]:
+    """Return the cells that are not the same, in the page's order."""
+    return [
+        Difference(*key, page.get(key, ""), anew.get(key, ""))
+        for key in {**page, **anew}
+        if page.get(key, "") != anew.get(key, "")
+    ]
+
+
+def cells(matrices: pd.DataFrame, run_id: str) -> dict[tuple[str, str, str], str]:
+    """Return the cells of one run; languages that it does not have are left out."""
+    own: list[dict[Any, str]] = matrices[matrices["run_id"] == run_id].astype(str).to_dict("records")
+    whole = {(row["metric"], row["hop"], str(name)): row[name] for row in own for name in row if name not in KEYS}
+    tested = {language for (_, _, language), cell in whole.items() if cell}
+    return {key: cell for key, cell in whole.items() if key[2] in tested}
+
+
+def anew(run: Run, outputs: Path) -> pd.DataFrame:
+    """Do a run; return its matrices."""
+    from xclrun.train.execute import execute
+    from xclrun.train.progress import Listener
+    from xclrun.train.stop import StopFlag
+
+    execute(run, Listener(), StopFlag())
+    records = [record for record in read_records(outputs) if record.run_id == run.id]
+    return counted(records, read_predictions(outputs, records, print))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Reproduce one run of a page; return the exit code: 1 where a count differs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reproduce", description=__doc__)
+    parser.add_argument("page", type=Path, help="docs/results/NAME.md")
+    parser.add_argument("data", type=Path, help=f"the folder that the page calls {DATA}")
+    parser.add_argument("--draw", type=int, default=0, metavar="N", help="seed of the draw (default: %(default)s)")
+    parser.add_argument("--run", metavar="ID", help="this run, in place of one that is drawn")
+    parser.add_argument("--outputs", type=Path, metavar="DIR", help="a new folder to keep the run in (default: none)")
+    given = parser.parse_args(arguments)
+    try:
+        return reproduce(given.page, given.data, given.draw, given.run, given.outputs)
+    except XclrunError as error:
+        print(f"benchmarks.reproduce: {error}", file=sys.stderr)
+        return 2
+
+
+def reproduce(page: Path, data: Path, draw: int = 0, run_id: str | None = None, kept: Path | None = None) -> int:
+    """Do a run of a page anew and say whether its counts are the page's; return the exit code.
+
+    Raises:
+        UsageError: there is no such run, or ``kept`` holds something.
+        XclrunError: it failed.
+    """
+    matrices = page_matrices(page)
+    ids = sorted(set(matrices["run_id"]))
+    if run_id is not None and run_id not in ids:
+        raise UsageError(f"--run {run_id}: not of {page}; {did_you_mean(run_id, ids)}")
+    chosen = run_id or random.Random(draw).choice(ids)
+    print(f"{page}: {len(ids)} runs; {'given' if run_id else f'drawn with seed {draw}'}: {chosen}", flush=True)
+    if kept is not None and kept.is_dir() and any(kept.iterdir()):
+        raise UsageError(f"--outputs {kept}: is not empty; what lies there could be taken for the run")
+    with tempfile.TemporaryDirectory(prefix="xclrun-reproduce-") as folder:
+        outputs = kept or Path(folder)
+        made = anew(planned(page, data, chosen, outputs), outputs)
+    was, now = cells(matrices, chosen), cells(made, chosen)
+    different = differences(was, now)
+    if not different:
+        print(f"identical: all {len(was)} counts")
+        return 0
+    most = max(one.points for one in different)
+    print(f"DIFFERENT: {len(different)} of {len(was)} counts, by {most:.2f} points at the most")
+    for one in different[:10]:
+        print(f"  {one.metric}, hop {one.hop}, {one.language}: {one.was or '–'} → {one.now or '–'} ({one.points:.2f})")
+    return 1
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
