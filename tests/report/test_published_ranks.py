@@ -11,7 +11,7 @@ from scipy import stats
 from xclrun.core.task import METRICS
 from xclrun.report.part import PARTS, make_block
 from xclrun.report.published import ccl_tables, published_names
-from xclrun.report.published.ranks import agreements, over_orders, paper_orders, shared_orders
+from xclrun.report.published.ranks import agreements, behind, over_orders, paper_orders, shared_orders
 
 from .study import LANGUAGES, run, section_of, summary_of
 from .test_published import SIX
@@ -99,7 +99,7 @@ def test_four_strategies_are_too_few() -> None:
 
 def test_a_report_shows_ranks_and_what_is_ranked() -> None:
     section = section_of(records())
-    ranks, _, intent, slots = make_block(PARTS["published_ranks"], section).tables
+    ranks, findings, intent, slots = make_block(PARTS["published_ranks"], section).tables
     found = agreements(section.summary, {})
     assert [row[:4] for row in ranks.rows] == [
         (
@@ -114,10 +114,34 @@ def test_a_report_shows_ranks_and_what_is_ranked() -> None:
         ranks.rows[0][6] == f"{np.mean(found[0].within):.2f} ({min(found[0].within):.2f} to {max(found[0].within):.2f})"
     )
     assert ranks.rows[0][5] == "–"
+    assert ranks.notes[0].startswith("over order1, order2 on both sides: ")
+    assert ranks.notes[0].endswith("; ours is over 13 runs, seed 1")
+    assert findings.notes[0] == ranks.notes[0]
     assert "intent" in intent.title
     assert "slots" in slots.title
     (er,) = (row for row in intent.rows if row[0] == "er")
     assert er[1] == "1.53"  # of 0.71 in order 1 and 2.35 in order 2
+
+
+def test_a_study_on_its_way_is_ranked_over_the_orders_that_all_strategies_have() -> None:
+    """Two orders of one seed; before, one of two seeds and a part of the second. One strategy the paper has not."""
+    whole = [*records(), *(run("agem", order, 1, SIX[order]) for order in ("order1", "order2"))]
+    names = [one.strategy for one in whole if one.order == "order1"]
+    first = [run(name, "order1", seed, SIX["order1"]) for name in names for seed in (1, 2)]
+    for runs, orders, number in (
+        ([*first, run("er", "order2", 1, SIX["order2"])], ["order1"], 16),
+        (whole, ["order1", "order2"], 15),
+    ):
+        summary = summary_of(runs)
+        assert shared_orders(summary.comparison) == orders
+        assert len(behind(summary.comparison)) == number
+        for one in agreements(summary, {}):
+            assert len(one.models) == (7 if one.measure == "FP" else 6)
+            of = [printed(order) for order in orders]
+            theirs = [np.mean([them[m, one.metric, one.measure] for them in of]) for m in one.models]
+            assert one.published.tolist() == pytest.approx(theirs)
+            ours = [summary.value(m, one.metric, one.measure) for m in one.models]
+            assert one.found.spearman == pytest.approx(stats.spearmanr(theirs, ours).statistic)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ What stood between them is replaced: a table by its text, a figure by a link to 
 to a copy of its aggregates, ``matrices.csv`` by one to the score matrices of all runs as counts. Copies lie in a folder
 beside the page that is called as the page is, so that both can be kept together. Places of other reports stay as they
 are: a page can show several. A page of a study that is not complete asks for what is still to come with
-``<!-- report: NAME/FILE once there is one -->``: until then its place says so. Few-shot runs have matrices as others do,
-and ``few_shot.csv`` is a link to a copy of their scores.
+``<!-- report: NAME/FILE once there is one -->``: until then its place says so. Few-shot runs have matrices as others
+do, and ``few_shot.csv`` is a link to a copy of their scores.
 """
 
 from __future__ import annotations

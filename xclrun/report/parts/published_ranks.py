@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from xclrun.analysis.aggregate import Comparison
 from xclrun.analysis.correlation import FEW
 from xclrun.analysis.significance import ALPHA
 from xclrun.core.task import BY_NAME, short_name
@@ -11,7 +12,7 @@ from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
 from xclrun.report.published import beside
 from xclrun.report.published.findings import Finding, findings
-from xclrun.report.published.ranks import FEWEST, Agreement, agreements, over_orders, shared_orders
+from xclrun.report.published.ranks import FEWEST, Agreement, agreements, behind, over_orders, shared_orders
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Cell, Table
 
@@ -23,14 +24,15 @@ def published_ranks(section: StrategySection) -> Iterator[Item]:
     found = agreements(section.summary, section.inference.resampled)
     if found:
         orders = shared_orders(section.comparison)
-        yield _ranks(found, orders)
+        over = _over(section.comparison, orders)
+        yield _ranks(found, over)
         kinds = dict.fromkeys(tests.replicates for tests in section.inference.tests.values())
         tested = " or ".join("seeds of one order" if kind == "seeds" else kind for kind in kinds) or "orders"
-        yield _findings(findings(section.summary, section.inference), orders, tested)
+        yield _findings(findings(section.summary, section.inference), over, tested)
         yield from beside(section.summary, "Tables 10 to 12", over_orders(orders))
 
 
-def _ranks(found: Sequence[Agreement], orders: Sequence[str]) -> Table:
+def _ranks(found: Sequence[Agreement], over: str) -> Table:
     """Return a row for each measure: Spearman's coefficient, and what it can be compared with."""
     rows = [
         (
@@ -45,7 +47,7 @@ def _ranks(found: Sequence[Agreement], orders: Sequence[str]) -> Table:
         for one in found
     ]
     notes = (
-        _over(orders),
+        over,
         f"ρ: Spearman's, of our means with the paper's; p: two-sided, of up to {FEW} strategies over all pairings, of "
         "more by Student's t",
         "over resamples: percentiles 2.5 and 97.5 of ρ when our test sentences are drawn again; seeds are not in it",
@@ -56,12 +58,12 @@ def _ranks(found: Sequence[Agreement], orders: Sequence[str]) -> Table:
     return Table("Ranks beside the CCL paper's", HEADER, tuple(rows), notes, left=2)
 
 
-def _findings(found: Sequence[Finding], orders: Sequence[str], tested: str) -> Table:
+def _findings(found: Sequence[Finding], over: str, tested: str) -> Table:
     """Return a row for each finding and metric: the paper's difference, ours, and what that says.
 
     Args:
         found: the findings.
-        orders: the paper's names of the orders that means are over.
+        over: what means are over.
         tested: what the p-values are over.
     """
     rows = [
@@ -78,7 +80,7 @@ def _findings(found: Sequence[Finding], orders: Sequence[str], tested: str) -> T
         for one in found
     ]
     notes = (
-        _over(orders),
+        over,
         "paper, ours: the difference in points; all are above 0 in the paper's means over six orders",
         f"p: over {tested}, by Tukey's HSD of all pairs of a measure with these as blocks, not corrected over the "
         "findings; – of a single replicate, of strategies that do not learn in sequence, and of differences between "
@@ -94,5 +96,11 @@ def _points(value: float) -> str:
     return "–" if value != value else f"{100 * value:+.2f}"
 
 
-def _over(orders: Sequence[str]) -> str:
-    return f"over {', '.join(orders)} on both sides: the paper's mean is that of its Tables 10 to 12 over these"
+def _over(comparison: Comparison, orders: Sequence[str]) -> str:
+    """Say what means are over: the orders on both sides, and the runs behind ours."""
+    runs = behind(comparison)
+    seeds = sorted({run.seed for run in runs})
+    return (
+        f"over {', '.join(orders)} on both sides: the paper's mean is that of its Tables 10 to 12 over these; ours is "
+        f"over {len(runs)} runs, seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    )

@@ -16,6 +16,7 @@ import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, compared
 from xclrun.analysis.correlation import Correlation, correlate
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.resampling import Resampled
 from xclrun.config.files import load_yaml, packaged
 from xclrun.report.published import Published, ccl_tables, labels_of
@@ -60,9 +61,14 @@ def paper_orders() -> dict[tuple[str, ...], str]:
     return {tuple(load_yaml(packaged("conf") / "order" / f"{name}.yaml")["languages"]): name for name in names}
 
 
+def behind(comparison: Comparison) -> list[RunRecord]:
+    """Return the runs that our means over orders and seeds are over, each once."""
+    return list({run.run_id: run for runs, _ in compared(comparison).values() for run in runs}.values())
+
+
 def shared_orders(comparison: Comparison) -> list[str]:
     """Return the paper's names of the orders that our means are over; none where one of them is not the paper's."""
-    ours = {run.languages for runs, _ in compared(comparison).values() for run in runs if run.stream == "sequence"}
+    ours = {run.languages for run in behind(comparison) if run.stream == "sequence"}
     known = paper_orders()
     return sorted(known[order] for order in ours) if ours <= known.keys() else []
 
