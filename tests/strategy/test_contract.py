@@ -95,6 +95,8 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "limit",
         # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
         "repeats",
+        # Of what is counted without a model: tests/strategy/test_parameters.
+        "as_built",
     }
     assert public - {"settings_type"} == set(ANSWERED_BY) | signatures | told | {"language_specific"}
 

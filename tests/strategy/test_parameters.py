@@ -15,6 +15,7 @@ from tests.conftest import SMALL
 from xclrun.cli import main
 from xclrun.command import params as command
 from xclrun.compose.jobs import Composed
+from xclrun.config.schema import StrategyConfig
 from xclrun.core import plugins
 from xclrun.core.stream import sequence, transfer
 from xclrun.core.task import SEQUENCE_CLASS
@@ -22,7 +23,9 @@ from xclrun.model.network import skeleton
 from xclrun.run import Run
 from xclrun.store import remembered
 from xclrun.store.records import record
-from xclrun.strategy import make
+from xclrun.strategy import STRATEGIES, Strategy, make
+from xclrun.strategy.base import left_as_built
+from xclrun.strategy.shared.expansion import Expandable
 from xclrun.strategy.shared.parameters import Count, count, sizes
 
 from .few import CLASSES, changed, planned
@@ -213,6 +216,34 @@ def test_a_local_encoder_has_its_own_shape(make_run: Make, tmp_path: Any, compos
     encoder.save_pretrained(tmp_path)  # type: ignore[operator]
     config = compose("model=mbert", f"model.path={tmp_path}").config.model
     assert sizes(skeleton(config, 1, 0).encoder) == sizes(encoder)
+
+
+def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(compose: Callable[..., Composed]) -> None:
+    """A strategy that says of a model's parameters that it leaves them does so; adapters do not say it."""
+    own = [name for name, cls in STRATEGIES.items() if cls.prepare not in (Strategy.prepare, Expandable.prepare)]
+    given = {name: [f"strategy={name}"] for name in own}
+    for beneath in ("lang_spec_task", "lang_spec_lora_f"):
+        given[f"er, {beneath}"] = ["strategy=er", f"strategy.expansion={beneath}"]
+    model, built = skeleton(compose().config.model, 3, 4), set()
+    before = sizes(model)
+    for name, overrides in given.items():
+        strategy = make(compose(*overrides).config.strategy)
+        if left_as_built(strategy, before):
+            with torch.device("meta"):
+                strategy.prepare(model, strategy.stream(LANGUAGES), command._Nowhere())
+            assert sizes(model) == before, name
+        else:
+            built.add(name)
+    assert built == {name for name in own if STRATEGIES[name].has_adapters} | {"er, lang_spec_lora_f"}
+    assert {"lang_spec_enc", "mbpa", "l2_init", "cos_pooler", "lang_spec_lora_f"} <= set(own)
+
+    class Mine(Strategy[StrategyConfig]):
+        signature = Strategy.signature
+
+        def prepare(self, *given: Any) -> None:
+            pass
+
+    assert not left_as_built(Mine(StrategyConfig("mine")), ["encoder.x"])
 
 
 # --- The command.

@@ -228,16 +228,23 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
 def _build(
     config: Config, strategy: Strategy[Any], stream: Stream, heads: Sequence[OfTask], vocabulary: int | None
 ) -> Count:
-    """Return the count of a model as it is built, without numbers in it.
+    """Return the count of a model: by its shape, where that says it, else as it is built, without numbers in it.
 
-    Torch and transformers are imported, which takes several times as long as all else.
+    To build it torch and transformers are imported, which takes several times as long as all else.
     """
-    import torch
-
-    from xclrun.model.network import HeadSizes, skeleton
+    from xclrun.model.shape import HeadSizes, sizes_of
+    from xclrun.strategy.base import left_as_built
     from xclrun.strategy.shared.parameters import count, sizes
 
     of = [HeadSizes(one.task, one.labels, one.tags) for one in heads]
+    known = sizes_of(config.model, of, vocabulary)
+    if known is not None and left_as_built(strategy, known):
+        return count(known, strategy, stream)
+
+    import torch
+
+    from xclrun.model.network import skeleton
+
     model = skeleton(config.model, of[0].classes, of[0].tags, vocabulary, of[0].task, of if len(of) > 1 else ())
     with torch.device("meta"):
         strategy.prepare(model, stream, _Nowhere())
@@ -318,16 +325,19 @@ def _pieces(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
     """Return `Sizes.vocabulary` and `Sizes.kept`."""
     from xclrun.data.windows import encode_task
     from xclrun.model.source import family_of, from_scratch
-    from xclrun.model.vocabulary import load_tokenizer, used_pieces
+    from xclrun.model.vocabulary import learnt_vocabulary, load_tokenizer, used_pieces
 
     model = config.model
     # Counting makes no folder of outputs.
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(config.paths.outputs).expanduser() / "cache"
-        tokenizer = load_tokenizer(model, dataset, cache if cache.is_dir() else Path(folder))
-    vocabulary = len(tokenizer) if from_scratch(model) else None
-    if not model.trim_vocabulary:
-        return vocabulary, None
+        cache = cache if cache.is_dir() else Path(folder)
+        vocabulary = None
+        if from_scratch(model):
+            vocabulary = learnt_vocabulary(model, dataset, cache).read_bytes().count(b"\n")
+        if not model.trim_vocabulary:
+            return vocabulary, None
+        tokenizer = load_tokenizer(model, dataset, cache)
     origin = dataset.origin.splits.items()
     splits = (encode_task(dataset.task_of(key), e, tokenizer, (), (), model) for (key, _), e in origin)
     return vocabulary, len(used_pieces(splits, tokenizer, family_of(model).from_padding))

@@ -179,7 +179,7 @@ def _check_bert(settings: Mapping[str, Any], shapes: Shapes, told: str, model: M
         .replace("LayerNorm.beta", "LayerNorm.bias"): shape
         for name, shape in shapes.items()
     }
-    for name, wanted in _bert(sizes, model.layers or layers or 0):
+    for name, wanted in bert_tensors(sizes, model.layers or layers or 0):
         found = renamed.get(name)
         if found is None:
             raise UsageError(f"{told}: the weights lack {name}, which config.json asks for")
@@ -190,8 +190,14 @@ def _check_bert(settings: Mapping[str, Any], shapes: Shapes, told: str, model: M
             )
 
 
-def _bert(sizes: Mapping[str, int | None], layers: int) -> Iterator[tuple[str, tuple[int | None, ...]]]:
-    """Yield the tensors that an encoder of BERT's kind must have, and their shapes; None: not known."""
+def bert_tensors(sizes: Mapping[str, int | None], layers: int) -> Iterator[tuple[str, tuple[int | None, ...]]]:
+    """Yield the tensors that an encoder of BERT's kind must have, and their shapes; None: not known.
+
+    Not its pooler's, which it need not have. In the order in which the encoder itself has them.
+
+    Args:
+        sizes: by the names of config.json.
+    """
     width, inner = sizes["hidden_size"], sizes["intermediate_size"]
 
     def linear(name: str, out: int | None, into: int | None) -> Iterator[tuple[str, tuple[int | None, ...]]]:

@@ -34,6 +34,7 @@ from xclrun.data.transfer import sent
 from xclrun.model.families import FAMILIES, family, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.heads import ClassHead, Pooler, SpanHead, WordHead, tag_head
+from xclrun.model.shape import HeadSizes, described
 from xclrun.model.source import check_layers, from_scratch, given_as, locate
 
 
@@ -83,21 +84,6 @@ class Prediction:
     tags: Tensor | None = None
     log2_tags: Tensor | None = None
     answers: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class HeadSizes:
-    """What the heads of one task tell apart.
-
-    Attributes:
-        task: decides on the heads.
-        classes: number of classes; not used where the task has no labels.
-        tags: number of tags; 0 where there are none.
-    """
-
-    task: Task
-    classes: int
-    tags: int
 
 
 class Heads(nn.Module):
@@ -359,36 +345,8 @@ def _shape(config: ModelConfig, vocabulary: int, pad: int) -> Any:
     """Return the library's config of an encoder of the config's family and shape."""
     from transformers import AutoConfig
 
-    shape = {
-        "hidden_size": config.hidden_size,
-        "hidden_layers": config.hidden_layers,
-        "attention_heads": config.attention_heads,
-        "intermediate_size": config.intermediate_size,
-    }
-    missing = [key for key, value in {"vocab_size": config.vocab_size, **shape}.items() if value is None]
-    if missing:
-        raise UsageError(
-            f"model={config.name}: no source of weights is given, and the shape lacks {', '.join(missing)}"
-        )
-    if config.hidden_size % config.attention_heads:  # type: ignore[operator]
-        raise UsageError(
-            f"model.hidden_size={config.hidden_size} must be a multiple of attention_heads={config.attention_heads}"
-        )
+    wanted = described(config, vocabulary, pad)
     known = AutoConfig.for_model(config.family)
-    begin = pad + 1 if FAMILIES[config.family].from_padding and config.positions is None else 0
-    head = config.hidden_size // config.attention_heads  # type: ignore[operator]
-    wanted = {
-        "vocab_size": vocabulary,
-        "pad_token_id": pad,
-        "max_position_embeddings": (config.positions or config.max_length) + begin,
-        "type_vocab_size": config.token_types or 2,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.layers or config.hidden_layers,
-        "num_attention_heads": config.attention_heads,
-        "num_key_value_heads": config.attention_heads,
-        **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), config.intermediate_size),
-        **dict.fromkeys(("head_dim", "d_kv"), head),
-    }
     made = AutoConfig.for_model(
         config.family, **{key: value for key, value in wanted.items() if hasattr(known, key)} | config.settings
     )

@@ -80,6 +80,22 @@ def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, f
     return np.unique(np.concatenate([always, *(np.unique(split.pieces.values) for split in splits)]))
 
 
+def learnt_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note) -> Path:
+    """Return the file in ``cache`` of a vocabulary that is learnt from the data, a piece a line; made where it is not.
+
+    Args:
+        warn: called with a line on a kept file that is damaged, and is made again.
+    """
+    # Whatever the pieces depend on: with the second texts of pairs they are others.
+    key = digest([source_identity(model, dataset), model.vocab_size, pairs(dataset)])
+    kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", warn)
+    if (path := kept.find()) is not None:
+        return path
+    assert model.vocab_size is not None
+    pieces = learn_wordpieces(learnt_from(dataset), model.vocab_size)
+    return kept.write("".join(f"{piece}\n" for piece in pieces).encode())
+
+
 def load_tokenizer(
     model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note
 ) -> PreTrainedTokenizerFast:
@@ -94,14 +110,7 @@ def load_tokenizer(
     from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
     if from_scratch(model):
-        # Whatever the pieces depend on: with the second texts of pairs they are others.
-        key = digest([source_identity(model, dataset), model.vocab_size, pairs(dataset)])
-        kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", warn)
-        path = kept.find()
-        if path is None:
-            assert model.vocab_size is not None
-            pieces = learn_wordpieces(learnt_from(dataset), model.vocab_size)
-            path = kept.write("".join(f"{piece}\n" for piece in pieces).encode())
+        path = learnt_vocabulary(model, dataset, cache, warn)
         return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
     folder = locate(model, warn)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):

@@ -17,7 +17,7 @@ as by another strategy, and has a test that compares the two bit for bit. A clas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -304,6 +304,14 @@ class Strategy(Generic[Settings]):
                 `recalled` names in `for_language`; and features, in `answer`, where `looks_up` says so.
         """
 
+    def as_built(self, parameters: Collection[str]) -> bool:
+        """Whether `prepare` takes a model with these parameters and leaves them as they are: none is added or frozen.
+
+        They can then be counted by the encoder's shape alone, in a second. Like `repeats`, it speaks for the hook of
+        its own class and of those above: `left_as_built`.
+        """
+        return True
+
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         """Return of which training sentences a hop learns, language → indices; a language that is not there: of all.
 
@@ -413,6 +421,15 @@ def recordable(strategy: Strategy[Any]) -> bool:
     cls, hooks = type(strategy), ("loss", "edit_gradients")
     own = any(hook in vars(strategy) for hook in hooks)
     return not own and all(_place(cls, "repeats") <= _place(cls, hook) for hook in hooks)
+
+
+def left_as_built(strategy: Strategy[Any], parameters: Collection[str]) -> bool:
+    """Whether it is known that a strategy leaves a model's parameters as they are when it prepares it.
+
+    Not of a class that overrides `Strategy.prepare` and does not say so (`Strategy.as_built`).
+    """
+    cls = type(strategy)
+    return _place(cls, "as_built") <= _place(cls, "prepare") and strategy.as_built(parameters)
 
 
 def _place(cls: type, name: str) -> int:

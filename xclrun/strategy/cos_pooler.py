@@ -8,7 +8,7 @@ Settings: ``alpha``, α: what cosines are multiplied with; FS: 10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,9 @@ class CosPooler(HeadsOnly[CosineSettings]):
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         self.model, self.adapting = model, False
         self.adapted = {language for hop in stream.hops if self.adapts(hop) for language in hop.train}
+
+    def as_built(self, parameters: Collection[str]) -> bool:
+        return True
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         # Cosines have no bias.

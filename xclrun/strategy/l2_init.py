@@ -16,6 +16,7 @@ trained; nothing is stored.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.stream import Hop, Stream
@@ -39,3 +40,6 @@ class L2Init(QuadraticPenalty[PullSettings]):
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         super().prepare(model, stream, library)
         self.hold({name: p.detach().clone() for name, p in model.named_parameters()})
+
+    def as_built(self, parameters: Collection[str]) -> bool:
+        return super().as_built(parameters)

@@ -8,6 +8,7 @@ Settings: ``layers``, their numbers; null stands for all layers.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,5 +56,12 @@ class LangSpecEnc(LanguageParts[LayersSettings]):
         return number is not None and (self.settings.layers is None or number in self.settings.layers)
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        self.check_depth(max((layer(name) or 0 for name, _ in model.named_parameters()), default=0))
+        self._check_layers(name for name, _ in model.named_parameters())
         super().prepare(model, stream, library)
+
+    def as_built(self, parameters: Collection[str]) -> bool:
+        self._check_layers(parameters)
+        return super().as_built(parameters)
+
+    def _check_layers(self, parameters: Iterable[str]) -> None:
+        self.check_depth(max((layer(name) or 0 for name in parameters), default=0))

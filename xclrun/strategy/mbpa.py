@@ -19,7 +19,7 @@ Otherwise what is computed of points, AULTC above all, is of the unadapted model
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -144,6 +144,10 @@ class MbPA(Replay[MbPASettings]):
                 kind = type(model.encoder).__name__
                 raise UsageError(f"strategy.key=pooler: {kind} has no pooler; use strategy.key=cls")
             self.pooler = copy.deepcopy(pooler).eval()
+
+    def as_built(self, parameters: Collection[str]) -> bool:
+        poolers = ("pooler.", "encoder.pooler.")
+        return self.settings.key is not Key.pooler or any(name.startswith(poolers) for name in parameters)
 
     # Inference.
 

@@ -22,7 +22,8 @@ from xclrun.core.identity import Stage, derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import outputs, word_numbers
-from xclrun.model.network import HeadSizes, Model, Prediction, build
+from xclrun.model.network import Model, Prediction, build
+from xclrun.model.shape import HeadSizes
 from xclrun.run import Run
 from xclrun.store.stages import StageStore
 from xclrun.store.tensors import load_tensors

@@ -16,7 +16,7 @@ a hop is trained, 4 bytes per parameter and language: 0.7 GB a language for ``la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +24,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy import having, make
-from xclrun.strategy.base import Context, Library, Strategy
+from xclrun.strategy.base import Context, Library, Strategy, left_as_built
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.language_parts import LanguageParts
 
@@ -124,6 +124,9 @@ class Expandable(Strategy[Settings]):
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         self.expansion.prepare(model, stream, library)
+
+    def as_built(self, parameters: Collection[str]) -> bool:
+        return left_as_built(self.expansion, parameters)
 
     def begin_hop(self, context: Context) -> None:
         self.expansion.begin_hop(context)

@@ -1,0 +1,75 @@
+"""Sizes of parameters from an encoder's shape alone, beside those of the model as it is built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xclrun.compose.jobs import Composed
+from xclrun.core.task import TASKS
+from xclrun.model.folder import BERTS
+from xclrun.model.network import skeleton
+from xclrun.model.shape import HeadSizes, sizes_of
+from xclrun.strategy.shared.parameters import sizes
+
+from .pretrained import CONFIG, write_encoder
+
+Compose = Callable[..., Composed]
+HEADS = [HeadSizes(task, 5, 7 if task.tag is not None else 0) for task in TASKS.values()]
+# Heads of a model: those of each task, and of tasks together, with a pooler among them and without.
+TOGETHER = [(of,) for of in HEADS] + [tuple(HEADS), tuple(of for of in HEADS if not of.task.pooled)]
+GIVEN = (
+    *((f"model.family={family}",) for family in BERTS),
+    ("model.layers=1", "model.positions=20", "model.token_types=1", "model.family=roberta"),
+    ("model=mbert", "model.layers=2"),
+    ("model=xlmr", "model.layers=1"),
+)
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=" ".join)
+def test_the_shape_says_the_parameters_of_the_model_in_their_order(given: tuple[str, ...], compose: Compose) -> None:
+    config = compose(*given).config.model
+    for heads in TOGETHER if given[0] == "model.family=bert" else TOGETHER[-2:]:
+        one, several = heads[0], heads if len(heads) > 1 else ()
+        for vocabulary in (None, 11):
+            built = skeleton(config, one.classes, one.tags, vocabulary, one.task, several)
+            found = sizes_of(config, heads, vocabulary)
+            assert found is not None
+            assert list(found.items()) == list(sizes(built).items())
+
+
+@pytest.mark.parametrize("family", BERTS)
+def test_a_folder_says_it_as_well(family: str, compose: Compose, tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder")
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "model_type": family, "pad_token_id": 1}))
+    for given in ((), ("model.layers=1",)):
+        config = compose("model=mbert", f"model.path={folder}", *given).config.model
+        for vocabulary in (None, 9):
+            found = sizes_of(config, HEADS[:1], vocabulary)
+            assert found is not None
+            assert list(found.items()) == list(sizes(skeleton(config, 5, 7, vocabulary)).items())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"model_type": "electra"},
+        {"position_embedding_type": "relative_key"},
+        {"pruned_heads": {"0": [1]}},
+        {"type_vocab_size": None},
+    ],
+)
+def test_an_odd_encoder_is_left_to_the_model_itself(said: dict[str, object], compose: Compose, tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "encoder")
+    (folder / "config.json").write_text(json.dumps(CONFIG | said))
+    assert sizes_of(compose("model=mbert", f"model.path={folder}").config.model, HEADS[:1], None) is None
+
+
+def test_settings_of_a_family_are_left_to_the_model_itself(compose: Compose) -> None:
+    config = compose().config.model
+    assert sizes_of(config, HEADS[:1], None) is not None
+    assert sizes_of(replace(config, settings={"type_vocab_size": 3}), HEADS[:1], None) is None
