@@ -96,7 +96,8 @@ def test_packed_and_padded_sentences_have_the_same_loss_and_gradients(family: st
     model = made(family, task)
     padded, of_padded = model.encode(sentences()), gradients(model)
     rows: list[int] = []
-    model.encoder.register_forward_pre_hook(
+    embeddings: Any = model.encoder.embeddings
+    embeddings.register_forward_pre_hook(
         lambda module, args, named: rows.append(len(named["input_ids"])), with_kwargs=True
     )
     model.packs = True

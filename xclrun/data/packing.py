@@ -42,14 +42,15 @@ class Packing:
             linear: multiplications of a position in a layer's linear maps, over those of a pair of positions in its
                 attention: 2 · hidden size + intermediate size.
         """
-        longest = int(lengths.max())
-        rows, starts, count, width = min(
-            (_first_fit(lengths, int(longest * factor)) for factor in WIDTHS),
-            key=lambda found: found[2] * found[3] * (linear + found[3]),
-        )
+        order = np.argsort(-lengths, kind="stable")
+        sorted_ = lengths[order].tolist()
+        fits = (_first_fit(sorted_, int(sorted_[0] * factor)) for factor in WIDTHS)
+        placed, used = min(fits, key=lambda found: len(found[1]) * max(found[1]) * (linear + max(found[1])))
+        count, width = len(used), max(used)
+        first = np.empty_like(lengths)
+        first[order] = [row * width + start for row, start in placed]
         sentence = np.repeat(np.arange(len(lengths)), lengths)
         within = np.arange(len(sentence)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        first = rows * width + starts
         at = first[sentence] + within
         source, positions, sentences = np.zeros((3, count * width), np.int64)
         source[at], positions[at], sentences[at] = sentence * padded + within, within, sentence + 1
@@ -57,14 +58,19 @@ class Packing:
         return cls(source.reshape(shape), positions.reshape(shape), sentences.reshape(shape), first)
 
 
-def _first_fit(lengths: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Return each sentence's row and where it starts there, the number of rows, and how much of the width is used."""
-    rows, starts, used = np.zeros_like(lengths), np.zeros_like(lengths), list[int]()
-    for i in np.argsort(-lengths, kind="stable").tolist():
-        length = int(lengths[i])
-        row = next((r for r, filled in enumerate(used) if filled + length <= width), len(used))
-        if row == len(used):
-            used.append(0)
-        rows[i], starts[i] = row, used[row]
-        used[row] += length
-    return rows, starts, len(used), max(used)
+def _first_fit(lengths: list[int], width: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return each sentence's row and where it starts there, and how much of each row is used; longest ones first.
+
+    In plain Python: a batch has too few sentences for arrays to be worth their calls.
+    """
+    placed, used = list[tuple[int, int]](), list[int]()
+    for length in lengths:
+        for row, filled in enumerate(used):
+            if filled + length <= width:
+                placed.append((row, filled))
+                used[row] += length
+                break
+        else:
+            placed.append((len(used), 0))
+            used.append(length)
+    return placed, used

@@ -273,15 +273,22 @@ class Model(Heads):
         first = there["first"]
         # Where no sentence stands, attention looks at the other such places: each needs something to look at.
         blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
-        hidden = self.encoder(
-            input_ids=batch.input_ids.flatten()[source],
-            attention_mask=blocks.to(torch.float32),
-            token_type_ids=batch.token_type_ids.flatten()[source],
-            position_ids=positions,
-        ).last_hidden_state.flatten(0, 1)
+        given = {
+            "input_ids": batch.input_ids.take(source),
+            "token_type_ids": batch.token_type_ids.take(source),
+            "position_ids": positions,
+        }
+        encoder: Any = self.encoder
+        if takes_masks(encoder):
+            embedded = encoder.embeddings(**given)
+            found = encoder.encoder(embedded, attention_mask=_additive(blocks, embedded))
+        else:
+            found = encoder(**given, attention_mask=blocks.to(torch.float32))
+        hidden = found.last_hidden_state.flatten(0, 1)
+        cls = hidden.index_select(0, first)
         if not self.heads_of(batch.task).reads_words:
-            return Features(hidden[first], None)
-        return Features(hidden[first], hidden[first.unsqueeze(1) + batch.word_pieces])
+            return Features(cls, None)
+        return Features(cls, functional.embedding(first.unsqueeze(1) + batch.word_pieces, hidden))
 
     def loss(self, batch: Batch, output: Output | None = None) -> Tensor:
         """Return the loss of a batch's task (`Heads.loss_of`)."""
@@ -309,7 +316,10 @@ def takes_masks(encoder: Any) -> bool:
 
 
 def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
-    """Return a mask (B, L), 1 on pieces, as what is added to attention: (B, 1, 1, L), 0 or next to −∞.
+    """Return a mask as what is added to attention, 0 or next to −∞.
+
+    Of one (B, L), which is 1 on pieces, (B, 1, 1, L); of one (B, L, L), true where a piece looks at another,
+    (B, 1, L, L).
 
     In the type that attention computes in (that of ``embedded``, unless there is autocast), and in rows whose lengths
     in memory are multiples of 8, as GPUs read them: it would else be made anew in every layer.
@@ -318,7 +328,8 @@ def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedded.dtype
     wide = functional.pad(mask, (0, -length % 8)) if length % 8 else mask
     nothing = torch.finfo(torch.float32).min
-    return torch.where(wide.bool(), 0.0, nothing).to(kind)[:, None, None, :length]
+    added = torch.where(wide.bool(), 0.0, nothing).to(kind)[..., :length]
+    return added[:, None, None] if mask.dim() == 2 else added[:, None]
 
 
 def _reads_types(encoder: nn.Module) -> bool:
