@@ -140,11 +140,20 @@ def test_a_frozen_run_is_itself(make: Make) -> None:
     assert thaw(other.directory).stages == other.stages
 
 
+@pytest.mark.parametrize("sentences", ["shots=1", "dataset.max_train=3"])
+def test_source_and_target_are_found_by_any_of_their_codes(sentences: str, make: Make) -> None:
+    run, named = make(sentences, "source=eng", "language=de-DE"), make(sentences)
+    assert run.stream.languages == ("en", "de")
+    assert (run.id, run.stages) == (named.id, named.stages)
+    assert (run.config.source, run.config.language) == ("en", "de")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["language=null"], "language=null: the target must be given"),
         (["language=en"], "language=en: is the source too"),
+        (["language=eng_Latn"], "language=en: is the source too"),
         (["language=fi"], "language=fi: the dataset has no such language; Known: de, en, es"),
         (["source=fi"], "source=fi: the dataset has no such language"),
         (["order=h2l"], "order=h2l: few-shot transfer goes from the source to the language"),

@@ -23,6 +23,7 @@ from xclrun.config.schema import (
     PartConfig,
     Precision,
     SlotF1,
+    StrategyConfig,
     TrainerConfig,
     plain,
 )
@@ -231,6 +232,8 @@ def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
     few_shot = [str(config.language)] if config.protocol else None
     key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
     if key not in _datasets:
+        if few_shot is not None:
+            few_shot = [key_of(name, read_whole(config.dataset).languages, "language") for name in few_shot]
         dataset = load_dataset(config.dataset, config.bucket, config.shots, few_shot)
         if len(_datasets) >= KEPT:
             _datasets.clear()
@@ -379,7 +382,10 @@ def plan_run(config: Config) -> Run:
     if config.dataset.languages is not None and not config.dataset.parts:
         keys = [key_of(name, dataset.languages, "dataset.languages") for name in config.dataset.languages]
         config = replace(config, dataset=replace(config.dataset, languages=keys))
-    settings, listed = config.order, _languages(config, dataset)
+    if config.protocol is not None:
+        config = _with_keys(config, dataset)
+    config = replace(config, strategy=_with_adapters(config.strategy, dataset))
+    settings, listed = config.order, _languages(config)
     if listed is None and settings.by is not None:
         settings = started(settings, dataset)
         listed = _arranged(settings, dataset, data.fingerprint)
@@ -536,16 +542,50 @@ def _plugins(config: Config) -> dict[str, list[str]]:
     return {group: used for group, used in plugins_of.items() if used}
 
 
-def _languages(config: Config, dataset: Dataset) -> list[str] | None:
-    """Return the languages that a config lists in their order; None where sizes decide."""
+def _with_keys(config: Config, dataset: Dataset) -> Config:
+    """Return a config of few-shot transfer with the keys that its source and its language mean.
+
+    Raises:
+        UsageError: the dataset has no such key, or several; both are the same.
+    """
+    given = {"source": config.from_source, "language": config.language}
+    keys = {what: name and key_of(name, dataset.languages, what) for what, name in given.items()}
+    for what, key in keys.items():
+        if key is not None and key not in dataset.languages:
+            raise UsageError(f"{what}={key}: the dataset has no such language; {did_you_mean(key, dataset.languages)}")
+    if keys != given:
+        config = replace(config, **keys)
+        check(config)
+    return config
+
+
+def _with_adapters(settings: StrategyConfig, dataset: Dataset, name: str = "strategy") -> StrategyConfig:
+    """Return a strategy's settings, and its expansion's, with the keys whose pretrained adapters they give.
+
+    Raises:
+        UsageError: the dataset has no such key, or several; a key is given twice.
+    """
+    if (expansion := getattr(settings, "expansion", None)) is not None:
+        settings = replace(settings, expansion=_with_adapters(expansion, dataset, f"{name}.expansion"))
+    given = getattr(settings, "pretrained", None)
+    if not isinstance(given, dict):
+        return settings
+    what, found = f"{name}.pretrained", {}
+    for language, place in given.items():
+        key = key_of(str(language), dataset.languages, what)
+        if key not in dataset.languages:
+            raise UsageError(f"{what}: the dataset has no language '{key}'; {did_you_mean(key, dataset.languages)}")
+        if key in found:
+            raise UsageError(f"{what}: '{key}' is there twice")
+        found[key] = place
+    return replace(settings, pretrained=found)
+
+
+def _languages(config: Config) -> list[str] | None:
+    """Return the languages that a config lists in their order; None where they are to be worked out."""
     if config.protocol is None:
         return config.order.languages
-    given = {"source": config.from_source, "language": config.language}
-    for key, name in given.items():
-        if name is not None and name not in dataset.languages:
-            meant = did_you_mean(name, dataset.languages)
-            raise UsageError(f"{key}={name}: the dataset has no such language; {meant}")
-    return [name for name in given.values() if name is not None]
+    return [name for name in (config.from_source, config.language) if name is not None]
 
 
 def _check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> None:

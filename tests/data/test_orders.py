@@ -189,7 +189,11 @@ def test_an_order_that_makes_no_sense_is_refused_in_a_line(order: str, told: str
         (("order=h2l", "order.by=random"), "^order.by=random: order.by_size=descending is given too"),
         (("order=similarity", "order.measure=word"), "^order.measure=word: unknown; "),
         (("order=similarity", "order.features=f.csv"), "^order.features=f.csv: needs order.measure=typology"),
-        (("order=typology(xx)",), "^order.start=xx: the dataset has no such language; Known: de, en, es"),
+        (
+            ("order=typology(xx)",),
+            "^order=typology: 'xx' is no language of the dataset, to start with; Known: de, en, es",
+        ),
+        (("order=similarity(gredy)",), "^order=similarity: 'gredy' is no .*, nor greedy, .*; did you mean 'greedy'"),
         (("order=[deu,de]",), "^order: the language 'de' is repeated"),
     ],
 )

@@ -340,6 +340,17 @@ def test_the_content_of_pretrained_adapters_is_the_identity(make_run: Make, tmp_
     ]
     assert over[0].id == over[1].id != over[2].id
     assert [s.train for s in over[0].stages[:2]] == [s.train for s in a.stages[:2]]
+    # Any code of a language finds it, and none is passed over in silence.
+    for strategy, key in (("lang_spec_ada_f", "strategy"), ("er", "strategy.expansion")):
+        beneath = ("strategy.expansion=lang_spec_ada_f",) if strategy == "er" else ()
+        coded = make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{eng_Latn:'{first}'}}")
+        assert coded.id == (over[0] if beneath else a).id
+        with pytest.raises(
+            UsageError, match=rf"^{key}\.pretrained: the dataset has no language 'dee'; did you mean 'de'"
+        ):
+            make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{dee:'{first}'}}")
+        with pytest.raises(UsageError, match=rf"^{key}\.pretrained: 'en' is there twice$"):
+            make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{en:'{first}',eng:'{first}'}}")
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_the_parts_that_serve_a_language(strategy: str, make_run: Make, do: Do, 
 
 def test_adapters_lie_beside_the_encoder(make_run: Make, do: Do, tmp_path: Path) -> None:
     run = do(make_run(*BRIEF, "strategy=lang_spec_ada_t"))
-    export(run, 2, "en", tmp_path / "en")
+    assert export(run, 2, "eng_Latn", tmp_path / "en")["language"] == "en"
     agree(run, tmp_path / "en", ours(run, 2, "en"), adapter=True)
 
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 
+from xclrun.config.checks import MEASURES
 from xclrun.config.schema import OrderConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import derive
@@ -131,8 +132,13 @@ def _start(order: OrderConfig, dataset: Dataset) -> str:
     """Return the first language: as given, else that with most training sentences; of equals English, if there."""
     if order.start is not None:
         if order.start not in dataset.languages:
-            meant = did_you_mean(order.start, dataset.languages)
-            raise UsageError(f"order.start={order.start}: the dataset has no such language; {meant}")
+            # A word in parentheses that is nothing else is taken for the first language.
+            words = ("greedy", *MEASURES) if order.by == "similarity" else ()
+            nor = f", nor {', '.join(words)}" if words else ""
+            meant = did_you_mean(order.start, (*words, *dataset.languages))
+            raise UsageError(
+                f"order={order.by}: '{order.start}' is no language of the dataset, to start with{nor}; {meant}"
+            )
         return order.start
     rank = _ranking(dataset)
 

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
 from xclrun.model.network import Heads, Model, build, empty_encoder
 from xclrun.run import Run
@@ -63,6 +64,7 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
     graph = StageGraph(run, Listener(), StopFlag())
     bench, strategy = graph.bench, graph.strategy
     own_parts = bool(strategy.serving_signature(hop)) or strategy.adapters is not None
+    language = language and key_of(language, run.stream.languages, "--language")
     _check_language(run, hop, language, own_parts)
     needed = {hop.index, *strategy.recalled(hop), *([hop.parent] if strategy.keeps_encoder(hop) else [])} - {0}
     for stage in (run.stages[i] for i in sorted(needed)):
