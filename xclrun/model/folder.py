@@ -118,8 +118,8 @@ def weight_files(folder: Path, told: str) -> list[Path]:
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
         raise UsageError(
-            f"{told}: has no {WEIGHTS}; weights in other formats are pickles, never read: save the model with "
-            "transformers' save_pretrained"
+            f"{told}: has no {WEIGHTS}; weights in other formats are pickles, never read: save the model and its "
+            "tokenizer in a folder with transformers' save_pretrained, and give model.path=DIR"
         )
     listed = read_object(folder / INDEX, told).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
