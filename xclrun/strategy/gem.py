@@ -6,13 +6,11 @@ nearest vector that none of them is opposed to, where g is opposed to one (some 
 
     min_{g̃} ½ ‖g̃ − g‖²  with  G g̃ ≥ 0        g̃ = Gᵀ (v* + γ) + g,    v* = argmin_{v ≥ 0} ½ vᵀ G Gᵀ v + (G g)ᵀ v
 
-over all trained weights that languages share, before clipping and the optimiser's step. The dual has a number per
-earlier language and is solved exactly. γ, added to v* as in the paper's text (its code bounds v by γ), favours earlier
-languages; it is 0.5 there.
+over all trained weights that languages share, before clipping. The dual has a number per earlier language and is solved
+exactly. γ, added to v* as in the paper's text (its code bounds v by γ), favours earlier languages; it is 0.5 there.
 
-Settings: ``memory``, ``every_k`` and ``selection`` as of ``agem``, which compares with one batch of the whole memory;
-``margin``, γ; ``compared``, sentences of each language's share that a step compares with, drawn at random, or null: all
-of them, as in the paper.
+Settings: ``memory``, ``every_k`` and ``selection`` as of ``agem``; ``margin``, γ; ``compared``, sentences of each
+language's share that a step compares with, drawn at random, or null: all of them, as in the paper.
 
 Cost: a step goes forward and backward through all that is compared; the device holds a gradient for each earlier
 language, 4 bytes per weight, and is waited for.
@@ -119,5 +117,4 @@ def dual(gram: np.ndarray, products: np.ndarray) -> np.ndarray:
     # Languages whose gradients depend on each other give values of 0, up to rounding.
     kept = values > values.max() * len(values) * np.finfo(float).eps
     roots = np.sqrt(values[kept])
-    found: np.ndarray = nnls(roots[:, None] * vectors[:, kept].T, -(vectors[:, kept].T @ products) / roots)[0]
-    return found
+    return np.asarray(nnls(roots[:, None] * vectors[:, kept].T, -(vectors[:, kept].T @ products) / roots)[0])
