@@ -554,7 +554,7 @@ def _with_keys(config: Config, dataset: Dataset) -> Config:
         if key is not None and key not in dataset.languages:
             raise UsageError(f"{what}={key}: the dataset has no such language; {did_you_mean(key, dataset.languages)}")
     if keys != given:
-        config = replace(config, **keys)
+        config = replace(config, source=keys["source"], language=keys["language"])
         check(config)
     return config
 
@@ -565,13 +565,12 @@ def _with_adapters(settings: StrategyConfig, dataset: Dataset, name: str = "stra
     Raises:
         UsageError: the dataset has no such key, or several; a key is given twice.
     """
-    if (expansion := getattr(settings, "expansion", None)) is not None:
-        settings = replace(settings, expansion=_with_adapters(expansion, dataset, f"{name}.expansion"))
-    given = getattr(settings, "pretrained", None)
-    if not isinstance(given, dict):
+    if isinstance(settings, ExpandableSettings) and settings.expansion is not None:
+        return replace(settings, expansion=_with_adapters(settings.expansion, dataset, f"{name}.expansion"))
+    if not isinstance(settings, AdapterSettings) or not isinstance(settings.pretrained, dict):
         return settings
     what, found = f"{name}.pretrained", {}
-    for language, place in given.items():
+    for language, place in settings.pretrained.items():
         key = key_of(str(language), dataset.languages, what)
         if key not in dataset.languages:
             raise UsageError(f"{what}: the dataset has no language '{key}'; {did_you_mean(key, dataset.languages)}")
