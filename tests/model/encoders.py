@@ -80,7 +80,7 @@ def write_family(family: str, folder: Path) -> Path:
     import torch
 
     from xclrun.config.schema import ModelConfig
-    from xclrun.model.network import _shape, empty_encoder
+    from xclrun.model.encoder import empty_encoder, shape_of
 
     pieces = tokenizer(kind_of(family))
     shape = ModelConfig(
@@ -97,6 +97,6 @@ def write_family(family: str, folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         padding = 0 if pieces.pad_token_id is None else pieces.pad_token_id
-        empty_encoder(_shape(shape, len(pieces), padding)).save_pretrained(folder)
+        empty_encoder(shape_of(shape, len(pieces), padding)).save_pretrained(folder)
     pieces.save_pretrained(folder)
     return folder

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaMode
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
-from xclrun.model import network
+from xclrun.model import encoder
 from xclrun.model.network import Model, build
 
 from .conftest import batch
@@ -188,7 +188,7 @@ def test_a_pretrained_encoder_is_read_once(tmp_path: Path, monkeypatch: pytest.M
         BertConfig(vocab_size=PIECES, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     ).save_pretrained(tmp_path)
     first = weights(path=str(tmp_path))
-    monkeypatch.setattr(network, "_read_encoder", None)
+    monkeypatch.setattr(encoder, "_read_encoder", None)
     second = weights(path=str(tmp_path))
     assert first.keys() == second.keys()
     for name, value in first.items():
@@ -209,18 +209,18 @@ def test_what_the_files_lack_is_drawn_for_each_run_as_when_they_are_read(
     model(shape, add_pooling_layer=False).save_pretrained(tmp_path)
     alone = {}
     for seed in (1, 2):
-        monkeypatch.setattr(network, "_kept", {})
+        monkeypatch.setattr(encoder, "_kept", {})
         alone[seed] = weights(seed=seed, path=str(tmp_path))
     assert not same(alone[1], alone[2], "encoder.pooler.dense.weight")
-    monkeypatch.setattr(network, "_read_encoder", None)
+    monkeypatch.setattr(encoder, "_read_encoder", None)
     assert same(weights(seed=1, path=str(tmp_path)), alone[1])
     assert same(weights(seed=2, path=str(tmp_path)), alone[2])
 
 
 def test_a_trimmed_copy_leaves_the_encoder_that_was_read_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its word embeddings are not copied before they are cut, so they must not be the ones that are trained."""
-    monkeypatch.setattr(network, "_kept", {})
-    network.read_ahead(small(path=str(folder)))
+    monkeypatch.setattr(encoder, "_kept", {})
+    encoder.read_ahead(small(path=str(folder)))
     read, words = load_file(folder / "model.safetensors"), "embeddings.word_embeddings.weight"
     kept = np.array([0, 3, 7, 8])
     trimmed = build(small(path=str(folder)), TOKENIZER, 5, 7, seed=1, kept=kept)

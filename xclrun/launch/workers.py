@@ -201,7 +201,7 @@ def share(runs: Sequence[Run]) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import torch
 
-    from xclrun.model.network import read_ahead
+    from xclrun.model.encoder import read_ahead
     from xclrun.train.encodings import encodings
 
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """The model: an encoder with heads. `build` makes it from a config, the same for the same seed.
 
 Importing this package does not import torch; `build` does. Submodules: `source` (where an encoder comes from),
-`vocabulary` (tokenizers), `heads`, `network` (the module itself).
+`vocabulary` (tokenizers), `encoder`, `heads`, `network` (the module that is trained).
 """
 
 from __future__ import annotations

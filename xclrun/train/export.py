@@ -22,7 +22,8 @@ from torch import Tensor
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop
-from xclrun.model.network import Heads, Model, build, empty_encoder
+from xclrun.model.encoder import empty_encoder
+from xclrun.model.network import Heads, Model, build
 from xclrun.run import Run
 from xclrun.store.files import atomic_directory, write_json
 from xclrun.store.tensors import save_tensors
