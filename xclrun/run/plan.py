@@ -1,53 +1,34 @@
-"""A run: one composed job, planned — what it will learn, in which order, under which names. Nothing is trained."""
+"""From a composed job to a run: the data is read, order and stream are resolved, names and keys derived."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from xclrun.config.checks import check
-from xclrun.config.schema import (
-    Config,
-    DatasetConfig,
-    LabelOn,
-    OrderConfig,
-    PartConfig,
-    Precision,
-    SlotF1,
-    StrategyConfig,
-    TrainerConfig,
-    plain,
-)
+from xclrun.config.schema import Config, DatasetConfig, OrderConfig, PartConfig, StrategyConfig, TrainerConfig, plain
 from xclrun.core import plugins
-from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
-from xclrun.core.secret import private
-from xclrun.core.stream import Hop, Mixture, Stream, in_blocks, keys_of, resolve_order, sequence, transfer
-from xclrun.data.batches import EVEN_PIECES
+from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
 from xclrun.data.blocks import known_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.orders import arranged, started
 from xclrun.data.orders import notes as notes_of_order
-from xclrun.data.windows import check_windows
-from xclrun.model.families import number
-from xclrun.model.source import check_masks, depth, encoder_identity, family_of, settings_of
-from xclrun.store.files import atomic_write, write_json
+from xclrun.model.source import depth, encoder_identity
+from xclrun.run.checks import check_dev, check_encoder, check_graphs, check_mixtures, check_packing, check_tasks
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
-from xclrun.strategy import Length, Strategy, make, recordable, strategy_class
+from xclrun.strategy import Length, Strategy, make, recordable
 from xclrun.strategy.lang_spec_ft import LangSpecFT
-from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
+from xclrun.strategy.shared.adapters import AdapterSettings
 from xclrun.strategy.shared.expansion import ExpandableSettings
 
 
@@ -292,81 +273,6 @@ def plan_jobs(configs: Iterable[Config]) -> list[Run]:
     return list(runs.values())
 
 
-def freeze(run: Run) -> None:
-    """Write the config of a run that another process will do, with paths that hold in any current folder."""
-    resolved = run.resolved
-    paths, dataset, model = (resolved[group] for group in ("paths", "dataset", "model"))
-    for node, key in (
-        (paths, "outputs"),
-        (paths, "store"),
-        (dataset, "root"),
-        (dataset["buckets"], "root"),
-        (model, "path"),
-    ):
-        if node[key] is not None:
-            node[key] = _absolute(node[key])
-    # Those of parts lie below the dataset's, where there is one.
-    for part in dataset["parts"].values() if dataset["root"] is None else ():
-        part["root"] = part["root"] and _absolute(part["root"])
-    resolved["strategy"] = _with_folders(resolved["strategy"])
-    content = OmegaConf.to_yaml(OmegaConf.create(resolved))
-    atomic_write(run.directory.config, content, private())
-    write_json(run.directory.queued, {"keys": run.keys})
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def _with_folders(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a strategy in which folders of pretrained adapters, also its expansion's, are absolute."""
-    result = dict(settings)
-    if result.get("expansion"):
-        result["expansion"] = _with_folders(result["expansion"])
-    for language, name in (result.get("pretrained") or {}).items():
-        folder = Path(name).expanduser()
-        result["pretrained"] = result["pretrained"] | {language: str(folder.absolute()) if folder.is_dir() else name}
-    return result
-
-
-def thaw(directory: RunDirectory, outputs: Path | None = None, fresh: bool = False) -> Run:
-    """Return the run whose config was frozen in a directory.
-
-    Args:
-        outputs: the folder that it is to write to; None: as its config says.
-        fresh: with the store of that folder, wherever the run had its own.
-
-    Raises:
-        RunError: it is another run now: the data or the encoder has changed; or its config cannot be read.
-        UsageError: its data cannot be read any more.
-    """
-    try:
-        frozen = OmegaConf.load(directory.config)
-        assert isinstance(frozen, DictConfig)
-        if outputs is not None:
-            frozen.paths.outputs = str(outputs)
-        if fresh:
-            frozen.paths.store = None
-        label = frozen.pop("strategy_label", None)
-        for group in ("dataset", "strategy"):
-            plugins.require(frozen[group].pop("plugins", ()), directory.run_id)
-        schema = OmegaConf.structured(Config)
-        schema.strategy = strategy_class(frozen.strategy.name).settings_type
-        if (expansion := frozen.strategy.get("expansion")) is not None:
-            schema.strategy.expansion = strategy_class(expansion.name).settings_type
-        config = OmegaConf.to_object(OmegaConf.merge(schema, frozen))
-        assert isinstance(config, Config)
-    except (OSError, ValueError, TypeError, AttributeError, AssertionError, OmegaConfBaseException, YAMLError) as error:
-        first = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise RunError(f"{directory.config} cannot be read ({first}); give the command of the run again") from error
-    run = plan_run(replace(config, strategy_label=label))
-    if run.id != directory.run_id:
-        raise RunError(
-            f"{directory.run_id}: the data or the encoder has changed since it was submitted; give the command again"
-        )
-    return run
-
-
 def plan_run(config: Config) -> Run:
     """Read the data and work out the run.
 
@@ -398,16 +304,16 @@ def plan_run(config: Config) -> Run:
     if config.dataset.blocks is not None:
         dataset, data = _in_blocks(config, dataset, order[-1])
     strategy = make(config.strategy)
-    _check_tasks(config, dataset, strategy)
-    _check_packing(config, strategy)
-    _check_graphs(config)
-    _check_encoder(config, dataset, strategy)
+    check_tasks(config, dataset, strategy)
+    check_packing(config, strategy)
+    check_graphs(config)
+    check_encoder(config, dataset, strategy)
     stream = stream_of(config, strategy, order)
     for language in stream.languages:
         learnt = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
         if not dataset.split(language, "train") and learnt:
             raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
-    _check_dev(config, dataset, stream)
+    check_dev(config, dataset, stream)
     if (layers := depth(config.model)) is not None:
         strategy.check_depth(layers)
     resolved = plain(config)
@@ -422,112 +328,6 @@ def plan_run(config: Config) -> Run:
         whole_fingerprint=whole,
         encoder=encoder,
     )
-
-
-def _check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that a strategy and a model can learn the tasks of a dataset.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    tasks = [of.task for of in dataset.targets]
-    for task in tasks:
-        if (reason := strategy.unfit(task)) is not None:
-            raise UsageError(f"strategy={config.strategy.name} dataset.task={task.name}: {reason}")
-        if config.model.label_on is LabelOn.all and task.tag is not None and not task.crf:
-            raise UsageError(f"model.label_on=all dataset.task={task.name}: every piece has a tag only in intent_slots")
-        if task.answers:
-            check_windows(config.model.max_length, config.model.windows)
-            if config.evaluate.attention:
-                raise UsageError(
-                    f"evaluate.attention=true dataset.task={task.name}: texts in windows have no such means"
-                )
-    if dataset.task is not None:
-        return
-    names = ", ".join(task.identified for task in tasks)
-    if (reason := strategy.unfit_together(tasks)) is not None:
-        raise UsageError(f"strategy={config.strategy.name}: dataset.parts has several tasks ({names}); {reason}")
-    if config.evaluate.slot_f1 is not SlotF1.span_micro:
-        way = config.evaluate.slot_f1.value
-        raise UsageError(f"evaluate.slot_f1={way}: dataset.parts has several tasks ({names}); it is of one task")
-
-
-def _check_packing(config: Config, strategy: Strategy[Any]) -> None:
-    """Check that the encoder can be given sentences end to end, where that is asked for.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    for name, trainer in config.trainers.items():
-        if trainer.packing:
-            check_masks(config.model, f"{name}.packing")
-            if isinstance(strategy.adapters, AdapterSettings) and strategy.adapters.adapter is Adapter.prefix:
-                raise UsageError(f"strategy.adapter=prefix {name}.packing=true: sentences end to end have no prefixes")
-
-
-def _check_graphs(config: Config) -> None:
-    """Check that steps can be recorded, where that is asked for.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    longest = config.model.max_length
-    for name, trainer in config.trainers.items():
-        key = f"{name}.cuda_graphs"
-        if not trainer.cuda_graphs:
-            continue
-        if trainer.packing:
-            raise UsageError(
-                f"{key}=true {name}.packing=true: where sentences lie end to end differs from step to step; choose one"
-            )
-        if trainer.precision is Precision.fp16:
-            raise UsageError(f"{key}=true {name}.precision=fp16: its loss scaler looks at each step; use bf16")
-        if config.evaluate.gradient_overlap:
-            raise UsageError(
-                f"{key}=true evaluate.gradient_overlap=true: gradients of recorded steps cannot be looked at"
-            )
-        if longest % EVEN_PIECES:
-            raise UsageError(f"{key}=true model.max_length={longest}: must be a multiple of {EVEN_PIECES}")
-        check_masks(config.model, key)
-
-
-def _check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that a strategy and the tasks of a dataset can be had with the encoder's family.
-
-    Raises:
-        UsageError: they cannot.
-    """
-    kind = family_of(config.model)
-    strategy.check_encoder(kind, number(settings_of(config.model), "width"))
-    if config.evaluate.attention and not kind.attends:
-        raise UsageError(
-            f"evaluate.attention=true: how {kind.title} attends is not known; choose an encoder of BERT's or RoBERTa's "
-            "family"
-        )
-    for task in (of.task for of in dataset.targets):
-        if task.tag is not None and kind.causal and config.model.label_on is not LabelOn.last:
-            raise UsageError(
-                f"model.label_on={config.model.label_on.value}: {kind.title} reads from left to right, so only a "
-                "word's last piece has read all of it; give model.label_on=last"
-            )
-
-
-def _check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
-    """Check that there is dev data where it decides.
-
-    Raises:
-        UsageError: there is none for a hop whose training it chooses.
-    """
-    for hop in stream.hops[1:]:
-        of_source = config.protocol is not None and not hop.adapts
-        trainer = config.protocol.source_trainer if config.protocol and of_source else config.trainer
-        lacking = [language for language in hop.select if not dataset.split(language, "dev")]
-        if trainer.uses_dev and lacking:
-            key = "protocol.source_trainer" if of_source else "trainer"
-            raise UsageError(
-                f"dataset={dataset.name}: '{lacking[0]}' has no dev data to select by; give {key}.selection=last "
-                f"{key}.patience=null"
-            )
 
 
 def _plugins(config: Config) -> dict[str, list[str]]:
@@ -587,32 +387,6 @@ def _languages(config: Config) -> list[str] | None:
     return [name for name in (config.from_source, config.language) if name is not None]
 
 
-def _check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> None:
-    """Check that the strategy can learn the mixtures of an order.
-
-    Raises:
-        UsageError: it learns keys in hops of its own, or with parts for each; there are steps for a mixture and none;
-            batches are whole splits.
-    """
-    mixture = next((element for element in order if isinstance(element, Mixture)), None)
-    trainer = config.trainer
-    if mixture is None:
-        if trainer.mixture_steps is not None:
-            raise UsageError(
-                f"trainer.mixture_steps={trainer.mixture_steps}: the order has no mixture of keys, as in order=[a+b,c]"
-            )
-        return
-    name, keys = config.strategy.name, keys_of(order)
-    if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
-        raise UsageError(f"strategy={name} order=[…{mixture}…]: gives each key parts of its own; a mixture has several")
-    # Those that learn each key alone, or all at once, pass over mixtures. Before blocks all learn in sequence.
-    made = strategy.stream(keys)
-    if made.kind not in ("independent", "joint") and made != sequence(keys) and config.dataset.blocks is None:
-        raise UsageError(f"strategy={name} order=[…{mixture}…]: has hops of its own; a mixture is one of a sequence")
-    if trainer.batch_size is None:
-        raise UsageError(f"trainer.batch_size=null order=[…{mixture}…]: batches of a mixture need a size")
-
-
 def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
     """Return the hops of a run: the strategy's own, or those of few-shot transfer.
 
@@ -620,7 +394,7 @@ def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> 
         UsageError: the strategy has hops of its own, which few-shot transfer or blocks cannot have; or parts for each
             language, which blocks are none.
     """
-    _check_mixtures(config, strategy, order)
+    check_mixtures(config, strategy, order)
     if config.dataset.blocks is not None:
         which = f"strategy={config.strategy.name} dataset.blocks={config.dataset.blocks}"
         if strategy.gives_parts or getattr(config.strategy, "expansion", None) is not None:
