@@ -58,6 +58,21 @@ def test_places_of_a_page_get_what_they_name_and_the_rest_stays(report: Report, 
     assert page.read_text() == text
 
 
+def test_figures_of_one_name_of_two_reports_are_two(report: Report, tmp_path: Path) -> None:
+    page = tmp_path / "found.md"
+    earlier = place(FIGURE, "![Trade](found/trade_offs_mini_tiny_intent.svg)\n", "earlier")
+    page.write_text(f"{earlier}{place(FIGURE)}")
+    (tmp_path / "found").mkdir()
+    drawn = tmp_path / "found" / "trade_offs_mini_tiny_intent.svg"
+    drawn.write_text("of the other report")
+    assert embed(page, report) == 1
+    assert drawn.read_text() == "of the other report"
+    copy = tmp_path / "found" / "demo-trade_offs_mini_tiny_intent.svg"
+    assert copy.read_bytes() == (report.directory / FIGURE).read_bytes()
+    assert page.read_text().startswith(earlier)
+    assert "](found/demo-trade_offs_mini_tiny_intent.svg)\n" in page.read_text()
+
+
 def test_what_is_still_to_come_has_a_place_that_says_so(report: Report, tmp_path: Path) -> None:
     page = tmp_path / "found.md"
     opens = f"<!-- report: demo/{TABLE} once there is one -->\n"

@@ -9,7 +9,8 @@ in the page, between two comments, the first of which names a file of a report a
 What stood between them is replaced: a table by its text, a figure by a link to a copy of it, ``summary.csv`` by a link
 to a copy of its aggregates, ``matrices.csv`` by one to the score matrices of all runs as counts. Copies lie in a folder
 beside the page that is called as the page is, so that both can be kept together. Places of other reports stay as they
-are: a page can show several. A page of a study that is not complete asks for what is still to come with
+are: a page can show several, and a figure of which two reports have one has the report's name before its own. A page
+of a study that is not complete asks for what is still to come with
 ``<!-- report: NAME/FILE once there is one -->``: until then its place says so. Few-shot runs have matrices as others
 do, and ``few_shot.csv`` is a link to a copy of their scores.
 """
@@ -17,7 +18,7 @@ do, and ``few_shot.csv`` is a link to a copy of their scores.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,7 @@ class Place:
 
 
 def places(page: Path, name: str) -> list[Place]:
-    """Return the places that a page has for the report ``name``, in their order.
+    """Return the places of a page, in their order, of which there are some for the report ``name``.
 
     Raises:
         UsageError: the page cannot be read, a place has no end, or there is none for this report.
@@ -77,14 +78,13 @@ def places(page: Path, name: str) -> list[Place]:
         if end is None or lines[end].strip() != CLOSES:
             raise UsageError(f"--into {page}: line {i + 1} opens a place that no {CLOSES} ends")
         found.append(Place(opened[1], opened[2], i, end, opened[3] is not None))
-    own = [place for place in found if place.report == name]
-    if not own:
+    if all(place.report != name for place in found):
         others = f"; it has some for {', '.join(sorted({p.report for p in found}))}" if found else ""
         raise UsageError(
             f"--into {page}: has no place for the report {name}{others}; "
             f"one is two lines: <!-- report: {name}/summary.csv --> and {CLOSES}"
         )
-    return own
+    return found
 
 
 def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
@@ -98,8 +98,9 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
     Raises:
         UsageError: as `places`; or the report has no such file.
     """
-    wanted = places(page, report.name)
-    shown = _shown(report, predictions)
+    there = places(page, report.name)
+    wanted = [place for place in there if place.report == report.name]
+    shown = _shown(report, predictions, {place.file for place in there if place.report != report.name})
     for place in wanted:
         if place.file not in shown and not place.later:
             raise UsageError(
@@ -115,8 +116,15 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
     return len(wanted)
 
 
-def _shown(report: Report, predictions: Reader | None) -> dict[str, Callable[[Path], Sequence[str]]]:
-    """Return file → what makes the lines of its place, given the folder of copies."""
+def _shown(
+    report: Report, predictions: Reader | None, others: Collection[str]
+) -> dict[str, Callable[[Path], Sequence[str]]]:
+    """Return file → what makes the lines of its place, given the folder of copies.
+
+    Args:
+        report, predictions: as of `embed`.
+        others: files of other reports that the page shows.
+    """
 
     def table(path: Path) -> Callable[[Path], Sequence[str]]:
         def text(folder: Path) -> Sequence[str]:
@@ -127,8 +135,10 @@ def _shown(report: Report, predictions: Reader | None) -> dict[str, Callable[[Pa
 
     def figure(path: Path, caption: str) -> Callable[[Path], Sequence[str]]:
         def copied(folder: Path) -> Sequence[str]:
-            atomic_write(folder / path.name, path.read_bytes())
-            return ["", f"![{caption}]({link(folder.name, path.name)})", ""]
+            # Two studies of one dataset have figures of the same names.
+            name = f"{report.name}-{path.name}" if f"figures/{path.name}" in others else path.name
+            atomic_write(folder / name, path.read_bytes())
+            return ["", f"![{caption}]({link(folder.name, name)})", ""]
 
         return copied
 
