@@ -110,6 +110,20 @@ def test_ten_thousand_jobs_are_asked_for_once_and_found_by_name(say: Say) -> Non
     assert len(calls(folder)) == 1
 
 
+def test_sacct_is_asked_for_some_hundred_jobs_at_a_time(say: Say) -> None:
+    # 15,000 numbers of 8 digits are more than one argument may have: the system would not start the command.
+    ids = [f"{job}_0" for job in range(10_000_000, 10_001_800)]
+    folder = say(squeue="", sacct="")
+    failed = "echo $7 | tr , '\\n' | sed 's/$/_0|FAILED|1:0/'"
+    (folder / "sacct").write_text(f"#!/bin/sh\nPATH=/bin:/usr/bin\necho x >> {folder}/calls\n{failed}\n")
+    told = slurm.states(ids)
+    assert [job for job in ids if told[job] != JobState(job, "FAILED", "1:0")] == []
+    assert calls(folder).count("x") == 4
+    (folder / "sacct").write_text(f"#!/bin/sh\necho y >> {folder}/calls\nexit 1\n")
+    assert {state.state for state in slurm.states(ids).values()} == {"UNKNOWN"}
+    assert calls(folder).count("y") == 1, "accounting that is not there is asked again and again"
+
+
 def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     say(squeue="")
     assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "UNKNOWN")}

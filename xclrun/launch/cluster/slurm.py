@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from xclrun.core.errors import UsageError, require
 
 TIMEOUT = 20.0  # seconds
 BY_DEFAULT = 1001  # Slurm's own default of MaxArraySize
+AT_ONCE = 500  # jobs that a command is told of: Linux takes no argument above 128 KiB
 
 # States in which a job has ended: https://slurm.schedmd.com/job_state_codes.html. All others may still run.
 ENDED = frozenset(
@@ -65,10 +66,21 @@ def states(ids: Iterable[str]) -> dict[str, JobState]:
     known = _of(wanted, _read(listed or ""))
     if rest := wanted - set(known):
         arrays = sorted({job.partition("_")[0] for job in rest})
-        accounted = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(arrays)) or ""
-        known |= _of(rest, _read(accounted))
+        accounted = []
+        for some in _parts(arrays):
+            said = ask("sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode", "-j", ",".join(some))
+            if said is None:
+                # Without accounting, or with one that hangs, the next answer would be none as well.
+                break
+            accounted += _read(said)
+        known |= _of(rest, accounted)
     silent = "" if listed is None else "UNKNOWN"
     return {job: known.get(job, JobState(job, silent)) for job in wanted}
+
+
+def _parts(jobs: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield jobs, as many at a time as a command may be told of."""
+    return (jobs[start : start + AT_ONCE] for start in range(0, len(jobs), AT_ONCE))
 
 
 def _of(wanted: set[str], listed: Sequence[JobState]) -> dict[str, JobState]:
@@ -124,8 +136,8 @@ def requeue(job: str) -> bool:
 
 def cancel(jobs: Sequence[str]) -> None:
     """End jobs."""
-    for start in range(0, len(jobs), 500):
-        ask("scancel", *jobs[start : start + 500])
+    for some in _parts(jobs):
+        ask("scancel", *some)
 
 
 def this_job() -> str | None:
