@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from tests.analysis.build import record
 from tests.conftest import blank_figures
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.core.errors import UsageError
@@ -16,7 +19,7 @@ from xclrun.core.names import code
 from xclrun.report import Options, write, write_report
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.part import Block, Part
-from xclrun.report.tables import Table
+from xclrun.report.tables import Table, mark_best, percent_cell
 
 from .study import LANGUAGES, run, study
 
@@ -237,6 +240,33 @@ def test_the_first_language_of_an_order_needs_no_reference_run() -> None:
     enough, too_few = (run("lang_spec_ft", "-".join(them), 1, them) for them in (("de", "th"), ("en", "th")))
     notes = [comparison_caveats(comparisons([naive, other])[0], {}) for other in (enough, too_few)]
     assert [any(note.startswith("T needs") for note in them) for them in notes] == [False, True]
+
+
+def test_strategies_with_the_same_scores_throughout_are_named() -> None:
+    def told(*strategies: tuple[str, float], stream: str = "sequence") -> list[str]:
+        runs = []
+        for name, last in strategies:
+            for order in (("en", "th"), ("th", "en")):
+                scores = np.full((2 if stream == "joint" else 3, 2), 0.25)
+                scores[-1, -1] = last
+                runs.append(record(name, languages=order, scores=scores, stream=stream))
+        notes = comparison_caveats(comparisons(runs)[0])
+        return [note.partition(":")[0] for note in notes if "same scores" in note]
+
+    assert told(("naive", 0.5), ("er", 0.5), ("ewc", 0.6)) == ["naive and er have the same scores after every hop"]
+    assert told(("naive", 0.5), ("er", 0.5000001)) == []
+    # With one hop there is nothing to set them apart.
+    assert told(("multilingual", 0.5), ("other", 0.5), stream="joint") == []
+
+
+def test_of_cells_that_look_alike_none_is_the_best() -> None:
+    def best(*values: float) -> list[bool]:
+        cells = [percent_cell(value) for value in values]
+        mark_best(cells)
+        return [cell.best for cell in cells]
+
+    assert best(0.5, 0.5, 0.4) == [True, True, False]
+    assert best(0.5, 0.500001) == [False, False] == best(0.5, math.nan)
 
 
 def test_no_table_overwrites_another(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def comparison_caveats(comparison: Comparison, commands: Mapping[str, str] | Non
         *_missing(comparison),
         *_references(comparison, commands or {}),
         *_differing(comparison),
+        *_alike(comparison),
         *_versions(comparison),
     ]
 
@@ -59,6 +60,23 @@ def _differing(comparison: Comparison) -> Iterator[str]:
             by_value.setdefault(value, []).append(label)
         by_label = "; ".join(f"{value[:40]}: {', '.join(labels)}" for value, labels in by_value.items())
         yield f"strategies differ in {key} ({by_label})"
+
+
+def _alike(comparison: Comparison) -> Iterator[str]:
+    """Name the strategies whose scores are the same throughout, as where a memory is never due."""
+    found: dict[frozenset[object], list[str]] = {}
+    for label, runs in comparison.strategies.items():
+        several = [run for run in runs if run.hops > 1]
+        scores = {
+            (r.stream, r.languages, r.seed, r.bucket, m, r.scores[m].tobytes()) for r in several for m in r.metrics
+        }
+        found.setdefault(frozenset(scores), []).append(label)
+    for throughout, labels in found.items():
+        if throughout and len(labels) > 1:
+            yield (
+                f"{' and '.join(labels)} have the same scores after every hop: what sets them apart had no effect "
+                "(`xclrun plan` says where a memory is not used)"
+            )
 
 
 def _references(comparison: Comparison, commands: Mapping[str, str]) -> list[str]:

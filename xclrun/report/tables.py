@@ -163,10 +163,10 @@ class Reasons:
 
 
 def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
-    """Mark the best of the cells that are compared, where there are several; as printed: what looks equal is equal."""
+    """Mark the best of the cells that are compared, where they differ; as printed: what looks equal is equal."""
     known = [cell for cell in cells if not math.isnan(cell.value)]
     best = (max if highest else min)((cell.value for cell in known), default=math.nan)
-    for cell in known if len(known) > 1 else ():
+    for cell in known if len({percent(cell.value) for cell in known}) > 1 else ():
         cell.best = percent(cell.value) == percent(best)
 
 
