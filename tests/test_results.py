@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,8 @@ PLACE = re.compile(OPENS + r"(.*?)^<!-- end -->$", re.DOTALL | re.MULTILINE)
 PAGES = {page: page.read_text(encoding="utf-8") for page in sorted(RESULTS.glob("*.md"))}
 # Pages that have numbers beside them, and pages that say what was found apart from how it was made.
 NUMBERED = [page for page, text in PAGES.items() if "/summary.csv -->\n" in text]
+FEW_SHOT = [page for page, text in PAGES.items() if "/few_shot.csv -->\n" in text]
+COUNTED = [file for page in PAGES for file in sorted(page.with_suffix("").glob("*-matrices.csv"))]
 FOUND = [page for page, text in PAGES.items() if "\n## Findings\n" in text]
 NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+\.\d+(?![\w.])")
 
@@ -55,6 +58,61 @@ def compared(page: Path) -> int:
 @pytest.mark.parametrize("page", NUMBERED, ids=lambda page: page.stem)
 def test_tables_hold_the_numbers_beside_the_page(page: Path) -> None:
     assert compared(page)
+
+
+@pytest.mark.parametrize("page", FEW_SHOT, ids=lambda page: page.stem)
+def test_few_shot_tables_are_means_of_the_scores_beside_the_page(page: Path) -> None:
+    count = 0
+    for report, file, content in PLACE.findall(PAGES[page]):
+        if (table := re.fullmatch(r"tables/few_shot_\w+_by_language_(\w+)\.md", file)) is None:
+            continue
+        scores = pd.read_csv(page.with_suffix("") / f"{report}.csv")
+        of_strategy = scores[scores["strategy"] == table[1]]
+        for row in rows(content):
+            own = of_strategy[of_strategy["language"] == row["language"]]
+            for k in sorted(own["shots"].unique()):
+                buckets = own[own["shots"] == k].groupby("bucket")["score"].mean()
+                spread = f" ± {percent(buckets.std())}" if len(buckets) > 1 else ""
+                assert row[f"K = {k}"] == percent(buckets.mean()) + spread
+                count += 1
+            seeds = own.groupby("seed")["zero_shot"].first()
+            assert row["K = 0"] == percent(seeds.mean()) + (f" ± {percent(seeds.std())}" if len(seeds) > 1 else "")
+    assert count
+
+
+@pytest.mark.parametrize("file", COUNTED, ids=lambda file: file.stem)
+def test_scores_beside_a_page_are_those_of_its_counts(file: Path) -> None:
+    """Few-shot scores are two cells of a run's matrix; final performance is the mean of a run's last row."""
+    matrices = pd.read_csv(file, dtype=str, keep_default_na=False)
+    languages = matrices.columns[6:]
+    table = {(row["run_id"], row["metric"], int(row["hop"])): row for row in matrices.to_dict("records")}
+    last = {(run, metric): hop for run, metric, hop in table}
+    score = {
+        key: {language: float(Fraction(row[language])) for language in languages if row[language]}
+        for key, row in table.items()
+    }
+    beside = pd.read_csv(file.with_name(file.name.replace("-matrices", "")), keep_default_na=False, na_values=[""])
+    count = 0
+    if "zero_shot" in beside:
+        for run in beside.to_dict("records"):
+            hops = last[run["run_id"], run["metric"]]
+            for hop, column in ((hops - 1, "zero_shot"), (hops, "score")):
+                assert score[run["run_id"], run["metric"], hop][run["language"]] == pytest.approx(
+                    run[column], abs=1e-12
+                )
+                count += 1
+    else:
+        means: dict[tuple[str, str, str], list[float]] = {}
+        for (run, metric), hop in last.items():
+            row, of = table[run, metric, hop], score[run, metric, hop]
+            means.setdefault((row["strategy"], row["order"], metric), []).append(sum(of.values()) / len(of))
+        for row in beside[(beside["measure"] == "FP") & beside["language"].isna()].to_dict("records"):
+            own = means.get((row["strategy"], row["order"], row["metric"]), [])
+            # Of models of one language each, the last row is of one of them.
+            if own and len(own) == row["n"] and not row["strategy"].startswith("lang_spec_ft"):
+                assert row["value"] == pytest.approx(sum(own) / len(own), abs=1e-12)
+                count += 1
+    assert count
 
 
 @pytest.mark.parametrize("page", FOUND, ids=lambda page: page.stem)
