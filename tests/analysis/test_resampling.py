@@ -280,6 +280,25 @@ def test_replicates_are_the_runs_of_the_table(made: tuple) -> None:
     )
 
 
+def test_what_learns_anew_at_each_hop_is_tested_by_its_final_scores_in_the_orders_that_all_have() -> None:
+    """As GDumb, whose final model follows from the order as the others' does; it forgets nothing that it was."""
+    runs = []
+    for k, order in enumerate((*ORDERS, "third")):
+        languages = ORDERS.get(order, ("de", "en", "th"))
+        for strategy, stream in (("naive", "sequence"), ("er", "sequence"), ("gdumb", "growing")):
+            if (strategy, order) not in (("gdumb", "h2l"), ("er", "third")):
+                scores = np.full((4, 3), 0.2 + 0.1 * k)
+                scores[-1] = 0.5 if strategy == "gdumb" else 0.1 * k
+                runs.append(record(strategy, order, scores=scores, languages=languages, stream=stream))
+    (comparison,) = comparisons(runs)
+    tested = replicates(comparison, References(runs), "intent_accuracy")
+    assert {name: data.strategies for name, data in tested.items()} == {
+        "F": ("naive", "er"), "T0": ("naive", "er"), "FP": ("naive", "er", "gdumb")
+    }  # fmt: skip
+    assert [order for order, _, _ in tested["FP"].blocks] == ["l2h"]
+    np.testing.assert_allclose(tested["FP"].values, [[0.1], [0.1], [0.5]])
+
+
 def test_confusions_count_every_known_sentence(made: tuple) -> None:
     _, _, predictions = made
     own = next(iter(predictions.values()))

@@ -192,6 +192,21 @@ def test_few_replicates_are_told_and_one_is_no_test() -> None:
     assert (alone.tests, alone.marks(), alone.anovas(), alone.all_pairs()) == ({}, {}, None, None)
 
 
+def test_what_is_not_said_of_all_tests_names_those_that_it_is_said_of() -> None:
+    records = study(("naive", "er", "gdumb"), ("h2l", "l2h"), (1,))
+    records = [dataclasses.replace(r, stream="growing") if r.strategy == "gdumb" else r for r in records]
+    (comparison,) = comparisons(records)
+    notes = Inference(comparison, References(records), {}).anovas().notes  # type: ignore[union-attr]
+    said = [note for note in notes if "replicates: 2 orders" in note]
+    assert said == [
+        "intent F, intent T0, slots F, slots T0: replicates: 2 orders; 2 strategies",
+        "intent FP, slots FP: replicates: 2 orders; 3 strategies",
+    ]
+    assert [note for note in notes if "Wilcoxon" in note] == [
+        "Wilcoxon with 2 pairs cannot go below p = 0.5: it can never reach 0.05"
+    ]
+
+
 def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none() -> None:
     class Resamples:
         size = None

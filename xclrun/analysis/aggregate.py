@@ -165,13 +165,13 @@ def missing_combinations(comparison: Comparison, order: str = MEAN) -> dict[str,
     buckets of these. An order that a strategy never ran is missing in ``mean`` only.
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
-    in_sequence = {key for label, keys in have.items() if _is_sequence(comparison, label) for key in keys}
-    every = in_sequence or set().union(*have.values())
+    ordered = {key for label, keys in have.items() if _is_ordered(comparison, label) for key in keys}
+    every = ordered or set().union(*have.values())
     missing = {}
     for label, keys in have.items():
-        wanted = in_sequence if _is_sequence(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in every}
+        wanted = ordered if _is_ordered(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in every}
         # Of strategies that do not depend on the order, runs from several sources count as one here.
-        have_of = keys.keys() if _is_sequence(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in keys}
+        have_of = keys.keys() if _is_ordered(comparison, label) else {(seed, bucket, ()) for seed, bucket, _ in keys}
         if keys:
             missing[label] = sorted(wanted - have_of, key=str)
     return missing
@@ -204,16 +204,16 @@ def compared(
     """
     have = {label: combinations(runs, order) for label, runs in comparison.strategies.items()}
     have = {label: runs for label, runs in have.items() if runs}
-    in_sequence = [label for label in have if _is_sequence(comparison, label)]
-    whole = {key for label in in_sequence for key in have[label]}
-    common = whole.intersection(*(have[label].keys() for label in in_sequence))
+    ordered = [label for label in have if _is_ordered(comparison, label)]
+    whole = {key for label in ordered for key in have[label]}
+    common = whole.intersection(*(have[label].keys() for label in ordered))
     shared = {key[:2] for key in common}
     found = {}
     for label, runs in have.items():
-        if label in in_sequence:
+        if label in ordered:
             found[label] = [run for key, run in runs.items() if unpaired or key in common], len(whole)
         else:
-            chosen = [run for key, run in runs.items() if unpaired or not in_sequence or key[:2] in shared]
+            chosen = [run for key, run in runs.items() if unpaired or not ordered or key[:2] in shared]
             found[label] = chosen, len(chosen)
     return found
 
@@ -299,8 +299,8 @@ def _t_quantile(n: int) -> float:
     return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
 
 
-def _is_sequence(comparison: Comparison, label: str) -> bool:
-    return comparison.strategies[label][0].stream in ("sequence", "mixture")
+def _is_ordered(comparison: Comparison, label: str) -> bool:
+    return comparison.strategies[label][0].stream in ("sequence", "mixture", "growing")
 
 
 def _strategy_rank(item: tuple[str, list[RunRecord]]) -> tuple[int, bool, list[tuple[bool, int, str]]]:

@@ -35,7 +35,7 @@ Cells = dict[tuple[str, int, int], np.ndarray]
 
 
 def replicates(comparison: Comparison, references: References, metric: str) -> dict[str, Replicates]:
-    """Return the headline measures of the strategies that learn in sequence, in the blocks that all have finished.
+    """Return the headline measures of the strategies that depend on the order, in the blocks that all have finished.
 
     A strategy for which a measure is not available is left out of it; a measure of fewer than two strategies is left
     out.
@@ -43,7 +43,7 @@ def replicates(comparison: Comparison, references: References, metric: str) -> d
     measured: dict[str, dict[tuple[str, int, int | None], Measured]] = {}
     for label, (runs, _) in compared(comparison).items():
         # Of a strategy that lacks the metric in some runs no block is known to be complete.
-        if runs and runs[0].stream == "sequence" and all(metric in run.metrics for run in runs):
+        if runs and runs[0].stream in ("sequence", "growing") and all(metric in run.metrics for run in runs):
             measured[label] = {
                 (" → ".join(run.languages), run.seed, run.bucket): measure(run, metric, references.scores(run, metric))
                 for run in runs

@@ -224,11 +224,12 @@ class Verdicts:
         return Table(title, header, tuple(rows), (*reasons.lines(), *scopes, DIFFERENCES, p_values), left=4)
 
     def _of_each(self, say: Callable[[Tests], list[str]]) -> list[str]:
-        """Return what there is to say of the tests, once where it is the same of all, else for each."""
-        said = {key: say(tests) for key, tests in self.tests.items()}
-        if all(lines == next(iter(said.values())) for lines in said.values()):
-            return next(iter(said.values()))
-        return [f"{' '.join(subject(key))}: {line}" for key, lines in said.items() for line in lines]
+        """Return what there is to say of the tests, each line once, with what it is said of where that is not all."""
+        said: dict[str, list[str]] = {}
+        for key, tests in self.tests.items():
+            for line in say(tests):
+                said.setdefault(line, []).append(" ".join(subject(key)))
+        return [line if len(of) == len(self.tests) else f"{', '.join(of)}: {line}" for line, of in said.items()]
 
 
 class Inference(Verdicts):
