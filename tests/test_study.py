@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,11 @@ import pytest
 
 import xclrun
 from tests.conftest import SMALL, composed
+from xclrun.analysis.beside import beside as of_record
 from xclrun.core.errors import RunError, UsageError
+from xclrun.store import beside, records
+from xclrun.store.beside import runs_beside
+from xclrun.store.rundir import RunDirectory
 from xclrun.study import Study
 
 
@@ -58,6 +64,86 @@ def test_measures_are_those_of_the_report(
     assert list(found.columns) == list(written.columns)
     written["language"] = written["language"].fillna("")
     pd.testing.assert_frame_equal(found, written, check_exact=True)
+
+
+@pytest.fixture
+def one_of_many(outputs: Path, tmp_path: Path) -> Path:
+    """A copy of the runs, of which a sweep ``one`` has naive with seed 1."""
+    folder = Path(shutil.copytree(outputs, tmp_path / "outputs"))
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    [run] = [path.name for path in (folder / "runs").iterdir() if "naive" in path.name and "-s1-" in path.name]
+    (folder / "sweeps").mkdir(exist_ok=True)
+    facts = {"name": "one", "command": "xclrun -m", "started": "", "given": 1.0, "runs": [run]}
+    (folder / "sweeps" / "one.json").write_text(json.dumps(facts))
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs whose records are read."""
+    seen: list[str] = []
+    record = records.record
+
+    def reading(directory: RunDirectory, *given: Any) -> Any:
+        seen.append(directory.run_id)
+        return record(directory, *given)
+
+    monkeypatch.setattr(records, "record", reading)
+    return seen
+
+
+def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what_it_says_with_all_read(
+    one_of_many: Path,
+    read: list[str],
+    xclrun: Callable[..., tuple[int, str]],
+    undrawn: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def report(*given: str) -> str:
+        del read[:]
+        code, said = xclrun("report", *given, "--from-runs", "--json", "--outputs", str(one_of_many))
+        assert code == 0, said
+        return said
+
+    folder = one_of_many / "reports" / "one"
+    runs = sorted(path.name for path in (one_of_many / "runs").iterdir())
+    first = report("one")
+    assert sorted(read) == sorted([*runs, *(run for run in runs if "-lang_spec_ft-" in run and "-s1-" in run)])
+    tables = {path.name: path.read_text() for path in (folder / "tables").iterdir()}
+    # It is the last sweep, too.
+    assert report() == first
+    assert sorted(read) == [run for run in runs if "-s1-" in run and "-er-" not in run]
+    # With all that is known read, nothing is said otherwise.
+    every = records.read_records(one_of_many)
+    monkeypatch.setattr(
+        beside, "with_references", lambda outputs, own, warn: ([r for r in every if r.run_id != own[0].run_id], [])
+    )
+    assert report("one") == first
+    assert {path.name: path.read_text() for path in (folder / "tables").iterdir()} == tables
+
+
+def test_what_is_known_of_a_finished_run_is_read_again_when_the_run_was_written_again(
+    one_of_many: Path, read: list[str]
+) -> None:
+    def found() -> list[str]:
+        del read[:]
+        return [run.run_id for run in runs_beside(one_of_many, [], pytest.fail)]
+
+    *_, gone, again = runs = found()
+    assert sorted(read) == runs
+    first = runs_beside(one_of_many, [], pytest.fail)
+    assert {run.strategy: bool(run.reference) for run in first} == {"er": False, "lang_spec_ft": True, "naive": False}
+    assert len({run.settings for run in first if run.strategy == "naive"}) == 1
+    assert (found(), read) == (runs, [])
+    # The file holds what the records say.
+    assert first == [of_record(record) for record in records.read_records(one_of_many)]
+    (one_of_many / "runs" / again / "DONE").touch()
+    assert (found(), read) == (runs, [again])
+    (one_of_many / "runs" / gone / "DONE").unlink()
+    assert (found(), read) == ([run for run in runs if run != gone], [])
+    [index] = (one_of_many / "cache").glob("finished-*.json")
+    index.write_text(index.read_text().replace("er", "re"))
+    assert len(found()) == len(read) == len(runs) - 1
 
 
 def test_rows_are_chosen_by_the_columns_and_runs_by_keys_of_the_config(study: Study) -> None:

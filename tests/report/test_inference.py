@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from xclrun.analysis.aggregate import comparisons, summarise
+from xclrun.analysis.beside import beside, tuning_trials
 from xclrun.analysis.bootstrap import INTERVALS, Interval
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -25,7 +26,7 @@ from xclrun.report.parts.confusions import confusion_figure, confusions
 from xclrun.report.parts.curves import score_matrices
 from xclrun.report.parts.significance import bootstrap_table, significance
 from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_hop_figure, trade_off_figure
-from xclrun.report.strategies import StrategySection, tuning_trials
+from xclrun.report.strategies import StrategySection
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell
 
@@ -328,7 +329,9 @@ def test_unequal_budgets_are_marked() -> None:
         for record in study(("naive", "er"), ("h2l",), (1,))
     ]
     (comparison,) = comparisons(runs)
-    table = budget_table(comparison, tuning_trials([*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
+    table = budget_table(
+        comparison, tuning_trials(map(beside, [*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
+    )
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert rows["er"]["steps"] == "150 ≠"
     assert rows["naive"]["steps"] == "100"

@@ -12,7 +12,7 @@ import numpy as np
 
 from xclrun.analysis.grouping import config_settings
 from xclrun.analysis.record import RunRecord
-from xclrun.core.identity import adapters_of
+from xclrun.core.identity import adapters_of, digest
 from xclrun.core.task import makes_statements
 
 REFERENCE = "lang_spec_ft"
@@ -24,6 +24,12 @@ REFERENCE_MODELS = (REFERENCE, "multilingual", "inc_joint")
 def is_reference(record: RunRecord) -> bool:
     """Whether a run is of a reference model, with language adapters or without."""
     return record.strategy.partition("+")[0] in REFERENCE_MODELS
+
+
+def is_reference_run(record: RunRecord) -> bool:
+    """Whether a run has finished, and has trained each language alone."""
+    independent = record.strategy.partition("+")[0] == REFERENCE and record.stream == "independent"
+    return independent and record.status == "finished"
 
 
 def is_control(record: RunRecord) -> bool:
@@ -48,8 +54,7 @@ class References:
     def __init__(self, records: Iterable[RunRecord]) -> None:
         self._runs: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
         for record in sorted(records, key=lambda r: (r.order, r.run_id)):
-            independent = record.strategy.partition("+")[0] == REFERENCE and record.stream == "independent"
-            if independent and record.status == "finished":
+            if is_reference_run(record):
                 self._runs[_key(record)].append(record)
 
     def cells(self, record: RunRecord, metric: str) -> list[tuple[RunRecord, int, int] | None]:
@@ -131,6 +136,11 @@ def _adapter_overrides(adapters: Mapping[str, Any] | None) -> list[str]:
             value = "{" + ",".join(f"{name}:'{item}'" for name, item in value.items()) + "}"
         overrides += [] if value is None else [f"strategy.expansion.{key}={value}"]
     return overrides
+
+
+def reference_key(record: RunRecord) -> str:
+    """Return a digest of what a run and its reference runs have in common, and no other runs."""
+    return digest(_key(record))
 
 
 def _key(record: RunRecord) -> tuple[object, ...]:

@@ -23,6 +23,7 @@ from xclrun.core.terminal import note
 
 if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
+    from xclrun.analysis.beside import Beside
     from xclrun.analysis.record import RunRecord
     from xclrun.analysis.tuning import Choice
     from xclrun.data.example import Dataset
@@ -50,11 +51,11 @@ def main(arguments: Sequence[str]) -> int:
         choose("sweep", given.sweep, known, str(outputs))
     filters = parse_filters(given.filter)
     with _lasting():
-        mirror, pool = _read(outputs, given, unreadable)
+        mirror, pool, beside = _read(outputs, given, known, unreadable)
     sweep = None if given.all else known[given.sweep] if given.sweep else _last(known, pool)
     searched = _searched(sweep)
     select_on = given.select_on or searched
-    records, choice = _chosen(pool, sweep, filters, bool(given.sweep), select_on)
+    records, choice = _chosen(pool, sweep, filters, bool(given.sweep), select_on, bool(beside))
     if mirror is not None and given.slot_f1 is None:
         _catch_up(mirror, records, pool, unreadable)
     of = "" if sweep is None else sweep["name"]
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         read_few_shot(outputs, records, _dataset),
         _commands(known.values(), choice),
         lambda: read_overlaps(outputs, records, unreadable),
+        beside,
     )
     if mirror is not None:
         try:
@@ -225,16 +227,36 @@ def _name(given: argparse.Namespace, sweep: str) -> str:
     return str(given.name or slug("-".join([sweep or "all", *given.filter, *chosen, *scored])))
 
 
-def _read(outputs: Path, given: argparse.Namespace, warn: Unreadable) -> tuple[Mirror | None, list[RunRecord]]:
-    """Return the mirror, where one is wanted and can be reached, and the records of all runs, those elsewhere too.
+def _read_here(
+    outputs: Path, given: argparse.Namespace, known: Mapping[str, dict[str, Any]], warn: Unreadable
+) -> tuple[list[RunRecord], list[Beside]]:
+    """Return the records of those runs under ``outputs`` that the report needs, and the finished ones beside them.
+
+    Of one sweep these are its own and their reference runs; of anything else all.
+    """
+    from xclrun.store.beside import with_references
+    from xclrun.store.records import read_records
+
+    name = given.sweep or next(reversed(known), None)
+    # Scored in another way, runs have other settings than those that are noted of them.
+    if name is not None and not given.all and given.slot_f1 is None:
+        own = read_records(outputs, warn, only=known[name]["runs"])
+        if given.sweep or _compared(own):
+            references, beside = with_references(outputs, own, warn)
+            return [*own, *references], beside
+    return read_records(outputs, warn, given.slot_f1), []
+
+
+def _read(
+    outputs: Path, given: argparse.Namespace, known: Mapping[str, dict[str, Any]], warn: Unreadable
+) -> tuple[Mirror | None, list[RunRecord], list[Beside]]:
+    """Return the mirror, where one is wanted and can be reached, and what `_read_here` does, with runs elsewhere too.
 
     Scores of runs that are here are computed from their prediction files, whether MLflow has them or not.
     """
-    from xclrun.store.records import read_records
-
-    records = read_records(outputs, warn, given.slot_f1)
+    records, beside = _read_here(outputs, given, known, warn)
     if given.source == "runs" or not _mirrored(outputs, given.uri, records):
-        return None, records
+        return None, records, beside
     from xclrun.tracking.mirror import Mirror
 
     try:
@@ -242,14 +264,14 @@ def _read(outputs: Path, given: argparse.Namespace, warn: Unreadable) -> tuple[M
         elsewhere = mirror.records_elsewhere(warn)
     except RunError as error:
         note(f"{error}; reading the run directories instead")
-        return None, records
+        return None, records, beside
     for record in elsewhere:
         way = record.config.get("evaluate", {}).get("slot_f1")
         if given.slot_f1 in (None, way) or not any(BY_NAME[metric].span_f1 for metric in record.scores):
             records.append(record)
         else:
             warn(f"{record.run_id} is scored by slot_f1={way} in MLflow, and its predictions are not here; left out")
-    return mirror, records
+    return mirror, records, beside
 
 
 def _mirrored(outputs: Path, uri: str | None, records: Sequence[RunRecord]) -> bool:
@@ -265,6 +287,7 @@ def _chosen(
     filters: dict[str, set[str]],
     named: bool,
     select_on: Sequence[str] | None = None,
+    more: bool = False,
 ) -> tuple[list[RunRecord], Choice | None]:
     """Return the records of a sweep (None: of all) that the filters leave, with those that transfer is measured by.
 
@@ -273,6 +296,7 @@ def _chosen(
     Args:
         named: whether the sweep was asked for by name.
         select_on: objective and keys of the choice.
+        more: whether runs have finished that were not read.
 
     Raises:
         UsageError: none has finished, or settings cannot be chosen among.
@@ -287,7 +311,7 @@ def _chosen(
     records = filtered([record for record in pool if wanted is None or record.run_id in wanted], filters)
     if sweep is not None and not any(r.status == "finished" for r in records):
         what = f"no finished runs in {'' if named else 'the last sweep, '}{sweep['name']}{unfinished(records)}"
-        if any(r.status == "finished" for r in pool):
+        if more or any(r.status == "finished" for r in pool):
             raise UsageError(
                 f"{what}; `xclrun report NAME` is of another (`xclrun status all` names them), --all of everything"
             )
@@ -400,8 +424,13 @@ def _last(known: Mapping[str, dict[str, Any]], pool: Sequence[RunRecord]) -> dic
 
     None where no sweep is known: then all runs are meant.
     """
-    from xclrun.analysis.reference import REFERENCE
-
-    compared = {r.run_id for r in pool if r.strategy.partition("+")[0] != REFERENCE}
+    compared = _compared(pool)
     latest = list(known.values())[::-1]
     return next((sweep for sweep in latest if compared & set(sweep["runs"])), next(iter(latest), None))
+
+
+def _compared(records: Iterable[RunRecord]) -> set[str]:
+    """Return the ids of the runs that are no reference runs."""
+    from xclrun.analysis.reference import REFERENCE
+
+    return {record.run_id for record in records if record.strategy.partition("+")[0] != REFERENCE}

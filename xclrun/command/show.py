@@ -36,7 +36,8 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, fl
     from xclrun.analysis.measures import measure
     from xclrun.analysis.reference import References
     from xclrun.launch.status import sweep_status
-    from xclrun.store.records import read_records, record
+    from xclrun.store.beside import with_references
+    from xclrun.store.records import record
 
     if not directory.manifest.is_file():
         [status] = sweep_status(directory.path.parents[1], [directory.run_id])
@@ -50,7 +51,7 @@ def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, fl
         own = record(directory)
     except ValueError as error:
         raise RunError(str(error)) from error
-    references = References(read_records(directory.path.parents[1]))
+    references = References([own, *with_references(directory.path.parents[1], [own])[0]])
 
     def known(metric: str) -> dict[str, float]:
         found = measure(own, metric, references.scores(own, metric)).items()

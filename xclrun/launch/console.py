@@ -241,12 +241,13 @@ class Console(Listener):
         from xclrun.analysis.measures import headlines, measure
         from xclrun.analysis.reference import References
         from xclrun.core.task import short_name
-        from xclrun.store.records import read_records, record
+        from xclrun.store.beside import with_references
+        from xclrun.store.records import record
 
         summaries: list[str] = []
         mine = record(run.directory)
         last = run.id == self.runs[-1] and not self.blind
-        references = References(read_records(run.outputs)) if last else References([])
+        references = References([mine, *with_references(run.outputs, [mine])[0]] if last else [])
         for metric in () if self.blind else mine.metrics:
             measured = measure(mine, metric, references.scores(mine, metric))
             values = [(one, measured[one.name, ""]) for one in headlines()]

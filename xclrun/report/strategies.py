@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import Comparison, summarise
 from xclrun.analysis.base_scores import Predictions
+from xclrun.analysis.beside import Beside, beside, tuning_trials
 from xclrun.analysis.bootstrap import SENTENCES
-from xclrun.analysis.grouping import config_settings
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
@@ -37,10 +37,11 @@ class ReportData:
     Args:
         records: the runs that are compared.
         options: how the report is made.
-        pool: all runs that are known, to count tuning trials; None: ``records``.
+        pool: all runs that are read, to count tuning trials; None: ``records``.
         predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none.
         commands: run id → the command that made it, to tell how to make what is missing.
         overlaps: reads run id → its counts of gradients; None: there are none.
+        others: finished runs that are not read, to count their tuning trials too.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class ReportData:
         predictions: Callable[[], Mapping[str, Predictions]] | None = None,
         commands: Mapping[str, str] | None = None,
         overlaps: Callable[[], Mapping[str, pd.DataFrame]] | None = None,
+        others: Sequence[Beside] = (),
     ) -> None:
         self.records, self.options, self.commands = records, options or Options(), commands or {}
-        self._pool = records if pool is None else pool
+        self._pool, self._others = records if pool is None else pool, others
         self._read_predictions, self._read_overlaps = predictions, overlaps
 
     @cached_property
@@ -77,16 +79,7 @@ class ReportData:
 
     @cached_property
     def trials(self) -> dict[tuple[str, str, str], int]:
-        return tuning_trials(self._pool)
-
-
-def tuning_trials(records: Iterable[RunRecord]) -> dict[tuple[str, str, str], int]:
-    """Return (dataset, model, strategy) → how many different settings of it have finished."""
-    found: dict[tuple[str, str, str], set[object]] = {}
-    for run in records:
-        if run.status == "finished":
-            found.setdefault((run.dataset, run.model, run.strategy), set()).add(config_settings(run))
-    return {key: len(settings) for key, settings in found.items()}
+        return tuning_trials([*(beside(run) for run in self._pool if run.status == "finished"), *self._others])
 
 
 class StrategySection(Section):

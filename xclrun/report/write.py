@@ -21,6 +21,7 @@ from urllib.parse import unquote
 
 import xclrun
 from xclrun.analysis.aggregate import Comparison, comparisons
+from xclrun.analysis.beside import Beside
 from xclrun.analysis.fewshot.scores import called, few_shot_scores, is_few_shot
 from xclrun.analysis.fewshot.scores import labels as labels_of
 from xclrun.analysis.record import RunRecord
@@ -131,6 +132,7 @@ def write_report(
     given: FewShotData | None = None,
     started: Mapping[str, str] | None = None,
     overlaps: Callable[[], Mapping[str, pd.DataFrame]] | None = None,
+    beside: Sequence[Beside] = (),
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
 
@@ -143,11 +145,12 @@ def write_report(
         commands: what was typed to make it, and its runs, for the reader.
         predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none. It is
             asked when what can be drawn without them is being drawn.
-        pool: all runs that are known, to count tuning trials; None: ``records``.
+        pool: all runs that were read, to count tuning trials; None: ``records``.
         options: how it is made.
         given: predictions and words of few-shot runs.
         started: run id → the command that made it, to tell how to make what is missing.
         overlaps: reads run id → its counts of gradients (see `xclrun.analysis.overlap`); None: there are none.
+        beside: finished runs that were not read, to count their tuning trials too.
 
     Raises:
         UsageError: no run has finished, there is no such baseline, or ``out`` cannot be written.
@@ -165,7 +168,7 @@ def write_report(
     compared = comparisons(others)
     if options.baseline is not None:
         _check_baseline(options.baseline, compared, unique)
-    data = ReportData(others, options, records if pool is None else pool, predictions, started, overlaps)
+    data = ReportData(others, options, records if pool is None else pool, predictions, started, overlaps, beside)
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures", options.formats) as workers:
         workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))

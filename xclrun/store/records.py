@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,11 @@ UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeErr
 _TASKS = ("task", "tasks", "tags")
 
 
-def run_directories(outputs: Path) -> list[RunDirectory]:
-    """Return all run directories under ``outputs``, by name: of runs that were begun."""
+def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[RunDirectory]:
+    """Return all run directories under ``outputs``, or ``only`` those of some ids, by name: of runs that were begun."""
+    if only is not None:
+        asked = (RunDirectory(outputs / "runs" / run_id) for run_id in sorted(set(only)))
+        return [directory for directory in asked if directory.manifest.is_file() or directory.done.is_file()]
     folders = {path.parent for name in ("manifest.json", "DONE") for path in (outputs / "runs").glob(f"*/{name}")}
     return [RunDirectory(path) for path in sorted(folders)]
 
@@ -270,16 +273,24 @@ def _costs(manifest: dict[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in costs.items() if value is not None}
 
 
-def read_records(outputs: Path, warn: Callable[[str], None] = note, slot_f1: str | None = None) -> list[RunRecord]:
-    """Return the records of all runs under ``outputs`` whose files can be read; ``warn`` is called for the others.
+def read_records(
+    outputs: Path,
+    warn: Callable[[str], None] = note,
+    slot_f1: str | None = None,
+    only: Collection[str] | None = None,
+) -> list[RunRecord]:
+    """Return the records of the runs under ``outputs`` whose files can be read, by name.
 
-    ``slot_f1``: as in `record`.
+    Args:
+        warn: called for those whose files cannot be read.
+        slot_f1: as in `record`.
+        only: ids of runs, of which those that were begun are read and no others are looked at; None: all.
     """
     from xclrun.store.counts import CountsOfRuns
 
     found: dict[str, RunRecord | ValueError] = {}
     counts = CountsOfRuns(outputs)
-    for directory in counts.sort(directories := run_directories(outputs)):
+    for directory in counts.sort(directories := run_directories(outputs, only)):
         try:
             found[directory.run_id] = record(directory, counts, slot_f1)
         except ValueError as error:

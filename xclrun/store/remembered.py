@@ -34,7 +34,7 @@ def remembered(folder: Path, what: str, of: Any, find: Callable[[], Any]) -> Any
         of: all that they follow from but code, which JSON can hold.
         find: finds them out.
     """
-    kept = Kept(folder, f"{what}-{digest([_source(), plugins.hashes(), of])[:32]}", ".json")
+    kept = Kept(folder, f"{what}-{digest([source(), plugins.hashes(), of])[:32]}", ".json")
     if (content := kept.read()) is not None:
         return json.loads(content)
     found = find()
@@ -45,7 +45,7 @@ def remembered(folder: Path, what: str, of: Any, find: Callable[[], Any]) -> Any
 
 
 @cache
-def _source() -> str:
+def source() -> str:
     """Return the hash of the package's Python files, and of the versions of the libraries."""
     root = Path(xclrun.__file__).parent
     files = [(str(path.relative_to(root)), hashlib.sha256(path.read_bytes())) for path in sorted(root.rglob("*.py"))]
