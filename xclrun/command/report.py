@@ -237,7 +237,7 @@ def _read_here(
     from xclrun.store.beside import with_references
     from xclrun.store.records import read_records
 
-    name = given.sweep or next(reversed(known), None)
+    name = given.sweep or next(iter([*known][::-1]), None)
     # Scored in another way, runs have other settings than those that are noted of them.
     if name is not None and not given.all and given.slot_f1 is None:
         own = read_records(outputs, warn, only=known[name]["runs"])
