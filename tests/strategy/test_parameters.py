@@ -237,6 +237,12 @@ def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(comp
     assert built == {name for name in own if STRATEGIES[name].has_adapters} | {"er, lang_spec_lora_f"}
     assert {"lang_spec_enc", "mbpa", "l2_init", "cos_pooler", "lang_spec_lora_f"} <= set(own)
 
+    # Nor does one whose parts, or whose pooler, are not among them: its `prepare` refuses the model.
+    for chosen in (["strategy=lang_spec_task"], ["strategy=mbpa", "strategy.key=pooler"]):
+        strategy = make(compose(*chosen).config.strategy)
+        assert left_as_built(strategy, before)
+        assert not left_as_built(strategy, ["encoder.embeddings.word_embeddings.weight"])
+
     class Mine(Strategy[StrategyConfig]):
         signature = Strategy.signature
 
