@@ -155,6 +155,7 @@ def test_source_and_target_are_found_by_any_of_their_codes(sentences: str, make:
         (["language=en"], "language=en: is the source too"),
         (["language=eng_Latn"], "language=en: is the source too"),
         (["language=fi"], "language=fi: the dataset has no such language; Known: de, en, es"),
+        (["language=fi", "shots=1"], "language=fi: the dataset has no such language; Known: de, en, es"),
         (["source=fi"], "source=fi: the dataset has no such language"),
         (["order=h2l"], "order=h2l: few-shot transfer goes from the source to the language"),
         (["order.languages=[de,en]"], r"order=\[de,en\]: few-shot transfer goes from"),

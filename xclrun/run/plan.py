@@ -214,7 +214,7 @@ def _dataset(config: Config) -> tuple[Dataset, DataIdentity, str]:
     key = json.dumps([source, config.bucket, config.shots, few_shot], sort_keys=True)
     if key not in _datasets:
         if few_shot is not None:
-            few_shot = [key_of(name, read_whole(config.dataset).languages, "language") for name in few_shot]
+            few_shot = [_key(name, read_whole(config.dataset), "language") for name in few_shot]
         dataset = load_dataset(config.dataset, config.bucket, config.shots, few_shot)
         if len(_datasets) >= KEPT:
             _datasets.clear()
@@ -342,6 +342,18 @@ def _plugins(config: Config) -> dict[str, list[str]]:
     return {group: used for group, used in plugins_of.items() if used}
 
 
+def _key(name: str, dataset: Dataset, what: str) -> str:
+    """Return the key that a name given as ``what`` means.
+
+    Raises:
+        UsageError: the dataset has no such key, or several.
+    """
+    key = key_of(name, dataset.languages, what)
+    if key not in dataset.languages:
+        raise UsageError(f"{what}={key}: the dataset has no such language; {did_you_mean(key, dataset.languages)}")
+    return key
+
+
 def _with_keys(config: Config, dataset: Dataset) -> Config:
     """Return a config of few-shot transfer with the keys that its source and its language mean.
 
@@ -349,10 +361,7 @@ def _with_keys(config: Config, dataset: Dataset) -> Config:
         UsageError: the dataset has no such key, or several; both are the same.
     """
     given = {"source": config.from_source, "language": config.language}
-    keys = {what: name and key_of(name, dataset.languages, what) for what, name in given.items()}
-    for what, key in keys.items():
-        if key is not None and key not in dataset.languages:
-            raise UsageError(f"{what}={key}: the dataset has no such language; {did_you_mean(key, dataset.languages)}")
+    keys = {what: name and _key(name, dataset, what) for what, name in given.items()}
     if keys != given:
         config = replace(config, source=keys["source"], language=keys["language"])
         check(config)
