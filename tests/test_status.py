@@ -16,7 +16,8 @@ import pytest
 from xclrun.analysis.measures import measure
 from xclrun.analysis.reference import References
 from xclrun.core.errors import RunError
-from xclrun.launch.status import STATES, RunStatus, run_status, sweep_status, wait_until_calm
+from xclrun.launch import status
+from xclrun.launch.status import STATES, RunStatus, render, run_status, sweep_status, wait_until_calm
 from xclrun.launch.workers import ProgressListener
 from xclrun.run import Run
 from xclrun.store.files import write_json
@@ -50,6 +51,20 @@ def test_who_waits_looks_until_nothing_runs_twice_in_a_row() -> None:
     answers = iter([True, False, True, False, False, True])
     wait_until_calm(lambda: next(answers), 0.0)
     assert list(answers) == [True]
+
+
+def test_of_a_large_sweep_only_runs_that_run_or_need_attention_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "LISTED", 20)
+    states = [*STATES, *["finished"] * (20 - len(STATES))]
+    all_listed = render("mine", "xclrun -m", [RunStatus(f"run{k}", state) for k, state in enumerate(states)])
+    assert len(all_listed.splitlines()) == 4 + 20
+    large = render("mine", "xclrun -m", [RunStatus(f"run{k}", s) for k, s in enumerate([*states, "waiting"])])
+    said, _, how, *lines = large.splitlines()
+    assert said.startswith("mine: 21 runs: 13 finished, 1 running, 2 waiting, 1 interrupted, 1 failed,")
+    assert "not listed; --json has all" in how
+    assert [row.split()[1] for row in lines[2:]] == ["running", "interrupted", "failed", "lost", "damaged"]
+    nothing = render("mine", "xclrun -m", [RunStatus(f"run{k}", "finished") for k in range(21)])
+    assert nothing.splitlines() == ["mine: 21 runs: 21 finished", "  xclrun -m", how]
 
 
 def test_missing(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "da
 BAD = ("failed", "lost", "damaged")
 # These go on by themselves.
 OPEN = ("running", "waiting")
+# Of sweeps of more runs than this, runs in such a state are counted, not listed.
+LISTED = 1000
+QUIET = ("finished", "waiting", "missing")
 
 
 @dataclass(frozen=True)
@@ -186,14 +189,21 @@ def render_counts(statuses: Sequence[RunStatus]) -> str:
 
 
 def render(name: str, command: str, statuses: Sequence[RunStatus]) -> str:
-    """Return the table of a sweep for a person; below a run that is not finished, where it runs and what is wrong."""
-    rows = []
-    for s in statuses:
+    """Return the table of a sweep for a person; below a run that is not finished, where it runs and what is wrong.
+
+    A table of ten thousand rows is read by nobody: of a large sweep it has the runs that run, or need attention.
+    """
+    rows, listed = [], [s for s in statuses if len(statuses) <= LISTED or s.state not in QUIET]
+    for s in listed:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""
         rows.append((s.run_id, s.state, hop, "" if s.seconds is None else duration(s.seconds)))
     head, rule, *lines = table(("run", "state", "hop", "time"), rows, left=2).splitlines()
-    shown = [f"{name}: {many(len(statuses), 'run')}: {render_counts(statuses)}", f"  {command}", head, rule]
-    for s, line in zip(statuses, lines, strict=True):
+    shown = [f"{name}: {many(len(statuses), 'run')}: {render_counts(statuses)}", f"  {command}"]
+    if len(listed) < len(statuses):
+        states = f"{', '.join(QUIET[:-1])} or {QUIET[-1]}"
+        shown.append(f"  of more than {LISTED:,} runs those that are {states} are not listed; --json has all")
+    shown += [head, rule] if listed else []
+    for s, line in zip(listed, lines, strict=True):
         shown.append(line)
         if s.state != "finished" and (below := " · ".join(text for text in (s.host, s.detail) if text)):
             shown.append(f"    {below}")
