@@ -189,7 +189,7 @@ def makers(outputs: Path) -> Iterator[Maker]:
 
 
 def simulate(outputs: Path, runs: int) -> int:
-    """Write at least so many runs, and their sweep; return how many there are."""
+    """Write at least so many runs, their sweep, and one of those of seed 1 alone; return how many runs there are."""
     every = list(makers(outputs))
     seeds = -(-runs // len(every))
     directories = []
@@ -200,15 +200,17 @@ def simulate(outputs: Path, runs: int) -> int:
             interrupted = k % ORDERS == 0 and k < len(STRATEGIES) * ORDERS and number % 1000 < INTERRUPTED * ORDERS
             directories.append(maker.write(seed, finished=not interrupted))
     write_sweep(outputs, directories)
+    # Earlier: what is asked for without a name is the whole.
+    write_sweep(outputs, directories[: len(every)], "seed1", 0.5)
     return len(directories)
 
 
-def write_sweep(outputs: Path, directories: Sequence[RunDirectory]) -> None:
-    """Write the file of a sweep, called ``made``, that has these runs."""
-    facts = {"name": "made", "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": 1.0,
+def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", given: float = 1.0) -> None:
+    """Write the file of a sweep that has these runs, and whose command was given at a time (seconds of the epoch)."""
+    facts = {"name": name, "command": "xclrun sweep=made -m", "started": "2026-01-01T00:00:00+0000", "given": given,
              "runs": [directory.run_id for directory in directories]}  # fmt: skip
     (outputs / "sweeps").mkdir(exist_ok=True)
-    (outputs / "sweeps" / "made.json").write_text(json.dumps(facts), encoding="utf-8")
+    (outputs / "sweeps" / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 def fill_store(outputs: Path) -> int:

@@ -2,8 +2,8 @@
 
 Each command is a process of its own; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
 a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`); of a report also as a
-share of what it may take. The first report reads what each run has counted, the second what the first has kept. With
-``--keep DIR`` the folders are kept and taken up again.
+share of what it may take. The first report reads what each run has counted, the second what the first has kept; one
+sweep is 62 runs among all. With ``--keep DIR`` the folders are kept and taken up again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ COMMANDS = {
     "store verify": ("store", "verify"),
     "first report": ("report", "made", "--from-runs"),
     "report": ("report", "made", "--from-runs"),
+    "one sweep: status": ("status", "seed1"),
+    "one sweep: report": ("report", "seed1", "--from-runs"),
     "first sync": ("sync",),
     "sync": ("sync",),
     "report, MLflow": ("report", "made"),
@@ -82,7 +84,7 @@ def command(arguments: Sequence[str], folder: Path | None = None, user: Path | N
 def _share(name: str, runs: int, taken: Taken) -> str:
     """Return what a report took as shares of its bars, where there is one for so many runs."""
     bar = next((bar for most, bar in BARS.items() if runs <= most), None)
-    if not name.endswith("report") or bar is None:
+    if not name.endswith("report") or name.startswith("one sweep") or bar is None:
         return ""
     return f"  bars {bar[0]:g} s: {taken.cpu / bar[0]:.2f} of it, {bar[1]:g} GB: {taken.memory / bar[1]:.2f} of it"
 
@@ -110,7 +112,7 @@ def main() -> None:
                 of = command([*COMMANDS[name], "--outputs", str(outputs)])
                 ratio = of.cpu / ((before + calibration()) / 2)
                 print(
-                    f"  {name:<16} {of.cpu:8.1f} s of CPU, {ratio:.1f} × calibration {of.wall:8.1f} s"
+                    f"  {name:<18} {of.cpu:8.1f} s of CPU, {ratio:.1f} × calibration {of.wall:8.1f} s"
                     f" {of.memory:6.2f} GB  exit code {of.code}  load {os.getloadavg()[0]:.1f}{_share(name, made, of)}",
                     flush=True,
                 )
