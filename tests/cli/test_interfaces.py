@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +16,7 @@ import pytest
 
 from tests.analysis.build import M, alone, record
 from tests.conftest import TINY
+from xclrun.analysis.beside import Beside, beside
 from xclrun.analysis.record import RunRecord
 
 from .conftest import Told
@@ -87,6 +88,20 @@ def test_a_report_without_finished_runs(xclrun: Callable[..., Told], here: Path)
     assert told.line.startswith("no finished runs; make some first, for example: xclrun ")
 
 
+def are_there(runs: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let these be the runs of the outputs folder, whatever files are in it."""
+
+    def read_records(*_: object, only: Collection[str] | None = None) -> list[RunRecord]:
+        return [run for run in runs if only is None or run.run_id in only]
+
+    def runs_beside(_: Path, own: Iterable[RunRecord], *__: object) -> list[Beside]:
+        mine = {run.run_id for run in own}
+        return [beside(run) for run in runs if run.status == "finished" and run.run_id not in mine]
+
+    monkeypatch.setattr("xclrun.store.records.read_records", read_records)
+    monkeypatch.setattr("xclrun.store.beside.runs_beside", runs_beside)
+
+
 def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of_these(
     xclrun: Callable[..., Told], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +125,7 @@ def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
     monkeypatch.setattr("xclrun.report.write_report", write_report)
-    monkeypatch.setattr("xclrun.store.records.read_records", lambda *_: runs)
+    are_there(runs, monkeypatch)
     sweep()
     assert xclrun("report", "--from-runs", "--select-on", "dev", "trainer.lr").code == 0
     assert taken == [("mine-dev=trainer.lr", ["0.2-1", "0.2-2", "ft0.2-1", "ft0.2-2"])]
@@ -146,7 +161,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
     monkeypatch.setattr("xclrun.report.write_report", write_report)
-    monkeypatch.setattr("xclrun.store.records.read_records", lambda *_: runs)
+    are_there(runs, monkeypatch)
 
     def report(*arguments: str) -> Told:
         return xclrun("report", "--from-runs", *arguments)

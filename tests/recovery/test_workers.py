@@ -110,7 +110,7 @@ def test_what_workers_share_is_there_before_they_are_forked(
 
     run = make_run(*ONE_HOP)
     read: list[Any] = []
-    monkeypatch.setattr("xclrun.model.network.read_ahead", read.append)
+    monkeypatch.setattr("xclrun.model.encoder.read_ahead", read.append)
     monkeypatch.setattr(encodings, "_common", None)
     workers.share([run])
     assert read == [run.config.model]

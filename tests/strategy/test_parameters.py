@@ -374,7 +374,7 @@ def test_what_was_counted_is_not_built_again_until_something_changes(
     del built[:]
     monkeypatch.setattr(plugins, "hashes", lambda: ["another"])
     assert params(*given[:2], "strategy=er", given[3], capsys=capsys) == first[:1]
-    monkeypatch.setattr(remembered, "_source", lambda: "another")
+    monkeypatch.setattr(remembered, "source", lambda: "another")
     assert params(*given[:2], "strategy=er", given[3], capsys=capsys) == first[:1]
     assert built == names[:1] * 2
 
