@@ -20,7 +20,7 @@ import pytest
 from tests.conftest import TINY
 from xclrun.compose.jobs import command_jobs, compose_trials
 from xclrun.compose.space import Interval, Space, Values
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import RunError, UsageError
 from xclrun.launch.console import Console
 from xclrun.launch.trials import REPEATED, Trials
 from xclrun.run import Run
@@ -195,6 +195,17 @@ def test_a_journal_is_of_one_search(tmp_path: Path) -> None:
     Trials(space(**PLANE), "made", True, journal)
     with pytest.raises(UsageError, match=r"a\.log is the journal of another search \(made\): .* sweep_name=NAME$"):
         Trials(space(**PLANE), "other", True, journal)
+
+
+@pytest.mark.parametrize(
+    "content", ["3\n", "null\n", '{"op_code":99,"worker_id":"a"}\n', "notes without an end of line"]
+)
+def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(content: str, tmp_path: Path) -> None:
+    journal = tmp_path / "a.log"
+    journal.write_text(content)
+    with pytest.raises(RunError, match=r"a\.log is damaged \(.*\); remove it"):
+        Trials(space(**PLANE), "made", True, journal)
+    assert journal.read_text() == content
 
 
 def test_a_blind_console_shows_no_score(finished: Callable[..., Run], capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,8 @@ SAMPLERS = ("tpe", "random")
 # Settings in a row that were drawn before: then one that was not is taken, where all can be listed; else none is left.
 REPEATED = 20
 LISTED = 10_000
+# Of a journal: what begins otherwise is another file, of which nothing may be cut off.
+_BEGINNING = b'{"op_code":'
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class Trials:
                 direction="maximize" if higher_is_better else "minimize",
                 load_if_exists=True,
             )
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
+            # Optuna checks nothing that it reads: a line that is JSON and none of its own ends in any of these.
             raise RunError(
                 f"{journal} is damaged ({error}); remove it, and the same command begins anew, with the runs that are "
                 "done"
@@ -201,7 +204,11 @@ class Trials:
 
 
 def _opened(journal: Path) -> Any:
-    """Return Optuna's storage in a file, without the end of a line that a killed process has left."""
+    """Return Optuna's storage in a file, without the end of a line that a killed process has left.
+
+    Raises:
+        ValueError: the file is no journal; it is left as it is.
+    """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 
@@ -209,6 +216,8 @@ def _opened(journal: Path) -> Any:
     with journal.open("ab+") as file:
         file.seek(0)
         content = file.read()
+        if not (content.startswith(_BEGINNING) or _BEGINNING.startswith(content)):
+            raise ValueError("it does not begin as a journal of Optuna does")
         file.truncate(content.rfind(b"\n") + 1)
     backend: BaseJournalBackend = JournalFileBackend(str(journal), lock_obj=_alone())
     return JournalStorage(backend)
