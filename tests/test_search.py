@@ -22,6 +22,8 @@ from xclrun.compose.jobs import command_jobs, compose_trials
 from xclrun.compose.space import Interval, Space, Values
 from xclrun.core.errors import RunError, UsageError
 from xclrun.launch.console import Console
+from xclrun.launch.local import Local
+from xclrun.launch.search import plan_search
 from xclrun.launch.trials import REPEATED, Trials
 from xclrun.run import Run
 
@@ -135,6 +137,26 @@ def test_a_plan_counts_all_trials(xclrun: Callable[..., tuple[int, str]], tmp_pa
     assert [(facts[of]["runs"], facts[of]["asked"]) for of in ("trial", "total")] == [(2, 4), (14, 28)]
     code, said = xclrun("plan", *given, "--budget")
     assert said.splitlines()[3] == "14 runs to do, 28 hop trainings after sharing"
+
+
+def test_a_plan_leaves_the_journal_of_a_search_under_way_as_it_is(
+    xclrun: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    """Also a line that the search has half written: cutting it off would damage the journal under its writer."""
+    given = (*SEARCH, LR, "sweep_name=found", f"paths.outputs={tmp_path}")
+    found, _ = command_jobs(given)
+    assert isinstance(found, Space)
+    planned = plan_search(found, Local())
+    planned.journal.parent.mkdir()
+    trials = planned.trials()
+    for score in (0.5, None):
+        [one] = trials.next(2, 1)
+        trials.tell(one, score)
+    content = planned.journal.read_bytes() + b'{"op_code":4,"wor'
+    planned.journal.write_bytes(content)
+    code, said = xclrun("plan", *given, "--json")
+    assert (code, json.loads(said)["search"]["made"]) == (0, 2), said
+    assert planned.journal.read_bytes() == content
 
 
 def test_a_search_comes_closer_to_the_best_than_chance() -> None:

@@ -90,13 +90,13 @@ class Search:
         """Settings that are tried at the same time."""
         return int(self.space.settings["parallel"])
 
-    def trials(self) -> Trials:
-        """Return its trials so far; only who holds the lease may go on with them."""
-        return Trials(self.space, self.identity, self.objective.higher_is_better, self.journal)
+    def trials(self, copied: bool = False) -> Trials:
+        """Return its trials so far; only who holds the lease may go on with them, others take a copy."""
+        return Trials(self.space, self.identity, self.objective.higher_is_better, self.journal, copied=copied)
 
     def done(self) -> int:
         """Return how many settings have been tried; nothing is written."""
-        return len(self.trials().told) if self.journal.is_file() else 0
+        return len(self.trials(copied=True).told) if self.journal.is_file() else 0
 
     def runs(self, trials: Sequence[Asked]) -> list[list[Run]]:
         """Return the runs of some settings, a list for each."""

@@ -8,6 +8,7 @@ its journal was written, goes on as an undisturbed one would have.
 from __future__ import annotations
 
 import itertools
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,13 +57,16 @@ class Trials:
         name: of the search, by what it is: another one cannot go on with its journal.
         higher_is_better: which way is better.
         journal: Optuna's journal; None: in memory. One process at a time may have it: see `xclrun.launch.search`.
+        copied: whether to work on a copy in memory: the file, which another process may have, is only read.
 
     Raises:
         UsageError: Optuna is not installed; the journal is that of another search.
         RunError: the journal is damaged.
     """
 
-    def __init__(self, space: Space, name: str, higher_is_better: bool, journal: Path | None = None) -> None:
+    def __init__(
+        self, space: Space, name: str, higher_is_better: bool, journal: Path | None = None, *, copied: bool = False
+    ) -> None:
         require("optuna", "hydra/sweeper=optuna", "search")
         import optuna
 
@@ -70,7 +74,9 @@ class Trials:
         self.space, self.file = space, journal
         storage: Any = optuna.storages.InMemoryStorage()
         try:
-            if journal is not None:
+            if journal is not None and copied:
+                storage = _copy(journal)
+            elif journal is not None:
                 with writing(journal):
                     storage = _opened(journal)
                 if others := {study.study_name for study in storage.get_all_studies()} - {name}:
@@ -216,11 +222,38 @@ def _opened(journal: Path) -> Any:
     with journal.open("ab+") as file:
         file.seek(0)
         content = file.read()
-        if not (content.startswith(_BEGINNING) or _BEGINNING.startswith(content)):
-            raise ValueError("it does not begin as a journal of Optuna does")
+        _check_beginning(content)
         file.truncate(content.rfind(b"\n") + 1)
     backend: BaseJournalBackend = JournalFileBackend(str(journal), lock_obj=_alone())
     return JournalStorage(backend)
+
+
+def _copy(journal: Path) -> Any:
+    """Return Optuna's storage in memory, with the whole lines of a file.
+
+    Raises:
+        ValueError: the file is no journal.
+    """
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import BaseJournalBackend
+
+    content = journal.read_bytes()
+    _check_beginning(content)
+    logs = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+
+    class Copy(BaseJournalBackend):
+        def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+            return logs[log_number_from:]
+
+        def append_logs(self, new: list[dict[str, Any]]) -> None:
+            logs.extend(new)
+
+    return JournalStorage(Copy())
+
+
+def _check_beginning(content: bytes) -> None:
+    if not (content.startswith(_BEGINNING) or _BEGINNING.startswith(content)):
+        raise ValueError("it does not begin as a journal of Optuna does")
 
 
 def _alone() -> Any:
