@@ -95,7 +95,7 @@ def test_curves_of_many_languages_are_means_of_those_learnt_and_those_to_come() 
     assert np.allclose(learnt.get_ydata(), [scores[i, :i].mean() for i in range(1, 21)])
     assert np.allclose(others.get_xdata(), range(20))
     assert np.allclose(others.get_ydata(), [scores[i, i:].mean() for i in range(20)])
-    (each,) = axes.collections
+    each, _ = axes.collections  # the other: lines upright
     assert len(each.get_segments()) == 20  # type: ignore[attr-defined]
     (training,) = training_curve_pages(comparison, "loss")
     assert not [text for text in training().axes[0].texts if text.get_text()]

@@ -34,6 +34,7 @@ ACROSS = 22  # letters of a name that fit along the height of a panel
 FAINT = "#cfcfcf"  # of curves behind others
 
 Page = Callable[[], "Figure"]
+SharedX = Literal["col", "none"]
 Cells = dict[tuple[str, str], list[RunRecord]]
 
 
@@ -110,9 +111,10 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
             ]
             for line in drawn:
                 tip(line, f"{language}: {before} before its hop, {at} after it, {end} at the end")
-        axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
+        _uprights(axes, range(len(order) + 1), "#dddddd", 0.6)
+        if axes.xaxis.get_visible():
+            axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
         axes.set_ylim(*ends)
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
     if many:
@@ -157,9 +159,10 @@ def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
     for start, values, look, what in ((1, learnt, "-", "learnt"), (0, others, "--", "not yet learnt")):
         line = axes.plot(range(start, start + hops), values, look, color=colour(1 if start else 2), linewidth=1.8)[0]
         tip(line, f"mean of those {what}: {values[0]:.1f} at first, {values[-1]:.1f} at the end")
-    axes.set_xticks(range(0, hops + 1, 10))
-    axes.tick_params(axis="x", labelsize=7)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    _uprights(axes, range(0, hops + 1, 10), "#dddddd", 0.6)
+    if axes.xaxis.get_visible():
+        axes.set_xticks(range(0, hops + 1, 10))
+        axes.tick_params(axis="x", labelsize=7)
 
 
 def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
@@ -169,8 +172,6 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
     curve are left out; no figure where none has one.
     """
-    from matplotlib.collections import LineCollection
-
     cells = _cells(comparison, lambda run: any(np.isfinite(_value(run, point, what)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
     every = [[_value(run, p, what) for run in runs for p in run.curve] for runs in cells.values()]
@@ -193,10 +194,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             tip(line, run.run_id)
         names = runs[0].learnt
         upright = axes.get_xaxis_transform()
-        begins = [[(start, 0), (start, 1)] for start in starts[:-1]]
-        axes.add_collection(
-            LineCollection(begins, colors="#bbbbbb", linewidths=0.7, zorder=0, transform=upright), autolim=False
-        )
+        _uprights(axes, starts[:-1], "#bbbbbb", 0.7)
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         # Of many languages the names would hide one another; hops are told apart by the lines.
@@ -211,6 +209,9 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
         if what != "loss":
             axes.set_ylim(*ends)
 
+    # Where a column's panels have the same hops, the lowest speaks for all.
+    found = {(order, *_steps_of_hops(runs)) for (_, order), runs in cells.items()}
+    sharex: SharedX = "col" if len(found) == len({order for _, order in cells}) else "none"
     ylabel = "training loss" if what == "loss" else f"dev {metric_title(what, comparison.runs)}"
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
     title = (
@@ -218,10 +219,28 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     )
     return [
         partial(
-            _page, page, title, panel, handles, xlabel="main steps (above: the language being learnt)", ylabel=ylabel
+            _page,
+            page,
+            title,
+            panel,
+            handles,
+            xlabel="main steps (above: the language being learnt)",
+            ylabel=ylabel,
+            sharex=sharex,
         )
         for page in _pages(cells)
     ]
+
+
+def _uprights(axes: Axes, places: Sequence[float], ink: str, width: float) -> None:
+    """Draw a line behind all else at each place across, as high as the panel: one artist, where a grid has many."""
+    from matplotlib.collections import LineCollection
+
+    lines = LineCollection(
+        [[(x, 0), (x, 1)] for x in places],
+        colors=ink, linewidths=width, zorder=0, transform=axes.get_xaxis_transform(),
+    )  # fmt: skip
+    axes.add_collection(lines, autolim=False)
 
 
 def _cells(comparison: Comparison, has: Callable[[RunRecord], bool]) -> Cells:
@@ -249,7 +268,7 @@ def _page(
     handles: Sequence[tuple[str, dict[str, Any]]],
     xlabel: str,
     ylabel: str,
-    sharex: Literal["col", "none"] = "none",
+    sharex: SharedX,
 ) -> Figure:
     """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend."""
     from matplotlib.lines import Line2D
@@ -264,13 +283,18 @@ def _page(
     for i, label in enumerate(labels):
         for j, order in enumerate(orders):
             axes = grid[i, j]
-            axes.tick_params(axis="y", labelsize=7)
             axes.spines[["top", "right"]].set_visible(False)
+            # What another panel says for it, an axis need not say again: they are most of the time of a large figure.
+            axes.yaxis.set_visible(j == 0)
+            axes.tick_params(axis="y", labelsize=7)
+            lowest = [name for name in labels if (name, order) in cells][-1]
             if (label, order) in cells:
+                axes.xaxis.set_visible(sharex == "none" or label == lowest)
+                axes.tick_params(axis="x", labelbottom=True)
                 panel(axes, cells[label, order])
             else:
+                axes.xaxis.set_visible(False)
                 axes.text(0.5, 0.5, "not run", ha="center", va="center", color=GREY, transform=axes.transAxes)
-                axes.tick_params(axis="x", bottom=False, labelbottom=False)
             if i == 0:
                 axes.set_title(
                     textwrap.fill(order, int(13 * width)), fontsize=9, pad=14 if short(runs[0].languages) else 28
