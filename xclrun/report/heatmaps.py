@@ -117,11 +117,11 @@ def hop_names(record: RunRecord) -> list[str]:
 def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: float | None) -> None:
     """Name columns and rows; upright where names have no room side by side."""
     across = 90 if len(languages) > MOST else 0 if not languages or short(languages) else 45
-    for axis, names, look in ((axes.xaxis, languages, {"rotation": across}), (axes.yaxis, hops, {})):
+    for axis, names, rotation in ((axes.xaxis, languages, across), (axes.yaxis, hops, 0)):
         # An axis that nobody sees need not be laid out either.
         axis.set_visible(bool(names))
         if names:
-            axis.set_ticks(range(len(names)), names, fontsize=size, **look)
+            axis.set_ticks(range(len(names)), names, fontsize=size, rotation=rotation)
 
 
 def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:

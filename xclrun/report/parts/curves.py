@@ -194,7 +194,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             tip(line, run.run_id)
         names = runs[0].learnt
         upright = axes.get_xaxis_transform()
-        _uprights(axes, starts[:-1], "#bbbbbb", 0.7)
+        _uprights(axes, starts[:-1].tolist(), "#bbbbbb", 0.7)
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
         # Of many languages the names would hide one another; hops are told apart by the lines.
