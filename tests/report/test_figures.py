@@ -195,6 +195,22 @@ def test_training_curves_lay_hops_one_after_the_other() -> None:
     np.testing.assert_array_equal(drawn, [np.transpose(seed_1), np.transpose(seed_2)])
 
 
+def test_training_curves_of_many_runs_are_their_median_and_nine_tenths() -> None:
+    """Of 41 runs the k-th has loss k in hop 1; one has gone twice as far by the end of its only epoch there."""
+    losses = [float(k) for k in range(41)]
+    points = [
+        [{"hop": hop, "epoch": 1, "step": 100, "loss": loss / hop, "dev": {}} for hop in (1, 2)] for loss in losses
+    ]
+    points[3][0]["step"] = 200
+    records = [run("naive", "en-th", k, ("en", "th"), curve=tuple(own)) for k, own in enumerate(points)]
+    (figure,) = training_curves(comparisons(records)[0], "loss")
+    axes = figure.axes[0]
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[200, 20]], [[300, 10]]]
+    bands = [path.vertices for band in axes.collections[:2] for path in band.get_paths()]
+    assert [(band[:, 1].min(), band[:, 1].max()) for band in bands] == [(2, 38), (1, 19)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["median of runs", "nine tenths of runs"]
+
+
 def test_dev_curves_are_of_the_language_being_learnt() -> None:
     record = run("naive", "en-th", 1, ("en", "th"))
     (figure,) = training_curves(comparisons([record])[0], "slot_f1")

@@ -29,6 +29,8 @@ ROWS = 6
 
 # Runs in a panel, up to which each line has markers.
 MARKED = 6
+# Runs in a panel, up to which each has its line; of more, the median and the middle nine tenths.
+LINES = 30
 ACROSS = 22  # letters of a name that fit along the height of a panel
 
 FAINT = "#cfcfcf"  # of curves behind others
@@ -167,7 +169,7 @@ def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
 
 def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     """Draw the training loss (``what="loss"``) or a metric's dev score after each epoch, over main steps, a line per
-    run; what draws each page.
+    run (of more than `LINES` in a panel: the median, and between which values nine tenths are); what draws each page.
 
     The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
     curve are left out; no figure where none has one.
@@ -176,11 +178,14 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
     every = [[_value(run, p, what) for run in runs for p in run.curve] for runs in cells.values()]
     ends = axis_of(every, high=102) if what != "loss" else (0.0, 0.0)
+    bands = max(map(len, cells.values()), default=0) > LINES
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         lengths = _steps_of_hops(runs)
         starts = np.cumsum([0, *lengths])
-        for run in runs:
+        if bands:
+            _band(axes, runs, starts, what)
+        for run in [] if bands else runs:
             k = seeds.index(run.seed)
             points = [(starts[p["hop"] - 1] + p["step"], _value(run, p, what), p["hop"]) for p in run.curve]
             x, y, hops = (np.array(column, dtype=float) for column in zip(*points, strict=True))
@@ -214,6 +219,8 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     sharex: SharedX = "col" if len(found) == len({order for _, order in cells}) else "none"
     ylabel = "training loss" if what == "loss" else f"dev {metric_title(what, comparison.runs)}"
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
+    if bands:
+        handles = [("median of runs", {"color": colour(1)}), ("nine tenths of runs", {"color": FAINT})]
     title = (
         f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
     )
@@ -230,6 +237,33 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
         )
         for page in _pages(cells)
     ]
+
+
+def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, what: str) -> None:
+    """Draw the median of runs at each epoch of each hop, and behind it between which values nine tenths of them are.
+
+    Args:
+        axes: of the panel.
+        runs: they may have other numbers of epochs; an epoch is of those that have it.
+        starts: main steps before each hop, shape (hops + 1,).
+        what: what a curve shows.
+    """
+    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for run in runs:
+        for point in run.curve:
+            key = point["hop"], point["epoch"]
+            found.setdefault(key, []).append((point["step"], _value(run, point, what)))
+    for k, start in enumerate(starts[:-1], start=1):
+        own = [np.array(found[key]) for key in sorted(found) if key[0] == k]
+        measured = [points[np.isfinite(points).all(axis=1)] for points in own]
+        measured = [points for points in measured if len(points)]
+        if not measured:
+            continue
+        x = [start + float(points[:, 0].max()) for points in measured]
+        low, middle, high = np.array([np.quantile(points[:, 1], [0.05, 0.5, 0.95]) for points in measured]).T
+        axes.fill_between(x, low, high, color=FAINT, linewidth=0)
+        (line,) = axes.plot(x, middle, ".-", color=colour(1), linewidth=1, markersize=2)
+        tip(line, f"median of {len(runs)} runs")
 
 
 def _uprights(axes: Axes, places: Sequence[float], ink: str, width: float) -> None:

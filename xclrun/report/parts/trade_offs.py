@@ -37,6 +37,9 @@ from xclrun.report.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Runs of a box, up to which each is a dot.
+DOTS = 100
+
 
 @part(StrategySection, place=30, title="What is traded for what")
 def trade_offs(section: StrategySection) -> Iterator[Item]:
@@ -125,7 +128,8 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
 def one_hop_figure(summary: Summary, references: References, metric: str) -> Figure | None:
     """Draw F and T of two-hop prefixes (one-hop) beside those of whole streams (multi-hop), as box plots over runs.
 
-    CCL §4.1. A box is the middle half, its line the median, whiskers reach all runs, which are the dots.
+    CCL §4.1. A box is the middle half, its line the median, whiskers reach all runs, which are the dots (of up to
+    `DOTS` runs).
     """
     samples: dict[str, dict[str, tuple[list[float], list[float]]]] = {"F": {}, "T": {}}
     for label, (runs, _) in compared(summary.comparison).items():
@@ -160,9 +164,10 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
                 whiskerprops={"color": look}, capprops={"color": look},
             )  # fmt: skip
             for place, own, label, box in zip(at, drawn, them, boxes["boxes"], strict=True):
-                (dots,) = axes.plot([place] * len(own), own, ".", color=look, markersize=3)
                 hops = "one-hop" if side == 0 else "multi-hop"
-                for artist in (box, dots):
+                # Of more the dots would be a bar of ink, and most of the page.
+                dots = axes.plot([place] * len(own), own, ".", color=look, markersize=3) if len(own) <= DOTS else []
+                for artist in (box, *dots):
                     tip(artist, f"{label}, {hops}: median {np.median(own):.2f}, {min(own):.2f} to {max(own):.2f}")
         axes.set_xticks(range(len(them)), list(them), rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_ylabel(f"{name} (points)", fontsize=8)
