@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xclrun.model.network import Model, build
+    from xclrun.model.network import Model, build, redrawn_heads
 
-__all__ = ["Model", "build"]
+__all__ = ["Model", "build", "redrawn_heads"]
 
 
 def __getattr__(name: str) -> Any:

@@ -422,6 +422,27 @@ def build(
         return Model(encoder, classes, tags, config.dropout, rows, task, several, _ends(encoder, config, tokenizer))
 
 
+def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
+    """Return name → values of the model's heads drawn anew, as `build` draws them; the model stays as it is.
+
+    Not of poolers, which belong to the pretrained encoder or are drawn with it.
+
+    Args:
+        seed: equal seeds give equal values, and the global random state is left as it was.
+    """
+    found = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for place, module in model.named_modules():
+            parts = place.split(".")
+            if parts[0] == "encoder" or "pooler" in parts or not [*module.parameters(recurse=False)]:
+                continue
+            fresh = copy.deepcopy(module).cpu()
+            fresh.reset_parameters()
+            found |= {f"{place}.{name}": value for name, value in fresh.state_dict().items()}
+    return found
+
+
 def _ends(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
     """Whether a sentence's state is that of its last piece: of what reads from left to right, and of the encoders of T5
     and the like, whose tokenizers put a special piece there alone.

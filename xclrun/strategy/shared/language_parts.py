@@ -1,9 +1,10 @@
 """Language-specific parts of the model: each language has values of its own of some parameters, and shares the others.
 
 CCL, section 3.2 ("model expansion"). The model holds one set of values at a time, so it needs no more memory on the
-device than plain fine-tuning. A hop starts with its language's parts as they were before any fine-tuning, and with the
-shared parameters of the hop before. In evaluation a language that was seen is served by its parts as they were after
-its hop, one that was not by those of hop 0. A language's parts lie once in the store: in the weights of its hop.
+device than plain fine-tuning. A hop starts with its language's parts as they were before any fine-tuning (those of hop
+0, or fresh ones), and with the shared parameters of the hop before. In evaluation a language that was seen is served by
+its parts as they were after its hop, one that was not by those with which its hop would start; before any hop all are
+served by hop 0's. A language's parts lie once in the store: in the weights of its hop.
 
 Strategies that come back to an earlier language while another is learnt (`xclrun.strategy.shared.expansion`) do so
 through `LanguageParts.through`, in which its frozen parts stand in for the model's own.
@@ -57,7 +58,11 @@ class LanguageParts(Strategy[Settings]):
         return range(1, hop.index + 1)
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
+        import torch
+
         self.model, self.library = model, library
+        # Of the run, and of nothing that was drawn before.
+        self.seed = torch.initial_seed()
         self.hop_of = {language: hop.index for hop in stream.hops for language in hop.train}
         self.initial = {k: v.clone() for k, v in model.state_dict().items() if self.language_specific(k)}
         self.held: dict[str, Mapping[str, Tensor]] = {}
@@ -67,9 +72,13 @@ class LanguageParts(Strategy[Settings]):
     def as_built(self, parameters: Collection[str]) -> bool:
         return any(map(self.language_specific, parameters))
 
-    def first_parts(self, language: str) -> Mapping[str, Tensor]:
-        """Return the parts with which a language's hop starts."""
+    def fresh_parts(self, language: str) -> Mapping[str, Tensor]:
+        """Return the parts that serve a language which was not seen, when others were."""
         return self.initial
+
+    def first_parts(self, language: str) -> Mapping[str, Tensor]:
+        """Return the parts with which a language's hop starts; in the first hop, those of hop 0."""
+        return self.fresh_parts(language)
 
     def begin_hop(self, context: Context) -> None:
         self.held.clear()
@@ -95,7 +104,7 @@ class LanguageParts(Strategy[Settings]):
         if language in seen:
             self._choose(self.library.tensors(self.hop_of[language], list(self.initial)))
         else:
-            self._choose(self.initial)
+            self._choose(self.fresh_parts(language) if seen else self.initial)
 
     def _choose(self, values: Mapping[str, Tensor]) -> None:
         """Set the language-specific parameters to these values, in place."""
