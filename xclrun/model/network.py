@@ -430,7 +430,7 @@ def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
     Args:
         seed: equal seeds give equal values, and the global random state is left as it was.
     """
-    found = {}
+    found: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for place, module in model.named_modules():
