@@ -30,7 +30,7 @@ ROWS = 6
 # Runs in a panel, up to which each line has markers.
 MARKED = 6
 # Runs in a panel, up to which each has its line; of more, the median and the middle nine tenths.
-LINES = 30
+LINES = 10
 ACROSS = 22  # letters of a name that fit along the height of a panel
 
 FAINT = "#cfcfcf"  # of curves behind others
