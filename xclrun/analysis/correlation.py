@@ -31,14 +31,20 @@ def correlate(x: ArrayLike, y: ArrayLike) -> Correlation:
     """Correlate the pairs in which both are measured. Undefined below three pairs, or where one side is constant."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     both = np.isfinite(a) & np.isfinite(b)
-    a, b = a[both], b[both]
+    linear_a, linear_b = a[both], b[both]
+    a, b = even(linear_a), even(linear_b)
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return Correlation(math.nan, math.nan, math.nan, math.nan, len(a))
     from scipy.stats import pearsonr, spearmanr
 
-    rank, linear = spearmanr(a, b), pearsonr(a, b)
+    rank, linear = spearmanr(a, b), pearsonr(linear_a, linear_b)
     p = _exact(a, b) if len(a) <= FEW else float(rank.pvalue)
     return Correlation(float(rank.statistic), p, float(linear.statistic), float(linear.pvalue), len(a))
+
+
+def even(values: np.ndarray) -> np.ndarray:
+    """Return values as they are ranked: what differs in the last bits of a sum is equal, whoever added it up."""
+    return np.round(values, 9)
 
 
 def _exact(a: np.ndarray, b: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, compared
-from xclrun.analysis.correlation import Correlation, correlate
+from xclrun.analysis.correlation import Correlation, correlate, even
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.resampling import Resampled
 from xclrun.config.files import load_yaml, packaged
@@ -134,7 +134,8 @@ def _spearman(one: np.ndarray, many: np.ndarray) -> np.ndarray:
     """Return Spearman's coefficient of one row, shape (n,), with each of many, shape (rows, n)."""
     from scipy.stats import rankdata
 
-    a, b = rankdata(one) - (len(one) + 1) / 2, rankdata(many, axis=1) - (len(one) + 1) / 2
+    middle = (len(one) + 1) / 2
+    a, b = rankdata(even(one)) - middle, rankdata(even(many), axis=1) - middle
     return np.asarray((b @ a) / np.sqrt((a @ a) * (b * b).sum(axis=1)))
 
 
