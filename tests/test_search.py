@@ -11,21 +11,26 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import TINY
+from xclrun.analysis.record import RunRecord
 from xclrun.compose.jobs import command_jobs, compose_trials
 from xclrun.compose.space import Interval, Space, Values
 from xclrun.core.errors import RunError, UsageError
 from xclrun.launch.console import Console
 from xclrun.launch.local import Local
-from xclrun.launch.search import plan_search
+from xclrun.launch.search import plan_search, search
+from xclrun.launch.sweep import Sweep, SweepFailed
 from xclrun.launch.trials import REPEATED, Trials
 from xclrun.run import Run
+from xclrun.store.records import record
+from xclrun.store.rundir import RunDirectory
 
 # Optuna's own affair.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -252,6 +257,54 @@ def settled(outputs: Path) -> dict[str, Any]:
     scores = [(f["trial_id"], f["values"]) for f in facts if f["op_code"] == 6]
     predictions = {p.relative_to(outputs): p.read_bytes() for p in sorted(outputs.glob("runs/*/predictions/*"))}
     return {"drawn": drawn, "scores": scores, "predictions": predictions}
+
+
+@dataclass(frozen=True)
+class Breaking(Local):
+    """Does runs here, until it has done ``good`` of them: then each fails."""
+
+    good: int = 0
+
+    def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        done = len(list(sweep.outputs.glob("runs/*/DONE")))
+        if done >= self.good:
+            raise SweepFailed("failed: no space left on device")
+        super().do(sweep, unfinished)
+
+
+@pytest.mark.full
+def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk passes; before, one setting that was done and one that was not were too few for ever."""
+    given = (*SEARCH, "trainer.lr=1e-2,1e-3,1e-4", "order=[en]", "sweep_name=found", "hydra.sweeper.trials=3")
+    found, _ = command_jobs((*given, f"paths.outputs={tmp_path}"))
+    assert isinstance(found, Space)
+    for good, told in ((0, "no setting could be done yet"), (1, "found: 1 setting of 3 could be done: there is nothi")):
+        with pytest.raises(SweepFailed, match=f"{told}.*; give the same command again to retry$"):
+            search(found, Breaking(good=good))
+    assert json.loads((tmp_path / "sweeps/found.json").read_text())["search"]["ended"] is False
+    journal = tmp_path / "searches/found.log"
+    drawn = journal.read_text().count('"op_code":5')
+    capsys.readouterr()
+
+    blind = next(iter(tmp_path.glob("runs/*"))).name
+
+    def without_points(directory: RunDirectory) -> RunRecord:
+        read = record(directory)
+        return replace(read, points=()) if read.run_id == blind else read
+
+    monkeypatch.setattr("xclrun.launch.search.record", without_points)
+    search(found, Local())
+    said = capsys.readouterr()
+    told = said.out + said.err
+    assert f": left out: hydra/sweeper=optuna: {blind} (er) has no FP on dev: dev scores are missing" in told
+    assert "again: 2 trials of which runs failed" in told
+    assert "2 settings tried, 1 failed" in told
+    facts = json.loads((tmp_path / "sweeps/found.json").read_text())["search"]
+    assert (facts["ended"], facts["made"], len(facts["runs"])) == (True, 3, 2)
+    assert blind not in facts["runs"]
+    assert journal.read_text().count('"op_code":5') == drawn >= 3
 
 
 @pytest.mark.full

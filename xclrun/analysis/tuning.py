@@ -350,6 +350,8 @@ def scored_trial(values: dict[str, str], runs: Sequence[RunRecord], objective: O
     for run in own:
         if isinstance(score := objective.value(run), Absent):
             raise UsageError(f"{option}: {run.run_id} ({run.strategy}) has no {objective.title}: {score.reason}")
+        if not math.isfinite(score):
+            raise UsageError(f"{option}: {run.run_id} ({run.strategy}) has no {objective.title}: it is {score}")
         scores.append(score)
     std = float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan
     return Trial(values, float(mean_over_orders(own, scores)), std, tuple(own))

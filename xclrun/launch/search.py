@@ -33,7 +33,7 @@ from xclrun.analysis.tuning import (
 from xclrun.compose.jobs import compose_trials
 from xclrun.compose.space import SWEEPER, Space
 from xclrun.config.schema import PointSplits
-from xclrun.core.errors import UsageError, did_you_mean, require
+from xclrun.core.errors import UsageError, XclrunError, did_you_mean, require
 from xclrun.core.identity import digest, flat
 from xclrun.core.terminal import duration, if_slow, line, many, note
 from xclrun.data.notes import read_notes, told
@@ -347,57 +347,66 @@ class _Searching:
             line(text)
 
     def _take_up(self) -> None:
-        """Read how the settings that were tried before did."""
+        """Read how the settings that were tried before did; those whose runs have not finished are done again.
+
+        What made one fail may have passed. The journal keeps that it failed, so that the same settings come next.
+        """
         told = self.trials.told
-        for one, runs in zip(told, self.search.runs(told), strict=True):
-            self.runs[one.number] = runs
-            if one.score is None:
-                self.failed += 1
-            elif all(run.directory.finished for run in runs):
-                self.scored.append(self._scored(runs))
-            else:
-                raise UsageError(
-                    f"{runs[0].id}: its trial has ended, and its files are gone or damaged; `xclrun rerun "
-                    f"{runs[0].id}` makes them again, or without {self.search.journal} the search begins anew"
-                )
+        self.runs = {one.number: runs for one, runs in zip(told, self.search.runs(told), strict=True)}
+        again = [one for one in told if not self._finished(one)]
+        for one in told:
+            if one not in again:
+                self._score(one)
+        if again:
+            line(f"\nagain: {many(len(again), 'trial')} of which runs failed, or whose files are gone or damaged")
+            self._do(again)
+        for one in again:
+            self._score(one)
 
     def _try(self, batch: Sequence[Asked]) -> None:
         s, tried = self.search, len(self.trials.told)
         for k, (one, runs) in enumerate(zip(batch, s.runs(batch), strict=True), start=tried + 1):
             self.runs[one.number] = runs
             line(f"\ntrial {k} of {s.most}: {_shown(one.values)}")
-        own = {run.id: run for one in batch for run in self.runs[one.number]}
+        self._do(batch)
+        if not self.scored and not any(map(self._finished, batch)):
+            raise SweepFailed(f"{s.name}: no setting could be done yet; give the same command again to retry")
+        for one in batch:
+            trial = self._score(one)
+            self.trials.tell(one, None if trial is None else trial.score)
+
+    def _do(self, trials: Sequence[Asked]) -> None:
+        """Do the unfinished runs of settings; a run that fails stops no other."""
         self._write(ended=False)
-        sweep = self._sweep(own.values(), ended=False)
+        sweep = self._sweep({run.id: run for one in trials for run in self.runs[one.number]}.values(), ended=False)
         if unfinished := sweep.unfinished:
             try:
                 self.launcher.do(sweep, unfinished)
             except SweepFailed as error:
                 line(f"  {error}")
-        results = [(one, self.runs[one.number]) for one in batch]
-        finished = [all(run.directory.finished for run in runs) for _, runs in results]
-        if not any(finished) and not self.scored:
-            raise SweepFailed(f"{s.name}: no setting could be done yet; give the same command again to retry")
-        for (one, runs), ended in zip(results, finished, strict=True):
-            self._tell(one, runs if ended else None)
 
-    def _tell(self, one: Asked, runs: list[Run] | None) -> None:
-        """Note how a setting did; without runs: that it could not be done."""
-        if runs is None:
-            self.trials.tell(one, None)
+    def _finished(self, one: Asked) -> bool:
+        return all(run.directory.finished for run in self.runs[one.number])
+
+    def _score(self, one: Asked) -> Trial | None:
+        """Read how a setting did and say it; None where it could not be done, or has no score on dev."""
+        trial, why = None, "failed; the search goes on without it, and the same command tries it again"
+        if self._finished(one):
+            try:
+                records = [record(run.directory) for run in self.runs[one.number]]
+                trial = scored_trial(_values(records[0], self.search.keys), records, self.search.objective, SWEEPER)
+            except (XclrunError, ValueError) as error:
+                why = f"left out: {error}"
+        if trial is None:
             self.failed += 1
-            line(f"  {_shown(one.values)}: failed; the search goes on without it")
-            return
-        trial = self._scored(runs)
+            line(f"  {_shown(one.values)}: {why}")
+            return None
         self.scored.append(trial)
-        self.trials.tell(one, trial.score)
-        best = self._best()
-        so_far = "the best so far" if best is trial else f"best so far {_percent(best)}: {best.name}"
-        line(f"  {self.search.objective.title} {_percent(trial)}; {so_far}")
-
-    def _scored(self, runs: Sequence[Run]) -> Trial:
-        records = [record(run.directory) for run in runs]
-        return scored_trial(_values(records[0], self.search.keys), records, self.search.objective, SWEEPER)
+        if one.open:
+            best = self._best()
+            so_far = "the best so far" if best is trial else f"best so far {_percent(best)}: {best.name}"
+            line(f"  {self.search.objective.title} {_percent(trial)}; {so_far}")
+        return trial
 
     def _best(self) -> Trial:
         sign = 1 if self.search.objective.higher_is_better else -1
@@ -409,7 +418,7 @@ class _Searching:
             "objective": self.search.objective.name,
             "keys": list(self.search.keys),
             "trials": self.search.most,
-            "made": len(self.scored) + self.failed,
+            "made": len(self.trials.told),
             "ended": ended,
             "runs": done,
         }
@@ -426,7 +435,7 @@ class _Searching:
             self._write(ended=False)
             raise SweepFailed(
                 f"{s.name}: {many(len(self.scored), 'setting')} of {len(self.scored) + self.failed} could be done: "
-                "there is nothing to choose from"
+                "there is nothing to choose from; give the same command again to retry"
             )
         self._write(ended=True)
         choice = choose([run for trial in self.scored for run in trial.runs], s.keys, s.objective.name)
