@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from tests.conftest import TINY
 from xclrun.cli import main
 from xclrun.command import compare
 from xclrun.command.rerun import environment
+from xclrun.command.show import render
 from xclrun.core.terminal import table
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory, differing_results
@@ -70,6 +73,25 @@ def test_a_run_is_shown_with_its_scores_command_and_shared_hops(outputs: Path, x
     # By its folder, from anywhere.
     elsewhere = xclrun("show", str(outputs / "runs" / er), "--outputs", "/nowhere").out
     assert elsewhere.splitlines()[8:] == lines[8:]
+
+
+@pytest.mark.parametrize("number", [9, 24, 51])
+def test_a_run_over_many_languages_fits_a_terminal(number: int) -> None:
+    """All numbers of up to 24 languages, in matrices below each other; a block for each score of more."""
+    languages = [f"{a}{b}-{a}{b}".upper() for a, b in itertools.product("abcdefgh", "klmnopq")][:number]
+    R = [[(hop * number + i) / number / (number + 1) for i in range(number)] for hop in range(number + 1)]
+    facts = {
+        "run_id": "made", "state": "finished", "detail": "", "seconds": 3.0, "host": "here", "dataset": "massive",
+        "languages": languages, "model": "tiny", "strategy": "naive", "settings": {}, "order": "-".join(languages),
+        "seed": 1, "shots": None, "bucket": None, "code": "1", "folder": "runs/made", "log": None, "sweeps": {},
+        "hops": [{"hop": hop, "name": languages[hop - 1], "shared": False} for hop in range(number + 1)],
+        "scores": {"intent_accuracy": R}, "scoring": {"intent_accuracy": ""}, "measures": {"intent_accuracy": {}},
+    }  # fmt: skip
+    told = render(facts)
+    assert max(map(len, told.splitlines())) <= 80
+    assert set(languages) <= set(re.findall(r"\w\w-\w\w", told.partition("  model")[0]))
+    last = [value for line in told.splitlines() if line.split()[:1] == [str(number)] for value in line.split()[3:]]
+    assert number > 24 or last == [f"{100 * value:.2f}" for value in R[-1]]
 
 
 @pytest.mark.parametrize("command", ["show", "rerun", "compare"])

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
 
 
+# Columns of a terminal.
+WIDTH = 80
+
+
 def main(arguments: Sequence[str]) -> int:
     """Print a run; return the exit code."""
     options = parser("show", "What a run is: its settings, score matrix, command, files, and the hops that it shares.")
@@ -130,13 +134,41 @@ def in_blocks(facts: dict[str, Any], metric: str, rows: Sequence[Sequence[str]])
     from xclrun.report.terminal import MatrixRows
 
     languages = facts["languages"]
-    laid = MatrixRows(languages, [BY_NAME[metric]], [row[1] for row in rows], 80, styled=False)
+    laid = MatrixRows(languages, [BY_NAME[metric]], [row[1] for row in rows], WIDTH, styled=False)
     lines = [laid.head()]
     for (hop, learnt, how, *_), values in zip(rows, facts["scores"][metric], strict=False):
         scores = {k: {} if value is None else {metric: value} for k, value in zip(languages, values, strict=True)}
         own, note = learnt if learnt in languages else None, "shared" if how == "shared" else ""
         lines.append(laid.row(int(hop), learnt, scores, own, note))
     return "\n".join(lines)
+
+
+def _wrapped(name: str, value: str) -> list[str]:
+    """Return a named line in lines of at most `WIDTH`."""
+    # Keys may have hyphens; an order given as a list is all of them with hyphens between.
+    return textwrap.wrap(
+        f"{name:<9} {value}",
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent=" " * 12,
+        break_on_hyphens=name == "order",
+    )
+
+
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[tuple[list[str], list[list[str]]]]:
+    """Return a score matrix as matrices below each other, each with hop, learnt and how, and no wider than `WIDTH`."""
+    from rich.cells import cell_len
+
+    # Between columns there are three spaces.
+    widths = [max(cell_len(row[i]) for row in (head, *rows)) + 3 for i in range(len(head))]
+    parts, used = [list(range(3))], sum(widths[:3])
+    for i in range(3, len(head)):
+        if used + widths[i] > WIDTH and len(parts[-1]) > 3:
+            parts.append(list(range(3)))
+            used = sum(widths[:3])
+        parts[-1].append(i)
+        used += widths[i]
+    return [([head[i] for i in part], [[row[i] for i in part] for row in rows]) for part in parts]
 
 
 def render(facts: dict[str, Any]) -> str:
@@ -160,7 +192,11 @@ def render(facts: dict[str, Any]) -> str:
     }
     if facts["log"]:
         lines["log"] = facts["log"]
-    shown = [facts["run_id"], *(f"  {name:<9} {value}" for name, value in lines.items())]
+    shown = [facts["run_id"]]
+    for name, value in lines.items():
+        # Of many languages; what is copied, as paths and commands are, stays on one line.
+        listed = name in ("dataset", "order")
+        shown += _wrapped(name, value) if listed else [f"  {name:<9} {value}"]
     shown += [f"  {'sweep':<9} {name}: {redact(command)}" for name, command in facts["sweeps"].items()]
     many = len(facts["languages"]) > MOST
     for metric, matrix in facts["scores"].items():
@@ -179,7 +215,11 @@ def render(facts: dict[str, Any]) -> str:
         values = "  ".join(f"{n}\xa0{MEASURES[n].shown(value)}" for n, value in facts["measures"][metric].items())
         way = " (tag_macro)" if facts["scoring"][metric] == "tag_macro" else ""
         shown += ["", f"{metric}{way} in %, on each language after each hop", ""]
-        head = ("hop", "learnt", "", *facts["languages"])
-        shown += [in_blocks(facts, metric, rows) if many else table(head, rows, left=3)]
-        shown += [text.replace("\xa0", " ") for text in textwrap.wrap(values, 80)]
+        if many:
+            shown.append(in_blocks(facts, metric, rows))
+        else:
+            head = ("hop", "learnt", "", *facts["languages"])
+            parts = _columns(head, rows)
+            shown.append("\n\n".join(table(*part, left=3) for part in parts))
+        shown += [text.replace("\xa0", " ") for text in textwrap.wrap(values, WIDTH)]
     return "\n".join(shown)
