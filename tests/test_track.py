@@ -490,6 +490,18 @@ def test_nobody_waits_for_the_mirror_after_an_error(tmp_path: Path, monkeypatch:
     assert waited == [120.0, 0.0]
 
 
+def test_a_log_that_cannot_be_written_is_told_and_ends_no_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mlflow-sync.log").mkdir()
+    with background.BackgroundMirror(tmp_path, TrackingConfig()) as mirror:
+        mirror.changed("a")
+    assert not mirror.close()
+    said = capsys.readouterr().err
+    assert "the runs are not sent to where they are tracked" in said
+    assert "mlflow-sync.log" in said
+
+
 @pytest.mark.full
 def test_ui_answers(study: Study) -> None:
     with socket.socket() as free:

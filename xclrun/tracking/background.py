@@ -16,6 +16,7 @@ from pathlib import Path
 
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.secret import redact
+from xclrun.core.terminal import note
 
 
 def log_of(tracking: TrackingConfig) -> str:
@@ -37,19 +38,31 @@ class BackgroundMirror:
 
     def __enter__(self) -> BackgroundMirror:
         self.process: subprocess.Popen[bytes] | None = None
+        self.failed = False
         if self.tracking.enabled if self.enabled is None else self.enabled:
-            request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
-            with open(
-                self.outputs / log_of(self.tracking), "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
-            ) as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", "xclrun.tracking.background", request],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,  # Ctrl-C is for the training; the mirror ends when its input does.
-                )
+            try:
+                self.process = self._start()
+            except OSError as error:
+                self.failed = True
+                note(f"the runs are not sent to where they are tracked ({error}); `xclrun sync` sends them later")
         return self
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the process.
+
+        Raises:
+            OSError: its log cannot be written, or the machine starts no more processes.
+        """
+        request = json.dumps({"outputs": str(self.outputs), "tracking": asdict(self.tracking)})
+        path = self.outputs / log_of(self.tracking)
+        with open(path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "xclrun.tracking.background", request],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the training; the mirror ends when its input does.
+            )
 
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is not None:
@@ -65,7 +78,7 @@ class BackgroundMirror:
     def close(self, timeout: float = 120.0) -> bool:
         """Wait until all is sent; return whether it was."""
         if self.process is None:
-            return True
+            return not self.failed
         with contextlib.suppress(OSError):
             assert self.process.stdin is not None
             self.process.stdin.close()
