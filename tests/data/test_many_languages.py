@@ -154,6 +154,11 @@ def test_massive_without_files_or_test_lines(tmp_path: Path, made: Config) -> No
     write(tmp_path / "de-DE.jsonl", massive_line(partition="train"))
     with pytest.raises(UsageError, match=r"/de-DE\.jsonl: no line whose partition is test$"):
         read(made("massive"))
+    # An empty file was a language without sentences.
+    (tmp_path / "en-US.jsonl").write_bytes(b"\n")
+    with pytest.raises(UsageError, match=r"/en-US\.jsonl: no line whose partition is test$"):
+        read(made("massive", languages=["en-US"]))
+    (tmp_path / "en-US.jsonl").unlink()
     with pytest.raises(UsageError, match=r"dataset.languages: no 'fr' in .*; Known: de-DE$"):
         read(made("massive", languages=["fr"]))
     with pytest.raises(UsageError, match=r"no data found; looked for <language>\.jsonl$"):

@@ -78,7 +78,7 @@ def _sources(language: str, path: Path, shown: str) -> list[Source[Any]]:
         for name, of in rows.items():
             of.append(row if name == split else None)
     found = [Source(language, split, shown, of) for split, of in rows.items() if any(r is not None for r in of)]
-    if found and not any(source.split == "test" for source in found):
+    if not any(source.split == "test" for source in found):
         raise UsageError(f"{shown}: no line whose partition is test")
     return found
 
