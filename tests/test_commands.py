@@ -2,7 +2,7 @@
 
 Nothing is trained and no data is read: a command ends where its options are parsed and, of those that take KEY=VALUE,
 its jobs are composed and checked. A job is composed where a word of it is new: one that was typed in no command before,
-or in none with that strategy.
+or in none with that strategy, or experiment, where it sets a value of it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from xclrun.compose.keys import known_keys
 from xclrun.compose.overrides import checked
 from xclrun.compose.sweep import expand, sweep_nodes
 from xclrun.config.checks import check
+
+pytestmark = pytest.mark.xdist_group("commands")  # In one process: what one page has shown, another need not.
 
 NAMES = [page.relative_to(REPOSITORY).as_posix() for page in PAGES]
 # What pages write for what a reader chooses. Other names in capitals (DIR, RUN, SWEEP) stand as they are.
@@ -134,16 +136,18 @@ seen: set[tuple[str, str]] = set()
 
 
 def facts(job: Sequence[str], typed: set[str]) -> frozenset[tuple[str, str]]:
-    """Return what a job shows to be right, of keys that were typed: its words, and that its strategy has such a key.
+    """Return what a job shows to be right, of keys that were typed: its words; keys of its strategy and experiment.
 
     One whole number is as good as another, and so is a name of the reader's own.
     """
-    strategy = next((word for word in job if word.startswith("strategy=")), "")
+    strategy, experiment = (next((w for w in job if w.startswith(f"{k}=")), "") for k in ("strategy", "experiment"))
     words = {word: key(word) for word in job if key(word) in typed}
     shown = {
         (k if k in ("sweep_name", "dataset.root") else re.sub(r"=\d+$", "=1", word), "") for word, k in words.items()
     }
-    return frozenset(shown | {(k, strategy) for k in words.values() if k.startswith("strategy.")})
+    owners = {"strategy": strategy, "protocol": experiment}
+    below = {(k, owners[k.partition(".")[0]]) for k in words.values() if k.startswith(("strategy.", "protocol."))}
+    return frozenset(shown | below)
 
 
 def key(text: str) -> str:
@@ -273,9 +277,6 @@ BY_NAME = [
 ]
 
 
-pytestmark = pytest.mark.xdist_group("commands")  # In one process, what one page has shown another need not.
-
-
 @pytest.mark.parametrize("page", BY_NAME)
 def test_commands_of_a_page_exist(page: Path, ask: Ask, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -300,10 +301,8 @@ def not_started(command: Printed, printed: Sequence[Printed]) -> str:
 
 def test_pages_that_are_run_elsewhere_are_there() -> None:
     assert set(ELSEWHERE) <= set(NAMES)
-    assert (
-        sum(len(commands(name, page.read_text(encoding="utf-8"))) for page, name in zip(PAGES, NAMES, strict=True))
-        > 200
-    )
+    printed = [commands(name, page.read_text(encoding="utf-8")) for page, name in zip(PAGES, NAMES, strict=True)]
+    assert sum(map(len, printed)) > 200
 
 
 MISTAKES = """Text with `xclrun show` and `xclrun
