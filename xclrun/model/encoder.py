@@ -22,6 +22,9 @@ from xclrun.model.folder import BERTS
 from xclrun.model.shape import described
 from xclrun.model.source import check_layers, from_scratch, given_as, locate
 
+# What the library ends in that checks few of the values it reads: a size that is text, an activation of no known name.
+CONFUSED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError)
+
 
 def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
     """Return the library's config of an encoder of the config's family and shape."""
@@ -174,8 +177,9 @@ def _read_encoder(config: ModelConfig, folder: Path) -> tuple[nn.Module, Sequenc
             output_loading_info=True,
             dtype=torch.float32,
         )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UsageError(f"model.path={folder}: the encoder cannot be read ({str(error).splitlines()[0]})") from error
+    except (SafetensorError, OSError, *CONFUSED) as error:
+        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UsageError(f"model.path={folder}: the encoder cannot be read ({why})") from error
     finally:
         logging.set_verbosity(verbosity)
     # Encoders are often saved without the pooler: it does not enter tasks that do not read it, and starts anew in those

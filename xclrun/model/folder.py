@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
-from xclrun.model.families import NAMES, family, number, positions
+from xclrun.model.families import FAMILIES, NAMES, family, number, positions
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # What a tokenizer is saved as: whole, or as the vocabulary that it is made from.
@@ -30,6 +31,12 @@ REDIRECTION = "adapter_config.json"
 # Kinds of encoder whose tensors are those of BERT; of RoBERTa's family, positions begin behind the padding's.
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 BERTS = ("bert", *ROBERTAS)
+
+# Sizes in config.json beside those that each family has (`NAMES`).
+OTHER_SIZES = (
+    "vocab_size", "intermediate_size", "hidden_dim", "d_ff", "d_kv", "head_dim", "num_key_value_heads",
+    "embedding_size",
+)  # fmt: skip
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -148,11 +155,18 @@ def header(path: Path, told: str) -> Shapes:
 
 def _check_sizes(settings: Mapping[str, Any], told: str, model: ModelConfig) -> None:
     """Check the sizes of an encoder of any family, and that it has the layers and positions that are asked for."""
-    for names in NAMES.values():
-        for key in names:
-            value = settings.get(key)
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f"{told}: config.json says {key}={value}, which must be a whole number of at least 1")
+    for key in (*chain(*NAMES.values()), *OTHER_SIZES):
+        value = settings.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            raise UsageError(f"{told}: config.json says {key}={value}, which must be a whole number of at least 1")
+    (wide, width), (split, heads) = (
+        next(((key, settings[key]) for key in NAMES[what] if settings.get(key)), ("", None))
+        for what in ("width", "heads")
+    )
+    # Where heads have a width of their own, it need not be a share of the encoder's.
+    of = FAMILIES[settings["model_type"]]
+    if not of.causal and not of.with_decoder and width and heads and width % heads:
+        raise UsageError(f"{told}: config.json says {wide}={width}, no multiple of {split}={heads}")
     layers, there = number(settings, "layers"), positions(settings)
     if layers is not None and model.layers is not None and model.layers > layers:
         raise UsageError(f"model.layers={model.layers}: the encoder has {layers} layers")
@@ -168,9 +182,7 @@ def _check_bert(settings: Mapping[str, Any], shapes: Shapes, told: str, model: M
         sizes[key] = value = settings.get(key)
         if value is not None and (type(value) is not int or value < 1):
             raise UsageError(f"{told}: config.json says {key}={value}, which must be a whole number of at least 1")
-    width, heads, layers = sizes["hidden_size"], sizes["num_attention_heads"], sizes["num_hidden_layers"]
-    if width and heads and width % heads:
-        raise UsageError(f"{told}: config.json says hidden_size={width}, no multiple of num_attention_heads={heads}")
+    layers = sizes["num_hidden_layers"]
     prefix = "roberta." if settings["model_type"] in ROBERTAS else "bert."
     # Saved with a head, the encoder's own tensors begin with its family; old files name LayerNorm's otherwise.
     renamed = {
