@@ -272,6 +272,31 @@ class Breaking(Local):
         super().do(sweep, unfinished)
 
 
+class Failing(Local):
+    """All runs fail, and say so in their events."""
+
+    def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
+        for run in unfinished:
+            run.directory.path.mkdir(parents=True, exist_ok=True)
+            run.directory.event("failed", error="the loss is no number")
+        raise SweepFailed("failed: the loss is no number")
+
+
+@pytest.mark.full
+def test_a_first_setting_that_always_fails_does_not_stop_a_search_for_ever(tmp_path: Path) -> None:
+    """At the first failure of all it may be the machine; each further start gets past one setting at least."""
+    given = (*SEARCH, "trainer.lr=1e-2,1e-3", "order=[en]", "hydra.sweeper.trials=2")
+    found, _ = command_jobs((*given, f"paths.outputs={tmp_path}"))
+    assert isinstance(found, Space)
+    planned = plan_search(found, Local())
+    for made in range(2):
+        with pytest.raises(SweepFailed, match=r"no setting could be done yet; give the same command again to retry$"):
+            search(found, Failing())
+        assert planned.done() == made
+    with pytest.raises(SweepFailed, match="0 settings of 2 could be done"):
+        search(found, Failing())
+
+
 @pytest.mark.full
 def test_settings_that_failed_are_tried_again_and_those_without_a_dev_score_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

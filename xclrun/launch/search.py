@@ -368,8 +368,11 @@ class _Searching:
         for k, (one, runs) in enumerate(zip(batch, s.runs(batch), strict=True), start=tried + 1):
             self.runs[one.number] = runs
             line(f"\ntrial {k} of {s.most}: {_shown(one.values)}")
+        before = all(any(run.directory.failed_since(0) for run in self.runs[one.number]) for one in batch)
         self._do(batch)
-        if not self.scored and not any(map(self._finished, batch)):
+        # With nothing done yet it may be the machine that fails, or the data: who looks tries once more. What fails
+        # then too, as training with too high a learning rate does each time, must not stop the search for ever.
+        if not self.scored and not before and not any(map(self._finished, batch)):
             raise SweepFailed(f"{s.name}: no setting could be done yet; give the same command again to retry")
         for one in batch:
             trial = self._score(one)
