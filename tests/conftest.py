@@ -20,8 +20,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from xclrun.compose.jobs import Composed
     from xclrun.run import Run
+
+
+def read_csv(file: Any, **given: Any) -> pd.DataFrame:
+    """Read a table with all digits of its numbers, as pandas does by itself from release 3 on."""
+    import pandas as pd
+
+    exact: dict[str, Any] = {"float_precision": "round_trip"} if pd.__version__ < "3" else {}
+    return pd.read_csv(file, **given, **exact)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

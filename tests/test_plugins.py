@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import yaml
 from hydra.core.config_store import ConfigStore
 
-from tests.conftest import TINY
+from tests.conftest import TINY, read_csv
 from xclrun.analysis.measures import MEASURES
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
@@ -115,7 +114,7 @@ def test_an_installed_package_runs_from_end_to_end(
     code, said = xclrun("report", "--from-runs")
     assert code == 0, said
     [report] = Path("outputs/reports").iterdir()
-    table = pd.read_csv(report / "summary.csv")
+    table = read_csv(report / "summary.csv")
     assert set(table["metric"]) == {"mood_accuracy", "mood_recall"}
     assert set(table["strategy"]) == {"damped", "naive"}
     best = {r.strategy: r.scores["mood_accuracy"][-1].max() for r in read_records(Path("outputs"))}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.conftest import read_csv
 from xclrun.analysis.measures import MEASURES
 from xclrun.report.tables import percent
 
@@ -39,7 +40,7 @@ def compared(page: Path) -> int:
         if not columns or "strategy" not in table[0] or "order" in table[0]:
             continue
         path = page.with_suffix("") / f"{report}.csv"
-        numbers = pd.read_csv(path, keep_default_na=False, na_values={"value": [""], "std": [""]})
+        numbers = read_csv(path, keep_default_na=False, na_values={"value": [""], "std": [""]})
         means = numbers[numbers["order"] == "mean"]
         shown = {(row["strategy"], name): row[column] for row in table for column, name in columns.items()}
         known: dict[str, dict[tuple[str, str], str]] = {}
@@ -66,7 +67,7 @@ def test_few_shot_tables_are_means_of_the_scores_beside_the_page(page: Path) -> 
     for report, file, content in PLACE.findall(PAGES[page]):
         if (table := re.fullmatch(r"tables/few_shot_\w+_by_language_(\w+)\.md", file)) is None:
             continue
-        scores = pd.read_csv(page.with_suffix("") / f"{report}.csv")
+        scores = read_csv(page.with_suffix("") / f"{report}.csv")
         of_strategy = scores[scores["strategy"] == table[1]]
         for row in rows(content):
             own = of_strategy[of_strategy["language"] == row["language"]]
@@ -91,7 +92,7 @@ def test_scores_beside_a_page_are_those_of_its_counts(file: Path) -> None:
         key: {language: float(Fraction(row[language])) for language in languages if row[language]}
         for key, row in table.items()
     }
-    beside = pd.read_csv(file.with_name(file.name.replace("-matrices", "")), keep_default_na=False, na_values=[""])
+    beside = read_csv(file.with_name(file.name.replace("-matrices", "")), keep_default_na=False, na_values=[""])
     count = 0
     if "zero_shot" in beside:
         for run in beside.to_dict("records"):

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import xclrun
-from tests.conftest import SMALL, composed
+from tests.conftest import SMALL, composed, read_csv
 from xclrun.analysis.beside import beside as of_record
 from xclrun.core.errors import RunError, UsageError
 from xclrun.store import beside, records
@@ -59,7 +59,7 @@ def test_measures_are_those_of_the_report(
 ) -> None:
     code, said = xclrun("report", "--all", "--from-runs", "--outputs", str(outputs), "--name", "api")
     assert code == 0, said
-    written = pd.read_csv(outputs / "reports" / "api" / "summary.csv", keep_default_na=False, na_values=[""])
+    written = read_csv(outputs / "reports" / "api" / "summary.csv", keep_default_na=False, na_values=[""])
     found = study.measures()
     assert list(found.columns) == list(written.columns)
     written["language"] = written["language"].fillna("")
@@ -183,7 +183,7 @@ def test_scores_follow_from_predictions_as_words(study: Study) -> None:
     matrix = study.matrix(run, "intent")
     rows = study.predictions(run)
     assert set(rows["split"]) == {"test"}
-    right = (rows["gold"] == rows["predicted"]).groupby([rows["hop"], rows["language"]]).mean().unstack()
+    right = (rows["gold"] == rows["predicted"]).groupby([rows["hop"], rows["language"]], observed=True).mean().unstack()
     np.testing.assert_allclose(right[["en", "de", "es"]], matrix, atol=1e-12)
     assert set(rows["predicted"]) <= {"alarm", "weather", "call"}
     gold = rows["gold_tags"].explode()

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from tests.conftest import read_csv
 from xclrun.analysis.record import RunRecord
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
@@ -372,7 +373,7 @@ def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_wh
     # Another F1, of the same predictions.
     other, told = report("macro", "--from", "runs", "--slot-f1", "tag_macro")
     key = ["metric", "strategy", "order", "measure", "language"]
-    micro, macro = (pd.read_csv(io.BytesIO(text), keep_default_na=False).set_index(key) for text in (summary, other))
+    micro, macro = (read_csv(io.BytesIO(text), keep_default_na=False).set_index(key) for text in (summary, other))
     intents = [frame.query("metric == 'intent_accuracy'") for frame in (micro, macro)]
     pd.testing.assert_frame_equal(*intents)
     [mine] = [record for record in read_records(outputs, slot_f1="tag_macro") if record.run_id == study.run("er")]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from tests.conftest import blank_figures
+from tests.conftest import blank_figures, read_csv
 from xclrun.core.errors import UsageError
 from xclrun.report import write_report
 from xclrun.report.embed import embed
@@ -50,7 +49,7 @@ def test_places_of_a_page_get_what_they_name_and_the_rest_stays(report: Report, 
     copy = tmp_path / "found" / "trade_offs_mini_tiny_intent.svg"
     assert copy.read_bytes() == (report.directory / FIGURE).read_bytes()
     assert "Numbers: [demo.csv](found/demo.csv).\n" in text
-    numbers, whole = pd.read_csv(tmp_path / "found" / "demo.csv"), report.frame
+    numbers, whole = read_csv(tmp_path / "found" / "demo.csv"), report.frame
     aggregates = whole[whole["language"] == ""]
     assert numbers["value"].tolist() == pytest.approx(aggregates["value"].tolist(), nan_ok=True)
     assert 0 < len(numbers) < len(whole)
@@ -91,7 +90,7 @@ def test_matrices_of_runs_without_predictions_are_scores_with_all_digits(report:
     page.write_text(place("matrices.csv"))
     embed(page, report)
     assert "[demo-matrices.csv](found/demo-matrices.csv)" in page.read_text()
-    rows = pd.read_csv(tmp_path / "found" / "demo-matrices.csv")
+    rows = read_csv(tmp_path / "found" / "demo-matrices.csv")
     assert len(rows) == 4 * 2 * 3  # runs, metrics, hops with that before training
     for record in report.records:
         for metric, scores in record.scores.items():
@@ -105,8 +104,8 @@ def test_few_shot_runs_have_scores_and_matrices_and_no_measures(tmp_path: Path) 
     page = tmp_path / "found.md"
     page.write_text(place("few_shot.csv") + place("matrices.csv"))
     assert embed(page, made) == 2
-    scores = pd.read_csv(tmp_path / "found" / "demo.csv").set_index("run_id")
-    rows = pd.read_csv(tmp_path / "found" / "demo-matrices.csv").set_index(["run_id", "hop"])
+    scores = read_csv(tmp_path / "found" / "demo.csv").set_index("run_id")
+    rows = read_csv(tmp_path / "found" / "demo-matrices.csv").set_index(["run_id", "hop"])
     assert len(rows) == len(runs) * 3
     for run in runs:
         assert rows.loc[run.run_id][["en", "hi"]].to_numpy().tolist() == run.scores["token_accuracy"].tolist()

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.analysis.build import record
-from tests.conftest import blank_figures
+from tests.conftest import blank_figures, read_csv
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.core.errors import UsageError
 from xclrun.core.names import code
@@ -56,7 +56,7 @@ def test_files_written(report: write.Report) -> None:
 
 
 def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, records: list) -> None:
-    read = pd.read_csv(report.summary_csv, keep_default_na=False, na_values={"value": [""]}, dtype={"language": str})
+    read = read_csv(report.summary_csv, keep_default_na=False, na_values={"value": [""]}, dtype={"language": str})
     expected = summarise(records)
     assert list(read.columns) == list(expected.columns)
     pd.testing.assert_series_equal(read["value"], expected["value"], check_exact=True)
