@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
-from scipy import stats
+from scipy import integrate, stats
 from statsmodels.stats.multicomp import pairwise_tukeyhsd
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
@@ -218,10 +218,17 @@ def test_friedman_with_ties() -> None:
     assert critical_difference(data, True).p == pytest.approx(stats.friedmanchisquare(*data.values).pvalue)
 
 
-@pytest.mark.parametrize("n", [2, 3, 6, 18])
+@pytest.mark.parametrize("n", [3, 6, 18])
 def test_detectable_effects_equal_statsmodels(n: int) -> None:
     expected = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
     assert detectable_effect(n) == pytest.approx(float(np.squeeze(expected)), rel=1e-4)
+
+
+def test_the_detectable_effect_of_two_replicates_is_found_in_four_of_five_cases() -> None:
+    """P(t > critical) by its definition: with scipy 1.15, statsmodels is 3 % off for one degree of freedom."""
+    shift, critical = detectable_effect(2) * math.sqrt(2), stats.t.ppf(0.975, 1)
+    missed, _ = integrate.quad(lambda s: stats.norm.cdf(critical * s - shift) * stats.chi.pdf(s, 1), 0, np.inf)
+    assert missed == pytest.approx(0.2, abs=1e-4)
 
 
 def test_too_few_replicates_are_told() -> None:
