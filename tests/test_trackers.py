@@ -162,7 +162,9 @@ def test_weights_and_biases_offline_continues_a_run_under_its_id(
     pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record
 
+    key = "0123456789abcdef" * 2 + "01234567"
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_API_KEY", key)
     outputs = directory.path.parents[1]
     go_on = interrupted(directory, hops=1)
     for _ in range(2):
@@ -193,6 +195,8 @@ def test_weights_and_biases_offline_continues_a_run_under_its_id(
     assert summary["intent.FP"] == pytest.approx(final)
     assert summary["status"] == "finished"
     assert any("intent.scores" in row for row in rows)
+    written = [path for path in outputs.rglob("*") if path.is_file()]
+    assert not [path for path in written if key.encode() in path.read_bytes()]
 
 
 @pytest.mark.parametrize(

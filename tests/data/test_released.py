@@ -45,6 +45,7 @@ def test_pawsx(tmp_path: Path, config: Config) -> None:
         ("3\tA\t \t1", "a text is blank"),
         ("1\tA\tB\t1", "id '1' is taken by line 2"),
         ("3\t\udcff\tB\t1", "not UTF-8 (byte 3 of the line)"),
+        ("3\tA\tB\t1\r4\tA\tB\t1", "a carriage return without a line feed after it: lines end with \\n or \\r\\n"),
     ],
 )
 def test_pawsx_mistakes(tmp_path: Path, config: Config, line: str, reason: str) -> None:

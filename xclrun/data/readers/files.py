@@ -263,6 +263,9 @@ def _count(place: Place, key: str, odd: Notes) -> None:
 def _decoded(row: Any, place: Place) -> Any:
     """Return a row with text for bytes: a line, or several."""
     if isinstance(row, bytes):
+        # Of a file of an old Macintosh this would be one sentence: the last word's tag, or all texts in one.
+        if b"\r" in row:
+            raise BadRow("a carriage return without a line feed after it: lines end with \\n or \\r\\n")
         return parse_utf8(row)
     if not isinstance(row, list | tuple):
         return row
