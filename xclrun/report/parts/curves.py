@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,9 +100,9 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         order = runs[0].languages
         score = 100 * np.mean([run.scores[metric] for run in runs], axis=0)
+        axes.set_xlim(-0.05 * len(order), 1.05 * len(order))
         if many:
             _means(axes, score, order)
-            axes.set_ylim(*ends)
             return
         for j, language in enumerate(order):
             k, own = languages.index(language), j + 1
@@ -116,7 +117,6 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
         _uprights(axes, range(len(order) + 1), "#dddddd", 0.6)
         if axes.xaxis.get_visible():
             axes.set_xticks(range(len(order) + 1), ["0", *order], fontsize=7, rotation=0 if short(order) else 45)
-        axes.set_ylim(*ends)
 
     handles = [(language, {"color": colour(k), "marker": marker(k)}) for k, language in enumerate(languages)]
     if many:
@@ -139,6 +139,7 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
             xlabel=f"hop{'' if many else ': the language just learnt'} (0: before fine-tuning)",
             ylabel=named,
             sharex="col",  # an order has the same hops under every strategy
+            ends=ends,
         )
         for page in _pages(cells)
     ]
@@ -174,21 +175,23 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
     curve are left out; no figure where none has one.
     """
-    cells = _cells(comparison, lambda run: any(np.isfinite(_value(run, point, what)) for point in run.curve))
+    cells = _cells(comparison, lambda run: any(math.isfinite(_value(run, point, what)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
-    every = [[_value(run, p, what) for run in runs for p in run.curve] for runs in cells.values()]
-    ends = axis_of(every, high=102) if what != "loss" else (0.0, 0.0)
+    values = {run.run_id: [_value(run, p, what) for p in run.curve] for runs in cells.values() for run in runs}
+    every = [[value for run in runs for value in values[run.run_id]] for runs in cells.values()]
+    ends = axis_of(every, high=102) if what != "loss" else None
     bands = max(map(len, cells.values()), default=0) > LINES
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         lengths = _steps_of_hops(runs)
         starts = np.cumsum([0, *lengths])
+        axes.set_xlim(0, 1.02 * starts[-1] or 1)
         if bands:
-            _band(axes, runs, starts, what)
+            _band(axes, runs, starts, values)
         for run in [] if bands else runs:
             k = seeds.index(run.seed)
-            points = [(starts[p["hop"] - 1] + p["step"], _value(run, p, what), p["hop"]) for p in run.curve]
-            x, y, hops = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+            x = np.array([starts[p["hop"] - 1] + p["step"] for p in run.curve], dtype=float)
+            y, hops = np.array(values[run.run_id]), [p["hop"] for p in run.curve]
             breaks = np.flatnonzero(np.diff(hops)) + 1  # no line from one hop's last epoch to the next one's first
             x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
             # Of many lines the markers would hide one another.
@@ -209,10 +212,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             look["in_layout"] = rotated or name == names[0]
             middle = start + length / 2
             axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)
-        axes.set_xlim(0, 1.02 * starts[-1] or 1)
         axes.tick_params(axis="x", labelsize=7)
-        if what != "loss":
-            axes.set_ylim(*ends)
 
     # Where a column's panels have the same hops, the lowest speaks for all.
     found = {(order, *_steps_of_hops(runs)) for (_, order), runs in cells.items()}
@@ -234,36 +234,37 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             xlabel="main steps (above: the language being learnt)",
             ylabel=ylabel,
             sharex=sharex,
+            ends=ends,
         )
         for page in _pages(cells)
     ]
 
 
-def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, what: str) -> None:
+def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, values: Mapping[str, Sequence[float]]) -> None:
     """Draw the median of runs at each epoch of each hop, and behind it between which values nine tenths of them are.
 
     Args:
         axes: of the panel.
         runs: they may have other numbers of epochs; an epoch is of those that have it.
         starts: main steps before each hop, shape (hops + 1,).
-        what: what a curve shows.
+        values: run id → what its curve shows, at each of its points.
     """
-    found: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    found: dict[int, dict[int, list[tuple[float, float]]]] = {}
     for run in runs:
-        for point in run.curve:
-            key = point["hop"], point["epoch"]
-            found.setdefault(key, []).append((point["step"], _value(run, point, what)))
-    for k, start in enumerate(starts[:-1], start=1):
-        own = [np.array(found[key]) for key in sorted(found) if key[0] == k]
-        measured = [points[np.isfinite(points).all(axis=1)] for points in own]
-        measured = [points for points in measured if len(points)]
-        if not measured:
-            continue
-        x = [start + float(points[:, 0].max()) for points in measured]
-        low, middle, high = np.array([np.quantile(points[:, 1], [0.05, 0.5, 0.95]) for points in measured]).T
-        axes.fill_between(x, low, high, color=FAINT, linewidth=0)
-        (line,) = axes.plot(x, middle, ".-", color=colour(1), linewidth=1, markersize=2)
-        tip(line, f"median of {len(runs)} runs")
+        for point, value in zip(run.curve, values[run.run_id], strict=True):
+            if math.isfinite(value):
+                found.setdefault(point["hop"], {}).setdefault(point["epoch"], []).append((value, point["step"]))
+    columns: list[tuple[float, ...]] = []
+    for hop, epochs in sorted(found.items()):
+        for _, points in sorted(epochs.items()):
+            of, steps = zip(*points, strict=True)
+            columns.append((starts[hop - 1] + max(steps), *np.quantile(of, [0.05, 0.5, 0.95])))
+        # No line from one hop's last epoch to the next one's first. All hops at once: artists are what takes time.
+        columns.append((math.nan,) * 4)
+    x, low, middle, high = np.array(columns).T
+    axes.fill_between(x, low, high, color=FAINT, linewidth=0)
+    (line,) = axes.plot(x, middle, ".-", color=colour(1), linewidth=1, markersize=2)
+    tip(line, f"median of {len(runs)} runs")
 
 
 def _uprights(axes: Axes, places: Sequence[float], ink: str, width: float) -> None:
@@ -303,8 +304,13 @@ def _page(
     xlabel: str,
     ylabel: str,
     sharex: SharedX,
+    ends: tuple[float, float] | None,
 ) -> Figure:
-    """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend."""
+    """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend.
+
+    Args:
+        ends: of the y axis; by what is drawn where None.
+    """
     from matplotlib.lines import Line2D
 
     labels = list(dict.fromkeys(label for label, _ in cells))
@@ -314,6 +320,9 @@ def _page(
     size = (max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
     figure = figure_of(*size)
     grid = figure.subplots(len(labels), len(orders), squeeze=False, sharex=sharex, sharey=True)
+    if ends is not None:
+        # Once for all and before anything is drawn: each panel would set, and fit, those of all others.
+        grid[0, 0].set_ylim(*ends)
     for i, label in enumerate(labels):
         for j, order in enumerate(orders):
             axes = grid[i, j]
