@@ -55,7 +55,14 @@ from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
 
 # What a ratio, or a number of seconds, may be at the most.
-AIMS: dict[str, float | None] = {"naive": 1.05, "er": 1.10, "kd_logit": 1.05, "kd_rep": 1.05, "ewc_online": 1.20, "agem": None}
+AIMS: dict[str, float | None] = {
+    "naive": 1.05,
+    "er": 1.10,
+    "kd_logit": 1.05,
+    "kd_rep": 1.05,
+    "ewc_online": 1.20,
+    "agem": None,
+}
 # Of agem over a loop that makes the same two passes: a step of it has two, so that none over one pass can be kept.
 TWO_PASSES_AIM = 1.05
 EVALUATION_AIM, MEMORY_AIM, TRIMMED_AIM, FEATURES_AIM = 1.05, 1.3, round(1 / 1.3, 2), 1 / 50
