@@ -23,7 +23,7 @@ from xclrun.report import Options, write_report
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.inference import p_text
-from xclrun.report.parts.fewshot_gains import table_3
+from xclrun.report.parts.fewshot_gains import scatter, table_3
 from xclrun.report.parts.fewshot_means import by_language, by_strategy
 from xclrun.report.tables import Table
 from xclrun.report.write import Report
@@ -339,3 +339,9 @@ def test_a_baseline_that_no_run_has_is_refused_and_one_of_other_runs_marks_nothi
     report = write_report(records, tmp_path, "x", options=Options(baseline="full"))
     assert "no significance marks: the baseline, full, has no runs in this section" in report.sections[0].caveats
     assert "no significance marks: the baseline, er, is not among the strategies tested" in means.notes
+
+
+def test_names_of_points_that_lie_on_one_another_stand_beside_one_another() -> None:
+    points = {"de": (4, 0.05), "hi": (3, 0.22), "fi": (4, 0.053), "zh": (4, 0.13)}
+    figure = scatter({"shared WALS features": points}, "tokens", "gains")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["de, fi", "hi", "zh"]

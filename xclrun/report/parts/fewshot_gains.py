@@ -131,7 +131,8 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str
         for language, (x, gain) in them.items():
             (point,) = axes.plot(x, 100 * gain, marker(j), color=colour(j + 1), markersize=4)
             tip(point, f"{language}: {x:.3g}, {100 * gain:.2f} points")
-            axes.annotate(language, (x, 100 * gain), xytext=(3, 2), textcoords="offset points", fontsize=6.5)
+        for names, (x, gain) in _named(them):
+            axes.annotate(names, (x, 100 * gain), xytext=(3, 2), textcoords="offset points", fontsize=6.5)
         axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
         if all(x == int(x) for x, _ in them.values()):
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -141,3 +142,14 @@ def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str
         plain(axes)
     titled(figure, f"{title}: gain in {metric}, mean over K, against what languages share with English")
     return figure
+
+
+def _named(points: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the names of points with the place of the first; of those whose names would hide one another, together."""
+    wide, high = (max(found) - min(found) or 1 for found in zip(*points.values(), strict=True))
+    left = dict(points)
+    while left:
+        x, gain = next(iter(left.values()))
+        near = [k for k, (a, b) in left.items() if abs(a - x) <= 0.04 * wide and abs(b - gain) <= 0.04 * high]
+        yield ", ".join(near), (x, gain)
+        left = {k: point for k, point in left.items() if k not in near}
