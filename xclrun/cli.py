@@ -117,6 +117,8 @@ def _parsed(arguments: list[str]) -> Any:
     parser = get_args_parser()
 
     def refuse(message: str) -> Any:
+        if "--outputs" in message:
+            raise UsageError("--outputs is an option of commands; a run takes paths.outputs=DIR, or XCLRUN_OUTPUTS=DIR")
         raise UsageError(f"{message}; values are set as key=value, see `xclrun --help`")
 
     parser.error = refuse  # type: ignore[method-assign]

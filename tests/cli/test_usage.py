@@ -37,15 +37,15 @@ UNKNOWN = [
     ("trainer@other=quick", "'trainer@other'; did you mean 'trainer'?"),
 ]
 WRONG_VALUES = [
-    ("trainer.lr=abc", "trainer.lr: 'abc' is no number"),
-    ("trainer.lr=[1,2]", "trainer.lr: '[1, 2]' is no number"),
+    ("trainer.lr=abc", "trainer.lr: 'abc' is not a number"),
+    ("trainer.lr=[1,2]", "trainer.lr: '[1, 2]' is not a number"),
     ("trainer.lr=0", "trainer.lr=0.0: must be above 0, for example 3e-5"),
     ("trainer.lr=${nothing}", "trainer.lr: Interpolation key 'nothing' not found"),
-    ("seed=x", "seed: 'x' is no whole number"),
-    ("seed=1.5", "seed: '1.5' is no whole number"),
+    ("seed=x", "seed: 'x' is not a whole number"),
+    ("seed=1.5", "seed: '1.5' is not a whole number"),
     ("seed=null", "seed: cannot be null"),
-    ("seed=", "seed: '' is no whole number"),
-    ("seed=1,x", "seed: 'x' is no whole number"),
+    ("seed=", "seed: '' is not a whole number"),
+    ("seed=1,x", "seed: 'x' is not a whole number"),
     ("trainer.precision=fp7", "trainer.precision: 'fp7' is none of fp32, tf32, bf16, fp16"),
     ("trainer.epochs=1,0", "trainer.epochs=0: must be a whole number of at least 1"),
     ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
@@ -202,7 +202,7 @@ def test_a_traceback_is_shown_to_those_who_ask(xclrun: Callable[..., Told], monk
     told = xclrun("trainer.lr=abc")
     assert told.code == 2
     assert told.err.startswith("Traceback (most recent call last):")
-    assert told.err.endswith("\nxclrun: trainer.lr: 'abc' is no number\n")
+    assert told.err.endswith("\nxclrun: trainer.lr: 'abc' is not a number\n")
 
 
 def test_an_empty_place_for_outputs_is_refused(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

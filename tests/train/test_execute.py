@@ -107,6 +107,16 @@ def test_reference_models_are_naive_s_first_hops(alone: Callable[..., Any]) -> N
             assert found[key] == reference[key]
 
 
+def test_bf16_that_the_cpu_emulates_is_told_once(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xclrun.train.precision.bf16_over_fp32", lambda: 30.0)
+    run, hearing = make_run("trainer.precision=bf16", *SHORT), Hearing()
+    do(run, hearing)
+    assert [note.partition(":")[0] for note in hearing.notes] == ["trainer.precision=bf16"]
+    # With nothing left to compute it takes no time.
+    do(run, hearing)
+    assert len(hearing.notes) == 1
+
+
 def test_a_finished_run_is_not_done_again(alone: Callable[..., Any], do: Do) -> None:
     run, hearing = alone("strategy=naive")[2], Hearing()
     before = run.directory.manifest.read_bytes(), run.directory.events.read_bytes()

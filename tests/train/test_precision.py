@@ -7,7 +7,7 @@ import torch
 
 from xclrun.config.schema import Config, Device, Precision, ProtocolConfig, RuntimeConfig, TrainerConfig
 from xclrun.core.errors import UsageError
-from xclrun.train.precision import autocast, choose_device, products
+from xclrun.train.precision import autocast, bf16_over_fp32, choose_device, products, slow_precision
 
 
 @pytest.mark.parametrize("gpu", [True, False])
@@ -49,3 +49,18 @@ def test_tf32_lasts_for_its_block() -> None:
 def test_autocast(precision: str, expected: torch.dtype) -> None:
     with autocast(torch.device("cpu"), precision):
         assert torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype is expected
+
+
+def test_a_precision_that_the_cpu_emulates_is_told() -> None:
+    """A study in bf16 took thirty times as long on another machine, and nothing said why."""
+    cpu, bf16 = torch.device("cpu"), TrainerConfig(precision=Precision.bf16)
+    told = "bf16: this CPU has no instructions for it, and a product takes 30 times as long as in fp32"
+    assert f"trainer.precision={told} (trainer.precision=fp32)" == slow_precision(
+        Config(trainer=bf16), cpu, lambda: 30.0
+    )
+    source = Config(trainer=TrainerConfig(), protocol=ProtocolConfig(source_trainer=bf16))
+    assert (slow_precision(source, cpu, lambda: 30.0) or "").startswith(f"protocol.source_trainer.precision={told}")
+    assert slow_precision(Config(trainer=bf16), cpu, lambda: 1.2) is None
+    for config, device in ((Config(trainer=TrainerConfig()), cpu), (Config(trainer=bf16), torch.device("cuda"))):
+        assert slow_precision(config, device, lambda: 30.0) is None
+    assert bf16_over_fp32() > 0

@@ -12,8 +12,8 @@ from xclrun.core.errors import did_you_mean
 
 # What OmegaConf says of a value, and what is said instead.
 VALUES = (
-    (r"Value '(.*)' of type '\w+' could not be converted to Float", r"'\1' is no number"),
-    (r"Value '(.*)' of type '\w+' could not be converted to Integer", r"'\1' is no whole number"),
+    (r"Value '(.*)' of type '\w+' could not be converted to Float", r"'\1' is not a number"),
+    (r"Value '(.*)' of type '\w+' could not be converted to Integer", r"'\1' is not a whole number"),
     (r"Value '(.*)' is not a valid bool \(type \w+\)", r"'\1' is neither true nor false"),
     (r"Invalid value '(.*)', expected one of \[(.*)\]", r"'\1' is none of \2"),
     (r"Invalid value assigned: \w+ is not a ListConfig, list or tuple\.", "must be a list, as in [a,b]"),
@@ -24,6 +24,9 @@ VALUES = (
     ),
     (r"field '.*' is not Optional", "cannot be null"),
 )
+# Group → what else can be given than its choices.
+OWN = "; one of your own: --plugin FILE.py or --config-dir DIR"
+BESIDES = {"order": "; or a list of languages, as in order=[en,de]", "strategy": OWN, "dataset": OWN}
 
 
 def explain(error: BaseException) -> str:
@@ -69,11 +72,10 @@ def _grammar(chain: list[BaseException]) -> str | None:
 
 def _unknown_choice(text: str) -> str | None:
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", text):
-        group, choice = found.groups()
-        listed = "; or a list of languages, as in order=[en,de]" if group == "order" else ""
-        known = expansions_known() if group == "strategy/expansion" else choices().get(group, {})
-        group = group.replace("strategy/expansion", "strategy.expansion")
-        return f"{group}={choice}: unknown; {did_you_mean(choice, known, limit=40)}{listed}"
+        of, choice = found.groups()
+        known = expansions_known() if of == "strategy/expansion" else choices().get(of, {})
+        group = of.replace("strategy/expansion", "strategy.expansion")
+        return f"{group}={choice}: unknown; {did_you_mean(choice, known, limit=40)}{BESIDES.get(of, '')}"
     if found := re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text):
         if found[1] == "strategy/expansion":
             return f"strategy.expansion: {no_expansion()}"

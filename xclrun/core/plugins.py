@@ -35,6 +35,8 @@ GROUPS = {
 }
 # Where the package's own are registered: imported first, or a plug-in would seem to provide what it imports of them.
 _REGISTRIES = ("xclrun.core.task", "xclrun.analysis.measures", "xclrun.data.readers", "xclrun.strategy")
+# Of the modules that files become: their names are in no message.
+MODULE = "xclrun_plugin_"
 # In a config folder: {plugins: [FILE.py, …]}, relative to the folder.
 LISTED = "plugins.yaml"
 
@@ -79,6 +81,11 @@ def provides(kind: str, name: str, about: str | None = None) -> None:
 def provided(kind: str) -> dict[str, str]:
     """Return name → description of what plug-ins registered of a kind."""
     return {n: about for plugin in _loaded.values() for (k, n), about in plugin.provides.items() if k == kind}
+
+
+def place(cls: type) -> str:
+    """Return how errors name a class: its module and its name; of a plug-in's file, which they name, the name alone."""
+    return cls.__qualname__ if cls.__module__.startswith(MODULE) else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def without_yaml(kind: str) -> list[str]:
@@ -165,7 +172,7 @@ def load_file(path: Path, shown: str) -> None:
     except OSError as error:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
     sha256 = hashlib.sha256(source).hexdigest()
-    name = f"xclrun_plugin_{sha256[:12]}"
+    name = f"{MODULE}{sha256[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
     with _as(Plugin(str(path), sha256), shown):

@@ -37,8 +37,11 @@ def noted(dataset: Dataset) -> dict[str, dict[str, int]]:
 
 
 def read_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
-    """Return what its readers counted: what `noted` has without looking through the examples again."""
-    return dataset.notes
+    """Return what `noted` has without comparing sentences: what its readers counted, and labels that training lacks.
+
+    The latter not of buckets, of which a sweep has thousands.
+    """
+    return dataset.notes if dataset.whole is not None else {**dataset.notes, "unseen_labels": dataset.unseen_labels}
 
 
 def told(datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str, int]]] = noted) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.plugins import provides
+from xclrun.core.plugins import place, provides
 from xclrun.strategy.base import Context, Length, State, Strategy, check_answers, recordable
 
 __all__ = [
@@ -66,11 +66,11 @@ def register(cls: Class) -> Class:
     """
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):
         raise UsageError(f"{cls!r} is not a strategy: it must be a subclass of xclrun.strategy.Strategy")
-    place, name = f"{cls.__module__}.{cls.__qualname__}", vars(cls).get("name")
+    shown, name = place(cls), vars(cls).get("name")
     if not isinstance(name, str) or not name:
-        raise UsageError(f"{place}: a strategy needs a name of its own: name = 'my_strategy' in the class")
+        raise UsageError(f"{shown}: a strategy needs a name of its own: name = 'my_strategy' in the class")
     if name in STRATEGIES:
-        raise UsageError(f"{place}: there is already a strategy called '{name}'")
+        raise UsageError(f"{shown}: there is already a strategy called '{name}'")
     STRATEGIES.registered[name] = cls
     provides("strategy", name, cls.__doc__)
     return cls

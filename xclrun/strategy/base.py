@@ -27,6 +27,7 @@ import numpy as np
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import derive
+from xclrun.core.plugins import place
 from xclrun.core.stream import Hop, Stream, sequence
 from xclrun.core.task import Task
 
@@ -400,7 +401,7 @@ def check_answers(cls: type[Strategy[Any]], instance: Strategy[Any] | None = Non
         UsageError: a class overrides a hook and inherits the signature that answers for it; or the instance has a hook
             of its own, for which no class can answer.
     """
-    name = f"{cls.__module__}.{cls.__qualname__}"
+    name = place(cls)
     for hook, signature in ANSWERED_BY.items():
         if instance is not None and hook in vars(instance):
             raise UsageError(f"{name}: sets {hook} on the object; define it in the class, with {signature} beside it")

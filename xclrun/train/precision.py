@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import torch
@@ -12,6 +13,8 @@ from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# A bf16 product that takes so many times as long as an fp32 one is told of: on a CPU without instructions for it 30.
+SLOW = 2.0
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
@@ -52,6 +55,42 @@ def choose_device(config: Config) -> torch.device:
         if trainer.cuda_graphs:
             raise UsageError(f"{key}.cuda_graphs=true needs a GPU; on a CPU use {key}.cuda_graphs=false")
     return torch.device("cpu")
+
+
+def slow_precision(config: Config, device: torch.device, over: Callable[[], float] | None = None) -> str | None:
+    """Return what a person should know of a precision that this CPU only emulates; None where there is nothing.
+
+    It is the same run, so that nothing is refused: another machine may have begun it, or end it.
+
+    Args:
+        over: how many times as long as an fp32 product a bf16 one takes (default: `bf16_over_fp32`).
+    """
+    asked = [key for key, trainer in config.trainers.items() if trainer.precision is Precision.bf16]
+    if device.type != "cpu" or not asked or (times := (over or bf16_over_fp32)()) < SLOW:
+        return None
+    return (
+        f"{asked[0]}.precision=bf16: this CPU has no instructions for it, and a product takes {times:.0f} times as "
+        f"long as in fp32 ({asked[0]}.precision=fp32)"
+    )
+
+
+def bf16_over_fp32(rounds: int = 5) -> float:
+    """Return how many times as long as in fp32 a matrix product of a small encoder's size takes in bf16, on the CPU.
+
+    It is measured, in some hundredths of a second at the most: which instructions a processor has does not say which
+    the library uses.
+    """
+
+    def least(dtype: torch.dtype) -> float:
+        states, weights = torch.ones(128, 384, dtype=dtype), torch.ones(384, 384, dtype=dtype)
+        found = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            states @ weights
+            found.append(time.perf_counter() - began)
+        return min(found)
+
+    return least(torch.bfloat16) / least(torch.float32)
 
 
 def context_broken() -> bool:

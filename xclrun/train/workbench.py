@@ -37,7 +37,7 @@ from xclrun.train.loop import HopTraining, trained_tensors
 from xclrun.train.optimize import state_by_name
 from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import SPLITS, Points
-from xclrun.train.precision import choose_device
+from xclrun.train.precision import choose_device, slow_precision
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
 
@@ -122,6 +122,8 @@ class Workbench:
 
     @cached_property
     def encodings(self) -> Encodings:
+        if slow := slow_precision(self.run.config, self.device):
+            self.listener.noted(slow)
         return encodings(self.run, self.listener.noted)
 
     @cached_property
