@@ -169,9 +169,9 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
                 lambda s=strategy, c=chosen, p=pairs: training_step(s, [*overrides, *c], p, outputs),  # type: ignore[misc]
             )
         yield (
-            f"training step, agem / bare loop of two passes ({name}, {model})",
+            f"training step, agem / bare loop of the same two passes ({name}, {model})",
             TWO_PASSES_AIM,
-            lambda c=chosen, p=pairs: training_step("agem", [*overrides, *c], p, outputs, passes=2),  # type: ignore[misc]
+            lambda c=chosen, p=pairs: training_step("agem", [*overrides, *c], p, outputs, two_passes=True),  # type: ignore[misc]
         )
     yield f"evaluation / bare forward passes ({name}, tiny)", EVALUATION_AIM, lambda: evaluation(overrides, outputs)
     yield (

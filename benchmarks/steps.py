@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import summary
 from xclrun.command.plan import plan_runs
-from xclrun.data.batches import epoch_batches
+from xclrun.data.batches import Batch, epoch_batches
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
 from xclrun.train.optimize import make_optimizer
@@ -42,8 +42,8 @@ class Enough(Exception):
 class _Pairs(Listener):
     """Takes a bare step after each of the loop's, and notes how long both took."""
 
-    def __init__(self, bench: Workbench, steps: int, passes: int) -> None:
-        self.passes = passes
+    def __init__(self, bench: Workbench, steps: int, beside: Callable[[], Sequence[Batch]]) -> None:
+        self.beside = beside
         context, trainer = bench.context(bench.run.stream.hops[HOP]), bench.run.config.trainer
         self.steps, self.device, self.pairs = steps, context.device, list[tuple[float, float]]()
         self.data = context.train[context.hop.train[0]]
@@ -60,12 +60,13 @@ class _Pairs(Listener):
     def stepped(self, progress: Progress) -> None:
         self._wait()
         ours = time.perf_counter() - self.began
+        beside = self.beside()
         began = time.perf_counter()
         batch = self.data.batch(self.batches[progress.step - 1]).to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
         with products("fp32"):
-            for _ in range(self.passes):
-                self.model.loss(batch).backward()
+            for part in (batch, *beside):
+                self.model.loss(part).backward()
         self.optimizer.step()
         self._wait()
         self.pairs.append((ours, time.perf_counter() - began))
@@ -85,17 +86,24 @@ class _Pairs(Listener):
 
 
 def training_step(
-    strategy: str, overrides: Sequence[str], steps: int, outputs: Path, passes: int = 1
+    strategy: str, overrides: Sequence[str], steps: int, outputs: Path, two_passes: bool = False
 ) -> dict[str, Any]:
     """Return the ratios of a strategy's step: ``plain`` ones, those that are ``due``, and both ``at_k_100``.
 
     Args:
         overrides: dataset and model.
         steps: pairs to take, a multiple of `EVERY_K`.
-        passes: forward and backward passes in a bare step.
+        two_passes: a bare step too has one over the sentences of the memory that the strategy has just drawn; of
+            those that are A-GEM.
     """
     loop, bench = a_hop(strategy, overrides, outputs)
-    pairs = _Pairs(bench, steps, passes)
+    context, drawn = loop.context, getattr(loop.strategy, "memory_batches", None)
+
+    def beside() -> Sequence[Batch]:
+        # What is drawn is a function of the step.
+        return [batch.to(context.device) for _, batch in drawn(context)] if two_passes and drawn else ()
+
+    pairs = _Pairs(bench, steps, beside)
     loop.listener = pairs
     try:
         loop.run()

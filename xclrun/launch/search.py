@@ -119,11 +119,12 @@ def plan_search(space: Space, launcher: Launcher) -> Search:
     """
     require("optuna", SWEEPER, "search")
     _check_settings(space.settings)
-    launcher.check()
+    # Told before anything is asked of the machine: it is wrong on a machine without Slurm too.
     if not launcher.waits:
         raise UsageError(
             f"{SWEEPER} hydra/launcher=slurm: each trial waits for those before it; give hydra.launcher.wait=true"
         )
+    launcher.check()
     first, *others = compose_trials(space, space.probes)
     runs = plan_jobs(job.config for job in first)
     for jobs in others:

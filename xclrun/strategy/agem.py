@@ -107,7 +107,7 @@ def mean_gradient(
     """
     import torch
 
-    total = [torch.zeros_like(p) for p in parameters]
+    total: tuple[Tensor, ...] = ()
     size = sum(batch.size for _, batch in batches)
     for key, batch in batches:
         context.beside(batch)
@@ -116,14 +116,14 @@ def mean_gradient(
             with torch.autocast(context.device.type, torch.bfloat16) if bf16 else nullcontext():
                 share = loss(key, part) * (part.size / size)
             found = torch.autograd.grad(share, list(parameters), allow_unused=True, materialize_grads=True)
-            torch._foreach_add_(total, found)
-    return total
+            total = torch._foreach_add(total, found) if total else found
+    return list(total)
 
 
 def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
     """Change ``gradients`` in place so that their product with ``reference`` is not negative (equation 11).
 
-    Nothing here waits for a GPU. ``reference`` is used up.
+    Nothing here waits for a GPU.
     """
     import torch
 
@@ -131,5 +131,4 @@ def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
     squared = torch.stack([square.sum() for square in torch._foreach_mul(reference, reference)]).sum()
     # A zero memory gradient gives no direction to project out.
     share = along.clamp(max=0.0) / squared.clamp(min=torch.finfo(squared.dtype).tiny)
-    torch._foreach_mul_(reference, share)
-    torch._foreach_sub_(gradients, reference)
+    torch._foreach_sub_(gradients, torch._foreach_mul(reference, share))
