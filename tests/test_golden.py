@@ -29,6 +29,8 @@ EACH = tuple((f"strategy={name}",) for name in STRATEGIES)
 # an optimiser that goes on, labels on all word pieces.
 OTHERS = (
     ("strategy=er", "strategy.expansion=lang_spec_task"),
+    ("strategy=lang_spec_task", "strategy.start=own"),
+    ("strategy=er", "strategy.expansion=lang_spec_task", "strategy.expansion.start=own"),
     ("strategy=lang_spec_ft", "strategy.expansion=lang_spec_ada_t"),
     ("strategy=kd_logit", "strategy.expansion=lang_spec_enc", "strategy.expansion.layers=[2]"),
     ("strategy=naive", "shots=2", "bucket=1"),

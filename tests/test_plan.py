@@ -103,6 +103,7 @@ EXPECTED = {
     "strategy.compared": "own",
     "strategy.rate": "own",
     "strategy.layers": "own",
+    "strategy.start": "own",
     "strategy.reduction": "own",
     "strategy.adapter": "own",
     "strategy.lora_rank": "own",

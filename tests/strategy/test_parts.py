@@ -20,6 +20,7 @@ from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.prune import removable
+from xclrun.strategy.lang_spec_task import Start
 from xclrun.strategy.naive import Naive
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator
@@ -40,6 +41,7 @@ ALONE = [
     ("strategy=lang_spec_enc", "strategy.layers=[2]"),
     ("strategy=lang_spec_embed",),
     ("strategy=lang_spec_task",),
+    ("strategy=lang_spec_task", "strategy.start=own"),
 ]
 ADAPTERS = [("strategy=lang_spec_ada_t",), ("strategy=lang_spec_ada_f",)]
 # The same beneath other strategies: those that replay, compare with a memory or a teacher, and penalise.
@@ -114,6 +116,11 @@ def fresh_parts(bench: Any, language: str) -> Weights:
     return {name: tensor.clone() for name, tensor in strategy.fresh_parts(language).items()}
 
 
+def started(run: Run, language: str) -> Weights:
+    """Return the parts with which a language's hop begins: hop 0's, but for heads that begin as each language's own."""
+    return fresh(run, language) if getattr(run.config.strategy, "start", None) is Start.own else untrained(run)
+
+
 def assembled(shared: Weights, parts: Weights, specific: Specific) -> Weights:
     return {name: parts[name] if specific(name) else tensor for name, tensor in shared.items()}
 
@@ -149,7 +156,7 @@ def test_a_hop_is_naive_s_from_the_assembled_model(
     run, specific, _ = made(overrides)
     for hop in run.stream.hops[2:]:
         model, [language] = graph(run).bench.model, hop.train
-        model.load_state_dict(assembled(after(run, hop.index - 1), fresh(run, language), specific))
+        model.load_state_dict(assembled(after(run, hop.index - 1), started(run, language), specific))
         train_hop(context_of(run, hop.index, model), Naive(StrategyConfig("naive")), run, tmp_path)
         assert same(dict(model.state_dict()), after(run, hop.index))
 

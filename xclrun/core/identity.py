@@ -88,6 +88,7 @@ LATER: Mapping[str, Any] = {
             "lora_alpha": 8,
             "lora_targets": ["q", "v"],
             "prefix_length": 30,
+            "start": "own",
         }.items()
     },
     "model.family": "bert",
