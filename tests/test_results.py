@@ -20,6 +20,7 @@ PAGES = {page: page.read_text(encoding="utf-8") for page in sorted(RESULTS.glob(
 # Pages that have numbers beside them, and pages that say what was found apart from how it was made.
 NUMBERED = [page for page, text in PAGES.items() if "/summary.csv -->\n" in text]
 FEW_SHOT = [page for page, text in PAGES.items() if "/few_shot.csv -->\n" in text]
+PUBLISHED = [page for page, text in PAGES.items() if "_findings.md" in text]
 COUNTED = [file for page in PAGES for file in sorted(page.with_suffix("").glob("*-matrices.csv"))]
 FOUND = [page for page, text in PAGES.items() if "\n## Findings\n" in text]
 NUMBER = re.compile(r"(?<![\w.])[-+−]?\d+\.\d+(?![\w.])")
@@ -78,6 +79,40 @@ def test_few_shot_tables_are_means_of_the_scores_beside_the_page(page: Path) -> 
                 count += 1
             seeds = own.groupby("seed")["zero_shot"].first()
             assert row["K = 0"] == percent(seeds.mean()) + (f" ± {percent(seeds.std())}" if len(seeds) > 1 else "")
+    assert count
+
+
+@pytest.mark.parametrize("page", PUBLISHED, ids=lambda page: page.stem)
+def test_what_stands_beside_a_paper_is_of_the_numbers_beside_the_page(page: Path) -> None:
+    """Columns `ours`: means, and of findings their differences."""
+    metrics, named = {"intent": "intent_accuracy", "slots": "slot_f1"}, {"lang_spec_enc_1_9": "lang_spec_enc"}
+    count = 0
+    for report, file, content in PLACE.findall(PAGES[page]):
+        if not file.endswith(("_findings.md", "_published_beside_ours.md")):
+            continue
+        numbers = read_csv(page.with_suffix("") / f"{report}.csv", keep_default_na=False, na_values={"value": [""]})
+        means = numbers[(numbers["order"] == "mean") & numbers["value"].notna()]
+        value = {(row.strategy, row.metric, row.measure): 100 * row.value for row in means.itertuples()}
+        cells: list[tuple[str, list[float | None]]] = []
+        if file.endswith("_findings.md"):
+            for row in rows(content):
+                if (of := re.fullmatch(r"(\w+) (\w+) − (\w+)", row["difference"])) and row["metric"] in metrics:
+                    keys = [(named.get(name, name), metrics[row["metric"]], of[1]) for name in of.groups()[1:]]
+                    cells.append((row["ours"], [value.get(key) for key in keys]))
+        else:
+            metric = metrics["slots" if "_slots_" in file else "intent"]
+            header, _, *lines = [
+                [cell.strip() for cell in line.split("|")[1:-1]] for line in content.splitlines() if "|" in line
+            ]
+            for strategy, *line in lines:
+                name = named.get(strategy, strategy).replace("lang_spec_ft_", "lang_spec_ft+lang_spec_")
+                of_line = range(1, len(line), 2)
+                cells += [(line[at], [value.get((name, metric, header[at])), 0.0]) for at in of_line]
+        for cell, (first, second) in cells:
+            assert (cell == "–") == (first is None or second is None), (file, cell)
+            if first is not None and second is not None:
+                assert float(cell) == pytest.approx(first - second, abs=0.0051), (file, cell)
+                count += 1
     assert count
 
 
