@@ -24,8 +24,8 @@ SENTENCES = 600
 # Kinds of interval → what tables say of them.
 INTERVALS = {
     "basic": "95 % basic interval: the percentile interval mirrored at the value, around the value less its bias, "
-    "so that it can leave the value itself out (F holds a maximum, and so is measured too high: of all kinds this one "
-    "holds the truth most often)",
+    "so that it can leave the value itself out (F holds a maximum, and so is measured too high; where little is "
+    "forgotten this kind holds the truth most often)",
     "centred": "95 % interval, centred: the percentile interval shifted by −bias, so that it lies around the value",
     "percentile": "95 % percentile interval (of F, which holds a maximum, it can miss the value)",
     "bca": "95 % BCa interval",
