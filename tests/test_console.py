@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.core.terminal import about, if_slow, size, table
+from xclrun.core.terminal import about, as_note, if_slow, size, table
 from xclrun.launch import workers as work
 from xclrun.launch.console import Console, step_line, workers_line
 from xclrun.launch.time_left import TimeLeft
@@ -195,3 +196,21 @@ def test_a_table_widens_before_it_cuts_a_number() -> None:
     rows = [("0", "before fine-tuning", *["96.50"] * 9), ("1", "en", *["11.25"] * 9)]
     shown = table(("hop", "learnt", *["de"] * 9), rows, left=2)
     assert (shown.count("96.50"), shown.count("11.25")) == (9, 9)
+
+
+def test_a_note_wraps_on_a_terminal_alone_and_breaks_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    text = (
+        "MLflow could not be reached (see outputs/mlflow.log), and none of it is lost; `xclrun sync --to it` sends it"
+    )
+    assert as_note(text, io.StringIO(), "  ") == f"  note: {text}"
+    for width in range(40, 90):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = as_note(text, Terminal(), "  ").splitlines()
+        assert max(map(len, lines)) <= width
+        assert all(line.startswith("        ") for line in lines[1:])
+        assert " ".join(line.strip() for line in lines) == f"note: {text}"
+        assert any("`xclrun sync --to it`" in line for line in lines), lines

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from xclrun.command.common import chosen_run, parser
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory, differing_results
 
 
@@ -69,7 +69,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
     if not mirror.close():
         title, to = TRACKERS[run.config.tracking.to].title, run.config.tracking.to
-        print(f"note: {title} could not be reached; `xclrun sync --to {to}` sends the run later", file=sys.stderr)
+        note(f"{title} could not be reached; `xclrun sync --to {to}` sends the run later")
     if not run.directory.finished:
         raise RunError(f"{run.id} failed: {run.directory.error or 'see above'}")
     return run.directory
