@@ -484,6 +484,11 @@ def _names(root: Path, shown: str) -> list[str]:
     return sorted([*inside, *(entry.relative_to(root).as_posix() for entry in root.glob("*/*"))])
 
 
+def first_file(root: Path, names: Iterable[str]) -> str | None:
+    """Return the first of some names under which there is a file in a folder; None where there is none."""
+    return next((name for name in names if (root / name).is_file()), None)
+
+
 # What file names of a layout may have in braces.
 PLACES = frozenset(("language", "split", "any", "folder"))
 
