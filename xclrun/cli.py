@@ -72,6 +72,8 @@ def _hydra(arguments: list[str]) -> int:
     if given.help or given.hydra_help:
         print(commands.overview())
         return 0
+    if command := next((text for text in given.overrides if text in commands.COMMANDS), None):
+        raise UsageError(f"'{command}' is a command, which comes first: xclrun {command} …")
     own = [] if given.config_dir is None else [own_files(Path(given.config_dir))]
     if given.cfg is None and given.info is None:
         _run([*own, *given.overrides], arguments)
