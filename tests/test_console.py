@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.core.terminal import about, as_note, if_slow, size, table
+from xclrun.core.terminal import about, as_note, if_slow, line, size, table
 from xclrun.launch import workers as work
 from xclrun.launch.console import Console, step_line, workers_line
 from xclrun.launch.time_left import TimeLeft
@@ -214,3 +214,18 @@ def test_a_note_wraps_on_a_terminal_alone_and_breaks_no_command(monkeypatch: pyt
         assert all(line.startswith("        ") for line in lines[1:])
         assert " ".join(line.strip() for line in lines) == f"note: {text}"
         assert any("`xclrun sync --to it`" in line for line in lines), lines
+
+
+def test_a_long_line_wraps_below_its_beginning_and_a_laid_out_row_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = f"\033[7m{'x' * 20}\033[0m  {'y' * 20}"
+    for isatty in (False, True):
+        out = io.StringIO()
+        out.isatty = lambda isatty=isatty: isatty  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stderr", out)
+        line(f"\n  naive: {'word ' * 9}".rstrip())
+        line(row)
+        *lines, last = out.getvalue().splitlines()
+        assert last == row
+        wrapped = ["", "  naive: word word word word word word", "    word word word"]
+        assert lines == (wrapped if isatty else ["", f"  naive: {'word ' * 9}".rstrip()])

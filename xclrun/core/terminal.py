@@ -15,7 +15,13 @@ from typing import TextIO
 
 
 def line(text: str = "") -> None:
-    """Print one line for a person, at once, on the standard error."""
+    """Print one line for a person, at once, on the standard error; on a terminal it wraps, below its beginning.
+
+    Several lines are printed as they are, and so is what has escape codes: they are laid out for the terminal already.
+    """
+    above, single = text[: len(text) - len(text.lstrip("\n"))], text.lstrip("\n")
+    if "\n" not in single and "\033" not in single:
+        text = above + fitted(single, sys.stderr, " " * (len(single) - len(single.lstrip(" ")) + 2))
     print(text, file=sys.stderr, flush=True)
 
 
