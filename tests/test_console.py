@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.core.terminal import about, if_slow, size, table
+from xclrun.core.terminal import about, as_note, if_slow, line, size, table
 from xclrun.launch import workers as work
 from xclrun.launch.console import Console, step_line, workers_line
 from xclrun.launch.time_left import TimeLeft
@@ -195,3 +196,36 @@ def test_a_table_widens_before_it_cuts_a_number() -> None:
     rows = [("0", "before fine-tuning", *["96.50"] * 9), ("1", "en", *["11.25"] * 9)]
     shown = table(("hop", "learnt", *["de"] * 9), rows, left=2)
     assert (shown.count("96.50"), shown.count("11.25")) == (9, 9)
+
+
+def test_a_note_wraps_on_a_terminal_alone_and_breaks_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    text = (
+        "MLflow could not be reached (see outputs/mlflow.log), and none of it is lost; `xclrun sync --to it` sends it"
+    )
+    assert as_note(text, io.StringIO(), "  ") == f"  note: {text}"
+    for width in range(40, 90):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = as_note(text, Terminal(), "  ").splitlines()
+        assert max(map(len, lines)) <= width
+        assert all(line.startswith("        ") for line in lines[1:])
+        assert " ".join(line.strip() for line in lines) == f"note: {text}"
+        assert any("`xclrun sync --to it`" in line for line in lines), lines
+
+
+def test_a_long_line_wraps_below_its_beginning_and_a_laid_out_row_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = f"\033[7m{'x' * 20}\033[0m  {'y' * 20}"
+    for isatty in (False, True):
+        out = io.StringIO()
+        out.isatty = lambda isatty=isatty: isatty  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stderr", out)
+        line(f"\n  naive: {'word ' * 9}".rstrip())
+        line(row)
+        *lines, last = out.getvalue().splitlines()
+        assert last == row
+        wrapped = ["", "  naive: word word word word word word", "    word word word"]
+        assert lines == (wrapped if isatty else ["", f"  naive: {'word ' * 9}".rstrip()])

@@ -259,6 +259,30 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
             "from xclrun.data.readers import row_reader\nrow_reader('mini', ['{split}'])(print)",
             "dataset reader 'mini': there is one of this name already",
         ),
+        (
+            "from xclrun.data.readers import row_reader\nrow_reader('x', ['{lang}/{split}'])(print)",
+            r"dataset reader 'x': layout '\{lang\}/\{split\}': \{lang\} stands for nothing; known: \{any\}, .*",
+        ),
+        (
+            "from xclrun.data.readers import row_reader\nrow_reader('x', '{language}/{split}')(print)",
+            r"dataset reader 'x': the layout is a list of file names: \['\{language\}/\{split\}'\]",
+        ),
+        (
+            FILES["damped.py"].replace("    settings_type = Settings\n", ""),
+            r"Damped: is a Strategy\[Settings\]: settings_type = Settings is missing",
+        ),
+        (
+            FILES["damped.py"].replace("@dataclass\n", ""),
+            "Damped: settings_type Settings is no dataclass: write @dataclass before it",
+        ),
+        (
+            FILES["damped.py"].replace("(StrategyConfig)", ""),
+            "Damped: settings_type must be a dataclass that extends StrategyConfig",
+        ),
+        (
+            FILES["damped.py"].replace('"damped"', '"my damped"'),
+            r"strategy=my damped: a name that commands take has letters, digits and _ \. \+ - alone",
+        ),
     ],
 )
 def test_files_that_are_refused(content: str | None, message: str, tmp_path: Path, xclrun: Command) -> None:
@@ -267,6 +291,21 @@ def test_files_that_are_refused(content: str | None, message: str, tmp_path: Pat
     code, said = xclrun("--plugin", "own.py", "plan")
     assert code == 2
     assert re.fullmatch(f"xclrun: --plugin own.py: {message}\n", said), said
+
+
+def test_a_mistake_in_a_plugin_is_told_with_its_line(shown: Path, xclrun: Command) -> None:
+    (shown / "own.py").write_text(FILES["damped.py"].replace("self.settings.factor}", "self.settings.fctor}"))
+    code, said = xclrun("--plugin", "own.py", "plan", "strategy=damped", *TINY)
+    line = 1 + FILES["damped.py"][: FILES["damped.py"].index("self.settings.factor}")].count("\n")
+    assert (code, said.count("\n")) == (1, 1)
+    assert said.endswith(f"has no attribute 'fctor' (in own.py, line {line}; XCLRUN_DEBUG=1 shows more)\n"), said
+
+
+def test_a_text_is_no_words(shown: Path, xclrun: Command) -> None:
+    (shown / "own.py").write_text(FILES["reviews.py"].replace("tuple(text.split())", "text"))
+    code, said = xclrun("--plugin", "own.py", "plan", "dataset=reviews", "dataset.root=data")
+    assert code == 2
+    assert said.startswith("xclrun: data/de/train.txt:1: the words of an example are a tuple of words"), said
 
 
 def test_a_pipe_is_no_plugin(tmp_path: Path, xclrun: Command) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean
-from xclrun.core.plugins import load_given, load_installed
+from xclrun.core.plugins import load_given, load_installed, raised_in
 from xclrun.core.secret import put_away_arguments, redact
 
 
@@ -72,6 +72,8 @@ def _hydra(arguments: list[str]) -> int:
     if given.help or given.hydra_help:
         print(commands.overview())
         return 0
+    if command := next((text for text in given.overrides if text in commands.COMMANDS), None):
+        raise UsageError(f"'{command}' is a command, which comes first: xclrun {command} …")
     own = [] if given.config_dir is None else [own_files(Path(given.config_dir))]
     if given.cfg is None and given.info is None:
         _run([*own, *given.overrides], arguments)
@@ -202,7 +204,8 @@ def _report(error: BaseException) -> int:
         print(f"\nxclrun: stopped by {error}; {saved}: the same command goes on from there", file=sys.stderr)
         return 128 + getattr(error, "number", 0)
     what = redact(" ".join(str(error).split()))
-    print(f"xclrun: {type(error).__name__}: {_short(what)} (XCLRUN_DEBUG=1 shows where)", file=sys.stderr)
+    where = f"in {place}; XCLRUN_DEBUG=1 shows more" if (place := raised_in(error)) else "XCLRUN_DEBUG=1 shows where"
+    print(f"xclrun: {type(error).__name__}: {_short(what)} ({where})", file=sys.stderr)
     return 1
 
 

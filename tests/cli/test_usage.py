@@ -172,6 +172,7 @@ def test_an_order_of_languages_that_the_dataset_lacks(refused: Callable[..., str
             "no command is called 'reprot'; did you mean 'report'? Known: average, buckets, cancel, compare, data, ",
         ),
         (["reprot", "seed=1"], "values are set as key=value"),
+        (["--config-dir", ".", "plan", "seed=1"], "'plan' is a command, which comes first: xclrun plan …"),
         (["report", "--foo"], "report: unrecognized arguments: --foo; see `xclrun report --help`"),
         (["report"], "--outputs outputs: there is no such folder"),
         (["report", "--outputs", "x"], "--outputs x: there is no such folder"),

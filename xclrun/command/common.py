@@ -64,6 +64,11 @@ def parser(name: str, description: str, **options: Any) -> Parser:
     return made
 
 
+def add_run(made: argparse.ArgumentParser, name: str = "RUN") -> None:
+    """Add the argument that `chosen_run` takes, under its name in small letters."""
+    made.add_argument(name.lower(), metavar=name, help="id of a run, a part of it that no other has, or its folder")
+
+
 def add_tracking(made: argparse.ArgumentParser) -> None:
     """Add the options that say where MLflow is."""
     made.add_argument("--uri", metavar="URI", help="MLflow tracking server (default: the SQLite file in the outputs)")
@@ -144,7 +149,8 @@ def named_run(text: str, known: Iterable[str], where: str) -> str:
     """
     if not text.strip():
         raise UsageError("the name of a run is empty; give its id, or a part of it that no other run has")
-    names = sorted(known)
+    if not (names := sorted(known)):
+        raise UsageError(f"there is no run {where}")
     for fits in (str.__eq__, str.startswith, str.__contains__):
         if len(found := [name for name in names if fits(name, text)]) == 1:
             return found[0]
@@ -153,7 +159,7 @@ def named_run(text: str, known: Iterable[str], where: str) -> str:
             raise UsageError(f"{text}: {len(found)} runs are called so: {', '.join(found[:4])}{more}")
     # What is typed is most often the beginning of an id.
     near = get_close_matches(text, beginnings := {name[: len(text)]: name for name in names}, n=1)
-    meant = f"did you mean '{beginnings[near[0]]}'?" if near else did_you_mean(text, names, 8) if names else "none is"
+    meant = f"did you mean '{beginnings[near[0]]}'?" if near else did_you_mean(text, names, 8)
     raise UsageError(f"no run {where} is called '{text}'; {meant}")
 
 

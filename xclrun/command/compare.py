@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import chosen_run, parser
+from xclrun.command.common import add_run, chosen_run, parser
 from xclrun.command.show import read_run, way_of_scoring
 from xclrun.core.identity import flat
 from xclrun.store.rundir import RunDirectory
@@ -27,10 +27,10 @@ def main(arguments: Sequence[str]) -> int:
         "scores over the same test sentences (it says nothing of other seeds: `xclrun report` compares strategies).",
     )
     for name in ("A", "B"):
-        options.add_argument(name, help="id of a run, a part of it that no other has, or its folder")
+        add_run(options, name)
     options.add_argument("--json", action="store_true", help="print facts as JSON")
     given = options.parse_args(arguments)
-    facts = differences(*(chosen_run(given.outputs, text) for text in (given.A, given.B)))
+    facts = differences(*(chosen_run(given.outputs, text) for text in (given.a, given.b)))
     print(json.dumps(facts, indent=1) if given.json else render(facts))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import Parser
 from xclrun.core.errors import UsageError
-from xclrun.core.terminal import many
+from xclrun.core.terminal import as_note, many
 
 if TYPE_CHECKING:
     from xclrun.report.tables import Table
@@ -69,8 +70,8 @@ def _print(given: argparse.Namespace) -> None:
     named = "answers in texts" if facts["questions"] else f"{facts['labels']} labels, {facts['tags']} tags"
     print(f"{dataset.name}: {many(len(dataset.languages), 'language')}, {named}\n")
     print("\n".join(table.text(80) for table in _tables(facts, config.model.max_length)))
-    for note in told([dataset]):
-        print(f"note: {note}")
+    for text in told([dataset]):
+        print(as_note(text, sys.stdout))
 
 
 def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import chosen_run, parser
+from xclrun.command.common import add_run, chosen_run, parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
         "tokenizer; beside it the heads and what a language has of its own (safetensors), and export.json, which says "
         "what each is.",
     )
-    options.add_argument("run", metavar="RUN", help="id of a run, a part of it that no other has, or its folder")
+    add_run(options)
     options.add_argument("folder", metavar="DIR", type=Path, help="a folder that is new or empty")
     options.add_argument("--hop", type=int, metavar="N", help="which hop, 0: before fine-tuning (default: the last)")
     options.add_argument(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 
 from xclrun.command.common import Parser
 from xclrun.config.files import choices, choices_in, published, yielded
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.terminal import fitted
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -52,16 +51,9 @@ def main(arguments: Sequence[str]) -> int:
             lines = {name: f"{'  ' * (name != sweep)}{name}" for sweep in sweeps for name in (sweep, *yielded(sweep))}
         width = max(map(len, lines.values()))
         for name, shown in lines.items():
-            print(_fitted(f"  {shown:<{width}}  ", groups[group][name]))
+            # Elsewhere than on a terminal in one line, for other programs to read.
+            print(fitted(f"  {shown:<{width}}  {groups[group][name]}", sys.stdout, " " * (width + 4)))
     return 0
-
-
-def _fitted(lead: str, text: str) -> str:
-    """Return a choice and what it is, wrapped to the terminal; elsewhere in one line, for other programs to read."""
-    if not sys.stdout.isatty():
-        return lead + text
-    columns = shutil.get_terminal_size((80, 24)).columns
-    return textwrap.fill(text, max(columns, len(lead) + 20), initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def in_order(groups: Sequence[str] | dict[str, dict[str, str]]) -> list[str]:

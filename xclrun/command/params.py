@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ from xclrun.compose.jobs import Composed
 from xclrun.config.schema import Config, plain
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.task import TASKS, Metric, Task, tasks_of_dataset
-from xclrun.core.terminal import many, size, table
+from xclrun.core.terminal import fitted, many, size, table
 from xclrun.model.e5 import cache_folder
 from xclrun.store.remembered import remembered
 from xclrun.strategy.shared.parameters import Count
@@ -161,7 +162,7 @@ class Counted:
         elif self.config.model.trim_vocabulary:
             facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
         lines = [f"{name:<20} {value}" for name, value in facts.items()]
-        return "\n".join([f"{title} · {sizes.text}", table(header, rows), *lines])
+        return "\n".join([fitted(f"{title} · {sizes.text}", sys.stdout), table(header, rows), *lines])
 
 
 def _by_hop(trained: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +19,7 @@ from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import check_name, slug
 from xclrun.core.secret import redact
 from xclrun.core.task import BY_NAME
-from xclrun.core.terminal import note
+from xclrun.core.terminal import columns, note
 
 if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         if sweep is not None and not given.sweep:
             others = f" of {len(known)}; `xclrun report NAME` is of another, --all of everything"
             print(f"The last sweep{others if len(known) > 1 else ''}:\n{of}: {redact(sweep['command'])}\n")
-        print(made.render(min(100, shutil.get_terminal_size((80, 24)).columns)))
+        print(made.render(min(100, columns(sys.stdout))))
         numbers = " and ".join(map(str, made.numbers))
         print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
         if more := more_formats(given.formats):

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import chosen_run, parser
+from xclrun.command.common import add_run, chosen_run, parser
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.terminal import fitted, note
 from xclrun.store.rundir import RunDirectory, differing_results
 
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
         "The same run again, from its frozen config: it goes on where it stopped. With --fresh it is done anew in "
         "another folder, and its predictions are compared byte for byte; exit code 1 if they differ.",
     )
-    options.add_argument("run", metavar="RUN", help="id of a run, a part of it that no other has, or its folder")
+    add_run(options)
     options.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to do it anew")
     given = options.parse_args(arguments)
     directory = chosen_run(given.outputs, given.run)
@@ -37,7 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     again = _do(directory, given.fresh, fresh=True)
     differing = differing_results(directory, again)
     if not differing:
-        print(f"{again.run_id}: identical, all {len(again.results())} files of predictions and scores ({again.path})")
+        same = f"identical, all {len(again.results())} files of predictions and scores"
+        print(fitted(f"{again.run_id}: {same} ({again.path})", sys.stdout))
         return 0
     print(f"{again.run_id}: DIFFERENT in {', '.join(differing)}")
     for name, (was, now) in environment(directory, again).items():
@@ -69,7 +71,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
     if not mirror.close():
         title, to = TRACKERS[run.config.tracking.to].title, run.config.tracking.to
-        print(f"note: {title} could not be reached; `xclrun sync --to {to}` sends the run later", file=sys.stderr)
+        note(f"{title} could not be reached; `xclrun sync --to {to}` sends the run later")
     if not run.directory.finished:
         raise RunError(f"{run.id} failed: {run.directory.error or 'see above'}")
     return run.directory

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import chosen_run, parser
+from xclrun.command.common import add_run, chosen_run, parser
 from xclrun.core.errors import RunError
 from xclrun.store.rundir import RunDirectory
 
@@ -23,7 +23,7 @@ WIDTH = 80
 def main(arguments: Sequence[str]) -> int:
     """Print a run; return the exit code."""
     options = parser("show", "What a run is: its settings, score matrix, command, files, and the hops that it shares.")
-    options.add_argument("run", metavar="RUN", help="id of a run, a part of it that no other has, or its folder")
+    add_run(options)
     options.add_argument("--json", action="store_true", help="print facts as JSON")
     given = options.parse_args(arguments)
     facts = describe(chosen_run(given.outputs, given.run))

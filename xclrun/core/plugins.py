@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,6 +76,8 @@ def provides(kind: str, name: str, about: str | None = None) -> None:
     """
     if _loading:
         check_name(kind, name)
+        if kind != "measure" and not re.fullmatch(r"[\w.+-]+", name):
+            raise UsageError(f"{kind}={name}: a name that commands take has letters, digits and _ . + - alone")
         _loading[-1].provides[kind, name] = (about or "").strip().partition("\n")[0]
 
 
@@ -247,6 +250,12 @@ def _line_of(error: BaseException, file: str) -> str:
     """Return where in a plug-in's file an error was raised, as the end of a message."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f", line {lines[-1]}" if lines else ""
+
+
+def raised_in(error: BaseException) -> str:
+    """Return the file of a plug-in in which an error was raised, with the line; empty where it was in none."""
+    places = (f"{Path(file).name}{line}" for file in _loaded if (line := _line_of(error, file)))
+    return next(places, "")
 
 
 def require(plugins: Iterable[str], of: str) -> None:

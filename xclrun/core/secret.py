@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from urllib.parse import unquote
+
+from xclrun.core.terminal import note
 
 # Holds the address of the tracking server with its password.
 ENVIRONMENT = "XCLRUN_TRACKING_URI"
 HIDDEN = "***"
 NOTE = (
-    "note: tracking.uri holds a password, which is kept out of all files; better leave it out and set "
+    "tracking.uri holds a password, which is kept out of all files; better leave it out and set "
     "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD: others on this machine can see what a command was given"
 )
 
@@ -64,7 +65,7 @@ def put_away(uri: str) -> str:
     shown = _hidden(uri)
     if shown != uri and HIDDEN not in _user(uri):
         if os.environ.get(ENVIRONMENT) != uri:
-            print(NOTE, file=sys.stderr, flush=True)
+            note(NOTE)
         os.environ[ENVIRONMENT] = uri
     return shown
 

@@ -1,23 +1,67 @@
-"""How commands print: lines without delay, durations and sizes in words, tables that fit 80 columns."""
+"""How commands print: lines without delay, notes that wrap, durations and sizes in words, tables of 80 columns."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
+import re
 import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 
 def line(text: str = "") -> None:
-    """Print one line for a person, at once, on the standard error."""
+    """Print one line for a person, at once, on the standard error; on a terminal it wraps, below its beginning.
+
+    Several lines are printed as they are, and so is what has escape codes: they are laid out for the terminal already.
+    """
+    above, single = text[: len(text) - len(text.lstrip("\n"))], text.lstrip("\n")
+    if "\n" not in single and "\033" not in single:
+        text = above + fitted(single, sys.stderr, " " * (len(single) - len(single.lstrip(" ")) + 2))
     print(text, file=sys.stderr, flush=True)
 
 
-def note(text: str) -> None:
-    """Print a note, on the standard error: what is said of something that does not stop the command."""
-    line(f"note: {text}")
+def columns(out: TextIO) -> int:
+    """Return the columns of the terminal that this goes to, or COLUMNS; 80 in a log."""
+    if out.isatty() and "COLUMNS" not in os.environ:
+        with contextlib.suppress(OSError, ValueError):
+            return os.get_terminal_size(out.fileno()).columns or 80
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def fitted(text: str, out: TextIO, indent: str = "  ") -> str:
+    """Return a line as it is printed there: on a terminal it wraps; in a log, where it is searched for, it does not.
+
+    Commands in backquotes stay whole, to be copied.
+
+    Args:
+        indent: what the lines after the first begin with.
+    """
+    if not out.isatty():
+        return text
+    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        whole,
+        max(columns(out), len(indent) + 20),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
+def as_note(text: str, out: TextIO, before: str = "") -> str:
+    """Return a note as it is printed there: what is said of something that does not stop the command."""
+    return fitted(f"{before}note: {text}", out, f"{before}      ")
+
+
+def note(text: str, before: str = "") -> None:
+    """Print a note, on the standard error."""
+    line(as_note(text, sys.stderr, before))
 
 
 @contextlib.contextmanager
@@ -93,9 +137,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
         )
     for row in rows:
         made.add_row(*map(Text, row))
-    columns = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    room = columns(sys.stdout) if sys.stdout.isatty() else 80
     console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
-    console.width = max(columns, Measurement.get(console, console.options, made).minimum)
+    console.width = max(room, Measurement.get(console, console.options, made).minimum)
     with console.capture() as printed:
         console.print(made)
     return "\n".join(text.rstrip() for text in printed.get().splitlines())

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from xclrun.core.errors import XclrunError
 from xclrun.core.stream import Hop
 from xclrun.core.task import shown
-from xclrun.core.terminal import about, duration, if_slow, line
+from xclrun.core.terminal import about, as_note, columns, duration, if_slow, line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.store.files import read_json
 from xclrun.train.progress import Listener, Progress
@@ -137,9 +137,9 @@ class Console(Listener):
         return together if len(together) + 2 <= self.width else "\n  ".join(parts)
 
     def run_started(self, run: Run) -> None:
-        from xclrun.report.terminal import MatrixRows, width_of_terminal
+        from xclrun.report.terminal import MatrixRows
 
-        self.hops, self.width = len(run.stream.hops) - 1, width_of_terminal()
+        self.hops, self.width = len(run.stream.hops) - 1, columns(sys.stderr)
         if self.held and run.id not in self.deferred_before:
             line(f"{self._number(run)} {run.label}: started")
         self.say(f"\n{self._fitted([f'{self._number(run)} {run.label}', run.id], '   ')}")
@@ -166,7 +166,7 @@ class Console(Listener):
         self.deferred_before.add(run.id)
 
     def noted(self, text: str) -> None:
-        self.say(f"  note: {text}")
+        self.say(as_note(text, sys.stderr, "  "))
 
     def hop_started(self, run: Run, hop: Hop) -> None:
         self.hop_began = time.monotonic()

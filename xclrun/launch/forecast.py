@@ -12,13 +12,14 @@ import contextlib
 import heapq
 import json
 import statistics
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from xclrun.core.terminal import duration, many, size, table
+from xclrun.core.terminal import as_note, duration, fitted, many, size, table
 from xclrun.data.notes import read_notes, told
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.run import Run, notes
@@ -203,7 +204,7 @@ class Forecast:
     def render(self) -> str:
         """Return the forecast as a table for a person."""
         lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
-        return "\n".join([forecast_table(lines), *(f"note: {note}" for note in self.notes)])
+        return "\n".join([forecast_table(lines), *(as_note(text, sys.stdout) for text in self.notes)])
 
 
 def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
@@ -260,7 +261,7 @@ class Budget:
         lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
         if self.seconds is None or self.wall is None or self.bytes is None:
             why = "unknown: nothing alike has been trained here; do one run of this model first"
-            return "\n".join([*lines, f"GPU-hours, disk and wall time are {why}"])
+            return "\n".join([*lines, fitted(f"GPU-hours, disk and wall time are {why}", sys.stdout)])
         wall = f"{duration(self.wall)} with {many(self.width, 'job')} side by side, without waiting in the queue"
         facts = {"GPU-hours": f"{self.seconds / 3600:.2f}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
         return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items())])

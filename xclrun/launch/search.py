@@ -8,6 +8,7 @@ writes or prints has a score of the test split, which must not choose: see ``bli
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,7 +36,7 @@ from xclrun.compose.space import SWEEPER, Space
 from xclrun.config.schema import PointSplits
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean, require
 from xclrun.core.identity import digest, flat
-from xclrun.core.terminal import duration, if_slow, line, many, note
+from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
 from xclrun.data.notes import read_notes, told
 from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table
 from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, command, given_name
@@ -281,7 +282,7 @@ class SearchForecast:
             assert isinstance(self.trial, Line)
             lines.append(forecast_table([replace(self.trial, strategy="one trial"), total], "trials"))
         basis = f"each trial as {_shown(s.space.probe)}; hops that settings share are trained once"
-        return "\n".join([*lines, basis, *(f"note: {one}" for one in self.notes)])
+        return "\n".join([*lines, basis, *(as_note(one, sys.stdout) for one in self.notes)])
 
 
 def search_forecast(search: Search, width: int | None = None) -> SearchForecast:
@@ -344,7 +345,7 @@ class _Searching:
             f"{run.dataset.name} with {run.config.model.name} → {s.outputs}"
             + (f"; {many(before, 'trial')} made before" if before else "")
         )
-        for text in [*s.told, *(f"  note: {one}" for one in [*told([run.dataset]), *notes(s.probe)])]:
+        for text in [*s.told, *(as_note(one, sys.stderr, "  ") for one in [*told([run.dataset]), *notes(s.probe)])]:
             line(text)
 
     def _take_up(self) -> None:

@@ -20,7 +20,7 @@ from xclrun.core.identity import digest
 from xclrun.core.names import check_name
 from xclrun.core.plugins import flags
 from xclrun.core.secret import private, redact
-from xclrun.core.terminal import duration, if_slow, line, many
+from xclrun.core.terminal import duration, if_slow, line, many, note
 from xclrun.data.notes import told
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
@@ -92,7 +92,7 @@ class Sweep:
             facts["started"] = before["started"]
             if left := set(before["runs"]) - set(facts["runs"]):
                 which = f"{many(len(left), 'run')} that this command has not"
-                line(f"  note: {self.name} had {which}; `xclrun report --all` still finds them")
+                note(f"{self.name} had {which}; `xclrun report --all` still finds them", "  ")
         write_json(path, facts, mode=private())
 
     @property
@@ -214,8 +214,8 @@ def announce(sweep: Sweep, unfinished: int) -> None:
         f"with {first.config.model.name} → {sweep.outputs}" + (f"; {done} finished before" if done else "")
     )
     if unfinished:
-        for note in [*told({id(run.dataset): run.dataset for run in runs}.values()), *notes(runs)]:
-            line(f"  note: {note}")
+        for text in [*told({id(run.dataset): run.dataset for run in runs}.values()), *notes(runs)]:
+            note(text, "  ")
 
 
 def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
@@ -237,10 +237,8 @@ def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
     if not sent:
         t = sweep.tracking
         again = "`xclrun sync`" if t.in_mlflow else f"`xclrun sync --to {t.to}`"
-        line(
-            f"  note: {TRACKERS[t.to].title} could not be reached (see {sweep.outputs / log_of(t)}); "
-            f"{again} sends it later"
-        )
+        where = f"(see {sweep.outputs / log_of(t)})"
+        note(f"{TRACKERS[t.to].title} could not be reached {where}; {again} sends it later", "  ")
     if failed:
         raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
     line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` makes tables and figures")

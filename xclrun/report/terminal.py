@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import shutil
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -32,13 +29,6 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 UNKNOWN = "·"
 # Columns of the mean and of the score on the language just learnt, beside blocks.
 BESIDE = (5, 6)
-
-
-def width_of_terminal() -> int:
-    """Return the columns of the terminal that messages go to, or COLUMNS; 80 in a log."""
-    if sys.stderr.isatty() and "COLUMNS" not in os.environ:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    return shutil.get_terminal_size((80, 24)).columns
 
 
 def brief(seconds: float) -> str:

@@ -6,10 +6,11 @@ strategy is asked for. Strategies from outside the package are added by `registe
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, did_you_mean
@@ -62,7 +63,7 @@ def register(cls: Class) -> Class:
     """Add a strategy from outside the package, under its `name`; returns the class, so that it can decorate it.
 
     Raises:
-        UsageError: it is no strategy, has no name of its own, or the name is taken.
+        UsageError: it is no strategy, has no name of its own, or the name is taken; or its settings are none.
     """
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):
         raise UsageError(f"{cls!r} is not a strategy: it must be a subclass of xclrun.strategy.Strategy")
@@ -71,9 +72,26 @@ def register(cls: Class) -> Class:
         raise UsageError(f"{shown}: a strategy needs a name of its own: name = 'my_strategy' in the class")
     if name in STRATEGIES:
         raise UsageError(f"{shown}: there is already a strategy called '{name}'")
+    _check_settings(cls, shown)
     STRATEGIES.registered[name] = cls
     provides("strategy", name, cls.__doc__)
     return cls
+
+
+def _check_settings(cls: type[Strategy[Any]], shown: str) -> None:
+    """Refuse settings that are no dataclass of settings, or others than the class says that it has.
+
+    Raises:
+        UsageError: they are.
+    """
+    given = cls.settings_type
+    if not (isinstance(given, type) and issubclass(given, StrategyConfig)):
+        raise UsageError(f"{shown}: settings_type must be a dataclass that extends StrategyConfig")
+    if "__annotations__" in vars(given) and "__dataclass_params__" not in vars(given):
+        raise UsageError(f"{shown}: settings_type {given.__name__} is no dataclass: write @dataclass before it")
+    for said in (arg for base in vars(cls).get("__orig_bases__", ()) for arg in get_args(base)):
+        if dataclasses.is_dataclass(said) and isinstance(said, type) and not issubclass(given, said):
+            raise UsageError(f"{shown}: is a Strategy[{said.__name__}]: settings_type = {said.__name__} is missing")
 
 
 def having(trait: str) -> list[str]:

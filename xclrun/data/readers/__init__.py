@@ -18,7 +18,7 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import provides
 from xclrun.core.task import task_of
 from xclrun.data.example import Example
-from xclrun.data.readers.files import SPLIT_NAMES, Notes, Place, SplitFile, Splits, lines, read_files
+from xclrun.data.readers.files import SPLIT_NAMES, Notes, Place, SplitFile, Splits, check_layout, lines, read_files
 
 COLUMNS = frozenset(("label", "tags", "answers"))
 # What a reader gives that does not say.
@@ -58,7 +58,8 @@ def register(name: str, reader: Reader) -> None:
     if name in READERS:
         raise UsageError(f"dataset reader '{name}': there is one of this name already")
     if not reader.gives or not reader.gives <= COLUMNS:
-        raise UsageError(f"dataset reader '{name}': gives some of {', '.join(sorted(COLUMNS))}, not {reader.gives}")
+        told = ", ".join(map(str, reader.gives)) or "nothing"
+        raise UsageError(f"dataset reader '{name}': gives some of {', '.join(sorted(COLUMNS))}, not {told}")
     READERS[name] = reader
     function: Any = reader.read
     while isinstance(function, partial):
@@ -105,6 +106,13 @@ def row_reader(
         may_lack: splits that a language need not have; they are empty then.
         config: see `Reader`.
     """
+
+    try:
+        check_layout(layout)
+    except UsageError as error:
+        raise UsageError(f"dataset reader '{name}': {error}") from None
+    if not callable(rows):
+        raise UsageError(f"dataset reader '{name}': rows={rows!r}: a function such as lines or blocks, not its name")
 
     def decorate(parse: Callable[[Any, Place], Example | None]) -> Any:
         read = partial(

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Any, Generic, TypeVar
 
 from xclrun.config.schema import DatasetConfig, OnBadLine
@@ -420,13 +421,15 @@ def check_word(word: str) -> None:
 
 
 def check_text(example: Example) -> None:
-    """Refuse words and names that are too long, names that are blank, and halves of surrogate pairs.
+    """Refuse a text in place of words, too long words and names, blank names, and halves of surrogate pairs.
 
     JSON can write those halves: they can be neither hashed, written nor tokenised.
 
     Raises:
         BadRow: says which.
     """
+    if isinstance(example.tokens, str):
+        raise BadRow("the words of an example are a tuple of words, not one text; text.split() makes them")
     for text in (*example.tokens, example.text, example.text_b):
         if text is not None and len(text) > LONGEST_WORD:
             for word in text.split():
@@ -479,6 +482,33 @@ def _names(root: Path, shown: str) -> list[str]:
     if not inside:
         raise UsageError(f"dataset.root={shown}: the folder is empty")
     return sorted([*inside, *(entry.relative_to(root).as_posix() for entry in root.glob("*/*"))])
+
+
+def first_file(root: Path, names: Iterable[str]) -> str | None:
+    """Return the first of some names under which there is a file in a folder; None where there is none."""
+    return next((name for name in names if (root / name).is_file()), None)
+
+
+# What file names of a layout may have in braces.
+PLACES = frozenset(("language", "split", "any", "folder"))
+
+
+def check_layout(layout: Sequence[str]) -> None:
+    """Refuse a layout that is no list of file names, or has something in braces that stands for nothing.
+
+    Raises:
+        UsageError: says which name.
+    """
+    if isinstance(layout, str):
+        raise UsageError(f"the layout is a list of file names: [{layout!r}]")
+    for name in layout:
+        try:
+            unknown = {place for _, place, _, _ in Formatter().parse(name) if place is not None} - PLACES
+        except ValueError as error:
+            raise UsageError(f"layout {name!r}: {error}") from None
+        if unknown:
+            known = ", ".join(f"{{{place}}}" for place in sorted(PLACES))
+            raise UsageError(f"layout {name!r}: {{{min(unknown)}}} stands for nothing; known: {known}")
 
 
 def _pattern(name: str, split_names: Mapping[str, tuple[str, ...]]) -> re.Pattern[str]:

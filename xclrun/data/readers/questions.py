@@ -53,6 +53,7 @@ from xclrun.data.readers.files import (
     choose_languages,
     collect,
     find_files,
+    first_file,
     json_file,
     lines,
     parse_json,
@@ -221,16 +222,12 @@ def _english(
     choose_languages(cfg.languages, [ENGLISH], f"{cfg.reader}, which is English")
     sources = []
     for split, names in files.items():
-        name = _first(root, names)
+        name = first_file(root, names)
         if name is None:
             raise UsageError(f"dataset.root={shown}: no {split} split; looked for {' or '.join(names)}")
         sources.append(Source(ENGLISH, split, f"{shown}/{name}", rows(root / name, f"{shown}/{name}"), unit))
     splits, notes = collect(cfg, sources, partial(parse, keep=_keeps(cfg)))
     return _with_all_splits(splits, [ENGLISH]), notes
-
-
-def _first(root: Path, names: Iterable[str]) -> str | None:
-    return next((name for name in names if (root / name).is_file()), None)
 
 
 def _rows_of_file(path: Path, shown: str) -> Iterator[Row]:
@@ -374,7 +371,7 @@ def read_mlqa(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     for language in MLQA:
         for split in ("dev", "test"):
             below = name.format(split, language)
-            if (there := _first(root, (below, f"MLQA_V1/{below}"))) is not None:
+            if (there := first_file(root, (below, f"MLQA_V1/{below}"))) is not None:
                 files.setdefault(language, {})[split] = there
     if not files:
         raise UsageError(f"dataset.root={shown}: no data found; looked for {name.format('test', 'en')}")
@@ -383,7 +380,7 @@ def read_mlqa(cfg: DatasetConfig) -> tuple[Splits, Notes]:
             raise UsageError(f"dataset.root={shown}: '{language}' has no test split")
         translated = f"{language}_squad-translate-train-train-v1.1.json"
         names = SQUAD_TRAIN if language == ENGLISH else (translated, f"mlqa-translate-train/{translated}")
-        if (there := _first(root, names)) is not None:
+        if (there := first_file(root, names)) is not None:
             files[language] = {"train": there, **of}
     return _several(cfg, root, shown, files)
 
@@ -399,7 +396,7 @@ def read_xquad(cfg: DatasetConfig) -> tuple[Splits, Notes]:
             files.setdefault(match[1], {"test": path.relative_to(root).as_posix()})
     if not files:
         raise UsageError(f"dataset.root={shown}: no data found; looked for xquad.<language>.json")
-    if ENGLISH in files and (there := _first(root, SQUAD_TRAIN)) is not None:
+    if ENGLISH in files and (there := first_file(root, SQUAD_TRAIN)) is not None:
         files[ENGLISH] = {"train": there, **files[ENGLISH]}
     return _several(cfg, root, shown, files)
 

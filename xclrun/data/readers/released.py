@@ -35,6 +35,7 @@ from xclrun.data.readers.files import (
     Splits,
     choose_languages,
     collect,
+    first_file,
     lines,
     parse_json,
     root_of,
@@ -146,7 +147,7 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     root, shown = root_of(cfg, TRAINED[:1])
     rows = {}
     for split in ("dev", "test"):
-        name = _first_file(root, [name.format(split=split) for name in EVALUATED])
+        name = first_file(root, [name.format(split=split) for name in EVALUATED])
         if name is None:
             raise UsageError(f"dataset.root={shown}: no {split} split; looked for {EVALUATED[0].format(split=split)}")
         rows[split] = f"{shown}/{name}", _by_language(*_table(root / name, f"{shown}/{name}"))
@@ -157,7 +158,7 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     sources = []
     languages = choose_languages(cfg.languages, known, evaluated)
     for language in languages:
-        name = _first_file(root, [name.format(language=language) for name in TRAINED])
+        name = first_file(root, [name.format(language=language) for name in TRAINED])
         if name is not None:
             header, below = _table(root / name, f"{shown}/{name}")
             trained = [None, *((header, line) if line.strip() else None for line in below)]
@@ -165,10 +166,6 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         sources += [Source(language, split, file, of[language]) for split, (file, of) in rows.items()]
     splits, notes = collect(cfg, sources, _parse_xnli)
     return {(language, split): splits.get((language, split), ()) for language in languages for split in SPLITS}, notes
-
-
-def _first_file(root: Path, names: list[str]) -> str | None:
-    return next((name for name in names if (root / name).is_file()), None)
 
 
 def _table(path: Path, shown: str) -> tuple[bytes, list[bytes]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xclrun.core.errors import RunError, UsageError
-from xclrun.core.terminal import line, many
+from xclrun.core.terminal import line, many, note
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
 from xclrun.launch.cluster.files import DEBUG, Pack, Submission
@@ -187,7 +187,7 @@ def _announce_to_server(sweep: Sweep) -> None:
             if len(sweep.runs) > 1:
                 mirror.send_sweep(sweep.facts)
         except RunError as error:
-            line(f"  note: {error}; `xclrun sync` sends everything later")
+            note(f"{error}; `xclrun sync` sends everything later", "  ")
 
 
 def _say_what_next(sweep: Sweep) -> None:
