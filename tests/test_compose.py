@@ -163,3 +163,14 @@ def test_a_value_that_must_be_given(config_loader: ConfigLoader) -> None:
 def test_a_continuous_range_is_no_sweep(config_loader: ConfigLoader) -> None:
     with pytest.raises(UsageError, match=r"trainer\.lr=interval\(0,1\): a sweep needs values to choose from"):
         expand(["trainer.lr=interval(0,1)"], config_loader)
+
+
+def test_maps_take_entries_as_they_are_documented() -> None:
+    """Without the + that Hydra wants for a name that it does not know."""
+    [job] = compose_command(["dataset=jsonl", "dataset.hub_columns={text: premise, text_b: hypothesis}"])
+    assert job.config.dataset.hub_columns == {"text": "premise", "text_b": "hypothesis"}
+    [job] = compose_command(["model.settings={hidden_act: relu}"])
+    assert job.config.model.settings == {"hidden_act": "relu"}
+    # What some jobs of a sweep make use of is not refused for the others.
+    jobs = compose_command(["dataset.buckets.number=3", "shots=null,4"])
+    assert [job.config.shots for job in jobs] == [None, 4]

@@ -224,7 +224,8 @@ def _as_usage_error(error: BaseException) -> BaseException:
         from yaml import YAMLError
     except ImportError:
         return error
-    if isinstance(error, HydraException | OmegaConfBaseException):
+    # OmegaConf says of which key any error is.
+    if isinstance(error, HydraException | OmegaConfBaseException) or getattr(error, "full_key", None):
         from xclrun.compose.explain import explain
 
         return UsageError(explain(error))

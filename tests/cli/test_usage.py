@@ -37,6 +37,18 @@ UNKNOWN = [
     ("trainer@other=quick", "'trainer@other'; did you mean 'trainer'?"),
 ]
 WRONG_VALUES = [
+    # What would have no effect.
+    (
+        "+model.settings.hiden_act=relu",
+        "model.settings.hiden_act: bert has no such setting; did you mean 'hidden_act'? Known: ",
+    ),
+    (
+        "model.settings={attention_probs_dropout_prob: 0.5}",
+        "model.settings.attention_probs_dropout_prob: is set from model.dropout=0.1; give that",
+    ),
+    ("dataset.buckets.number=3", "dataset.buckets.number=3: needs shots=K; all training data is learnt without it"),
+    ("dataset.statements.wrong=1", "dataset.statements.wrong=1: needs dataset.statements.kind, or a part's; no "),
+    ("dataset.hub_columns=text", "dataset.hub_columns"),
     ("trainer.lr=abc", "trainer.lr: 'abc' is not a number"),
     ("trainer.lr=[1,2]", "trainer.lr: '[1, 2]' is not a number"),
     ("trainer.lr=0", "trainer.lr=0.0: must be above 0, for example 3e-5"),

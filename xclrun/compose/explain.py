@@ -23,6 +23,8 @@ VALUES = (
         r"\1 is a list; give one value, or several without brackets as a sweep",
     ),
     (r"field '.*' is not Optional", "cannot be null"),
+    # A map that is null: OmegaConf adds nothing to it.
+    ("'NoneType' object has no attribute 'get'", "is null, and takes no entries; give what it is a part of as a whole"),
 )
 # Group → what else can be given than its choices.
 OWN = "; one of your own: --plugin FILE.py or --config-dir DIR"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -34,6 +34,7 @@ from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
 from xclrun.core.plugins import provided, without_yaml
 from xclrun.core.secret import put_away
+from xclrun.core.task import makes_statements
 from xclrun.data.readers import READERS
 from xclrun.strategy import STRATEGIES, strategy_class
 
@@ -146,7 +147,31 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
         texts = [str(o.input_line) for o in task]
         if main.hydra.runtime.choices["hydra/sweeper"] == SEARCHES:
             return space(texts, params, of_hydra, sweeper), main
-        return compose_jobs(expand(texts, config_loader, params), config_loader, of_hydra), main
+        jobs = compose_jobs(expand(texts, config_loader, params), config_loader, of_hydra)
+    _check_used(task, jobs)
+    return jobs, main
+
+
+# Keys below → whether a job makes any use of them, and what it needs to.
+USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
+    "dataset.buckets": (lambda config: config.shots is not None, "shots=K; all training data is learnt without it"),
+    "dataset.statements": (
+        lambda config: makes_statements(plain(config.dataset)),
+        "dataset.statements.kind, or a part's; no statements are made without it",
+    ),
+}
+
+
+def _check_used(overrides: Sequence[Override], jobs: Sequence[Composed]) -> None:
+    """Check that no value is given which no job makes use of, as if it had an effect.
+
+    Raises:
+        UsageError: names the first one, and what it needs.
+    """
+    for override in overrides:
+        for above, (used, needed) in USED.items():
+            if override.key_or_group.startswith(f"{above}.") and not any(used(job.config) for job in jobs):
+                raise UsageError(f"{override.input_line}: needs {needed}")
 
 
 def compose_trials(of: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:

@@ -20,7 +20,7 @@ from xclrun.core.plugins import load_folder
 # An order with words in parentheses, random(1), which Hydra would take for a call of a function; those are its own.
 _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
 # Keys that hold entries under names of the user's own.
-_MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|statements\.kinds)")
+_MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
 
 
 def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
@@ -35,8 +35,8 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
       too: a list must not pass under the name of another order.
     - ``order=random(1)`` is ``order=random order.seed=1``; see `_of_call`.
     - ``strategy.expansion=NAME`` is the choice of a group.
-    - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so do the ``where`` of a part
-      and the kinds of statements.
+    - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so do the ``where`` of a part, the
+      kinds of statements, the columns of a hub dataset and the settings of an encoder's family.
     - ``~/folder`` is a path, which neither the shell nor Hydra puts there.
 
     What is swept is left for each job.

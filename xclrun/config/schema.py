@@ -192,7 +192,8 @@ class DatasetConfig:
     root: str | None = None
     hub: str | None = None
     hub_config: str | None = None
-    hub_columns: dict[str, str] | None = None
+    # Null too; but to a map that is null Hydra adds nothing.
+    hub_columns: dict[str, str] | None = field(default_factory=dict)
     parts: dict[str, PartConfig] = field(default_factory=dict)
     statements: StatementsConfig = field(default_factory=StatementsConfig)
     languages: list[str] | None = None

@@ -217,7 +217,8 @@ def resolve_order(languages: Sequence[str] | None, by_size: str | None, sizes: M
     order = with_mixtures([key_of(element, sizes, "order") for element in languages], sizes)
     for language in (there := keys_of(order)):
         if language not in sizes:
-            raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}")
+            yaml = "; YAML takes no for false, so put it in quotes: 'no'" if language == "False" else ""
+            raise UsageError(f"order: the dataset has no language '{language}'; {did_you_mean(language, sizes)}{yaml}")
         if there.count(language) > 1:
             raise UsageError(f"order: the language '{language}' is repeated in [{', '.join(languages)}]")
     return order

@@ -20,7 +20,7 @@ from xclrun.core.errors import UsageError
 from xclrun.model.families import FAMILIES, family, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.shape import described
-from xclrun.model.source import check_layers, from_scratch, given_as, locate
+from xclrun.model.source import DROPOUTS, check_layers, from_scratch, given_as, locate
 
 # What the library ends in that checks few of the values it reads: a size that is text, an activation of no known name.
 CONFUSED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError)
@@ -41,22 +41,6 @@ def shape_of(config: ModelConfig, vocabulary: int, pad: int) -> Any:
 
 def fresh_encoder(config: ModelConfig, vocabulary: int, pad: int) -> nn.Module:
     return empty_encoder(shape_of(config, vocabulary, pad))
-
-
-# What families call the probability of dropout, wherever it is inside the encoder.
-DROPOUTS = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "dropout",
-    "attention_dropout",
-    "dropout_rate",
-    "embedding_dropout",
-    "mlp_dropout",
-    "hidden_dropout",
-    "embd_pdrop",
-    "resid_pdrop",
-    "attn_pdrop",
-)
 
 
 def _fit(shape: Any, config: ModelConfig) -> None:

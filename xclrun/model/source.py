@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from xclrun.config.schema import ModelConfig
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.example import Dataset
@@ -36,6 +38,21 @@ HUB_FILES = (
 IDENTITY_FILES = ("config.json", "*.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.*", "*.model")
 # Those too where the tokenizer is not wholly in its two newer files, as transformers before 4.34 saved it.
 OLD_IDENTITY_FILES = ("merges.txt", "special_tokens_map.json", "added_tokens.json")
+
+# What families call the probability of dropout, wherever it is inside the encoder.
+DROPOUTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "dropout_rate",
+    "embedding_dropout",
+    "mlp_dropout",
+    "hidden_dropout",
+    "embd_pdrop",
+    "resid_pdrop",
+    "attn_pdrop",
+)
 
 
 def from_scratch(model: ModelConfig) -> bool:
@@ -270,3 +287,38 @@ def family_of(model: ModelConfig) -> Family:
         UsageError: it cannot serve.
     """
     return family(settings_of(model), f"model.family={model.family}" if from_scratch(model) else given_as(model))
+
+
+def check_settings(model: ModelConfig) -> None:
+    """Check that the library's code of the family knows each of ``model.settings``: it takes any, and reads its own.
+
+    Raises:
+        UsageError: names one that it never reads.
+    """
+    if not from_scratch(model) or not model.settings:
+        return
+    own, all_known = _settings_known(model.family)
+    for key in model.settings:
+        if key in DROPOUTS:
+            raise UsageError(f"model.settings.{key}: is set from model.dropout={model.dropout}; give that")
+        if key not in all_known:
+            raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {did_you_mean(key, own)}")
+
+
+# How the library's code reads a setting.
+_READ = re.compile(r"""config\.(\w+)|attr\((?:self\.)?config, ["'](\w+)["']""")
+
+
+@cache
+def _settings_known(kind: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the settings that the library's config lists of a family alone, and all that its code knows.
+
+    Some settings are listed nowhere: the code asks whether they are there.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+
+    made = AutoConfig.for_model(kind)
+    code = [file.read_text(encoding="utf-8") for file in Path(inspect.getfile(type(made))).parent.glob("modeling_*.py")]
+    read = {name for text in code for names in _READ.findall(text) for name in names if name}
+    listed = frozenset(made.to_dict()) | frozenset(made.attribute_map)
+    return listed - frozenset(PretrainedConfig().to_dict()), listed | read

@@ -12,7 +12,7 @@ from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number
-from xclrun.model.source import check_masks, family_of, settings_of
+from xclrun.model.source import check_masks, check_settings, family_of, settings_of
 from xclrun.strategy import Strategy
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
@@ -91,6 +91,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
         UsageError: they cannot.
     """
     kind = family_of(config.model)
+    check_settings(config.model)
     strategy.check_encoder(kind, number(settings_of(config.model), "width"))
     if config.evaluate.attention and not kind.attends:
         raise UsageError(

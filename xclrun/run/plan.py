@@ -28,8 +28,9 @@ from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Length, Strategy, make, recordable
 from xclrun.strategy.lang_spec_ft import LangSpecFT
+from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.adapters import AdapterSettings
-from xclrun.strategy.shared.expansion import ExpandableSettings
+from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,13 @@ class Run:
             points = self.config.evaluate.has_points
             lengths.append(Length(hop, sentences, epochs * ceil(sentences / batch), epochs * sentences, points))
         of_order = notes_of_order(self.config.order, self.dataset)
-        return (*self._equals(), *of_order, *self._unrecorded(), *self.strategy().notes(lengths))
+        return (
+            *self._equals(),
+            *of_order,
+            *self._unrecorded(),
+            *self._without_effect(),
+            *self.strategy().notes(lengths),
+        )
 
     def _equals(self) -> Iterator[str]:
         """Tell of languages of equal size, where sizes decide the order."""
@@ -169,6 +176,24 @@ class Run:
             yield (
                 f"strategy={name} {asked[0]}.cuda_graphs=true: its steps cannot be recorded; batches are padded as "
                 "with others, and all else is as without"
+            )
+
+    def _without_effect(self) -> Iterator[str]:
+        """Tell of a strategy whose settings leave nothing of it: tables would show it beside what it is."""
+        strategy = self.strategy()
+        without: Strategy[Any] = strategy.expansion if isinstance(strategy, Expandable) else Naive(self.config.strategy)
+        order = ("a", "b")
+        if isinstance(strategy, Naive) or strategy.stream(order) != sequence(order):
+            return
+
+        def gives(of: Strategy[Any]) -> list[dict[str, Any]]:
+            return [signed for hop in self.stream.hops[1:] for signed in (of.signature(hop), of.serving_signature(hop))]
+
+        if gives(strategy) == gives(without):
+            other = "naive" if isinstance(without, Naive) else without.settings.name
+            yield (
+                f"strategy={self.strategy_name}: with these settings and this order no hop differs from "
+                f"strategy={other}, so its scores are those of {other}"
             )
 
     @property

@@ -112,8 +112,8 @@ class RunDirectory:
     def damaged(self, thorough: bool = False) -> Path | None:
         """Return the first file of record of a run that was done which is missing or not what was written, or None.
 
-        Looks at the sizes of all, and at the content of config and manifest, from which everything else is read;
-        ``thorough``: at all content. DONE itself is returned where it cannot be read.
+        Looks at the sizes of all, at the content of config and manifest, from which everything else is read, and at
+        whether they are of this run; ``thorough``: at all content. DONE itself is returned where it cannot be read.
         """
         if not self.done.is_file():
             return None
@@ -128,6 +128,9 @@ class RunDirectory:
                     return self.path / name
                 if (thorough or name in small) and sha256(self.path / name) != facts["sha256"]:
                     return self.path / name
+            # A folder that was renamed, or put in the place of another, holds another run.
+            if f'"{self.run_id}"'.encode() not in self.manifest.read_bytes():
+                return self.manifest
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return self.done
         return None

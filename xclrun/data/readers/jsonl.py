@@ -98,6 +98,8 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
     elif task.tags_needed:
         raise BadRow("'tags' is missing")
     text = None if text == " ".join(tokens) else text
+    if task.label is not None and row.get("label") is None:
+        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts")
     label = None if task.label is None else _name(row, "label")
     return Example(_name(row, "id"), language, tokens, label, tags, text, text_b, _facts(row))
 
