@@ -144,3 +144,16 @@ def test_a_strategy_from_outside_is_registered_under_its_name(monkeypatch: pytes
         register(dict)  # type: ignore[type-var]
     with pytest.raises(UsageError, match="no strategy is called 'min'; did you mean 'mine'"):
         strategy_class("min")
+
+
+def test_a_hook_that_is_misspelt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would call it: the numbers would be those of the class above, under another name."""
+    monkeypatch.setattr(STRATEGIES, "registered", {})
+    for wrong, right in (("los", "loss"), ("endhop", "end_hop"), ("on_begin_hop", "begin_hop")):
+        with pytest.raises(UsageError, match=f"nothing calls a method {wrong}; did you mean '{right}'"):
+            register(type("Mine", (Naive,), {"name": "mine", wrong: lambda *_: None}))
+    mixin = type("Mixin", (), {"los": lambda *_: None})
+    with pytest.raises(UsageError, match="did you mean 'loss'"):
+        register(type("Mine", (mixin, Naive), {"name": "mine"}))
+    fine = {"name": "mine", "_los": lambda *_: None, "distance": lambda *_: None, "memory_batches": lambda *_: None}
+    register(type("Mine", (Naive,), fine))

@@ -304,12 +304,19 @@ def test_predictions_of_bf16_are_not_those_of_fp32(alone: Callable[..., Any], ma
     assert not rows[0].equals(rows[1])
 
 
-def test_sentences_that_are_cut_are_counted(make_run: Make, do: Do) -> None:
-    run = do(make_run("model.max_length=8", *SHORT))
+def test_sentences_that_are_cut_are_counted_and_told(make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch) -> None:
+    hearing = Hearing()
+    run = do(make_run("model.max_length=8", *SHORT), hearing)
     truncated = run.directory.read_manifest()["data"]["truncated"]
     cut = {f"{language}/{split}": found.truncated for (language, split), found in encodings(run).splits.items()}
     assert truncated == {name: number for name, number in cut.items() if number}
     assert truncated["en/train"] > 0
+    [told] = hearing.notes
+    assert told.startswith("model.max_length=8: too short for many sentences, whose ends are lost (")
+    assert f"en/train: {truncated['en/train']} of {len(run.dataset.split('en', 'train'))}" in told
+    # A few in a split are what long sentences are.
+    monkeypatch.setattr(execute, "CUT", truncated["en/train"] / len(run.dataset.split("en", "train")))
+    assert execute.cut_short({"en/train": truncated["en/train"]}, run) is None
     again = do(make_run("model.max_length=8", *SHORT, "seed=2"))
     assert again.directory.read_manifest()["data"]["truncated"] == truncated
     rows = predictions.read(run.directory.predictions(1)).to_pandas()

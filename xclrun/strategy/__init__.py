@@ -7,6 +7,7 @@ strategy is asked for. Strategies from outside the package are added by `registe
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -63,7 +64,8 @@ def register(cls: Class) -> Class:
     """Add a strategy from outside the package, under its `name`; returns the class, so that it can decorate it.
 
     Raises:
-        UsageError: it is no strategy, has no name of its own, or the name is taken; or its settings are none.
+        UsageError: it is no strategy, has no name of its own, or the name is taken; its settings are none, or a method
+            is nearly called as a hook is.
     """
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):
         raise UsageError(f"{cls!r} is not a strategy: it must be a subclass of xclrun.strategy.Strategy")
@@ -73,9 +75,27 @@ def register(cls: Class) -> Class:
     if name in STRATEGIES:
         raise UsageError(f"{shown}: there is already a strategy called '{name}'")
     _check_settings(cls, shown)
+    _check_hooks(cls, shown)
     STRATEGIES.registered[name] = cls
     provides("strategy", name, cls.__doc__)
     return cls
+
+
+def _check_hooks(cls: type[Strategy[Any]], shown: str) -> None:
+    """Refuse a method that nothing calls, but for its spelling: the strategy would be without it, and say nothing.
+
+    Raises:
+        UsageError: there is one.
+    """
+    hooks = [name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")]
+    of_package = [base for base in cls.__mro__ if base.__module__.startswith(f"{__name__}.")]
+    for base in cls.__mro__:
+        for name, value in vars(base).items() if base not in of_package else ():
+            own = callable(value) and not name.startswith("_") and not any(hasattr(known, name) for known in of_package)
+            if own and (near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.8)):
+                raise UsageError(
+                    f"{shown}: nothing calls a method {name}; did you mean '{near[0]}'? One of your own begins with _"
+                )
 
 
 def _check_settings(cls: type[Strategy[Any]], shown: str) -> None:

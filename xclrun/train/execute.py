@@ -8,7 +8,7 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,8 @@ __all__ = ["Busy", "execute", "make_stages"]
 
 # Torch's own number of threads, before any run sets it.
 THREADS = torch.get_num_threads()
+# A person is told where more than this share of a split's sentences lose their ends.
+CUT = 0.01
 
 
 def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
@@ -187,7 +189,9 @@ class _Execution:
             counted = count(facts["parameters"], self.graph.strategy, self.run.stream)
             self.manifest["parameters"] = counted.to_json()
             self.manifest["vocabulary"] = facts["vocabulary"]
-        self.manifest["data"] |= self.graph.bench.cut
+        self.manifest["data"] |= (lost := self.graph.bench.cut)
+        if hop.index == 0 and (cut := cut_short(lost.get("truncated", {}), self.run)) is not None:
+            self.listener.noted(cut)
         self.directory.write_manifest(self.manifest)
         self.directory.event("hop", hop=hop.index, name=hop.name, shared=shared, scores=scores)
         self.listener.hop_ended(self.run, hop, scores, shared)
@@ -232,6 +236,26 @@ def _gather(files: Sequence[tuple[int, Path]], path: Path) -> None:
         predictions.write(
             path, pa.concat_tables([attention.of_hop(predictions.read(file), hop) for hop, file in files])
         )
+
+
+def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:
+    """Return a line where the length limit cuts more than `CUT` of some split's sentences: what is lost is not scored.
+
+    Texts that are asked about are read in windows, and lose nothing.
+
+    Args:
+        truncated: ``language/split`` → sentences that are cut, or windows with a question that is.
+    """
+    sizes = {
+        f"{language}/{split}": len(examples)
+        for (language, split), examples in run.dataset.splits.items()
+        if language in run.dataset.languages and not run.dataset.task_of(language).answers
+    }
+    much = {place: count for place, count in truncated.items() if place in sizes and count > CUT * sizes[place]}
+    if not much:
+        return None
+    told = ", ".join(f"{place}: {count} of {sizes[place]:,}" for place, count in much.items())
+    return f"model.max_length={run.config.model.max_length}: too short for many sentences, whose ends are lost ({told})"
 
 
 def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
