@@ -266,8 +266,10 @@ def show_files(text: str, folder: Path) -> None:
         (folder / name).write_text(content, encoding="utf-8")
     shown = re.findall(r"`~/(\S+\.yaml)`:\n\n((?: {4}.*\n)+)", text)
     own_strategy = (REPOSITORY / "conf" / "strategy" / "er.yaml").read_text(encoding="utf-8")
-    for name, content in [("DIR/strategy/mine.yaml", own_strategy), *((f"HOME/{name}", yaml) for name, yaml in shown)]:
-        (folder / name).parent.mkdir(parents=True)
+    fenced = re.findall(r"^```yaml\n# (DIR/\S+\.yaml)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    at_home = [(f"HOME/{name}", content) for name, content in shown]
+    for name, content in [("DIR/strategy/mine.yaml", own_strategy), *fenced, *at_home]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(re.sub(r"^ {4}", "", content, flags=re.MULTILINE), encoding="utf-8")
 
 

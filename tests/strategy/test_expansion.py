@@ -310,7 +310,7 @@ def test_counts_are_the_expansion_s(compose: Callable[..., Composed]) -> None:
 def test_a_sweep_over_strategies_and_expansions() -> None:
     jobs = compose_command(["strategy=er,ewc_online", "strategy.expansion=null,lang_spec_task,lang_spec_enc", "-m"])
     found = [(job.resolved["strategy"]["name"], job.resolved["strategy"]["expansion"]) for job in jobs]
-    wanted = [None, {"name": "lang_spec_task"}, {"name": "lang_spec_enc", "layers": None}]
+    wanted = [None, {"name": "lang_spec_task", "start": "same"}, {"name": "lang_spec_enc", "layers": None}]
     assert found == [(name, expansion) for name in ("er", "ewc_online") for expansion in wanted]
 
 
