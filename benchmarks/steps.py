@@ -60,9 +60,9 @@ class _Pairs(Listener):
     def stepped(self, progress: Progress) -> None:
         self._wait()
         ours = time.perf_counter() - self.began
-        beside = self.beside()
         began = time.perf_counter()
         batch = self.data.batch(self.batches[progress.step - 1]).to(self.device)
+        beside = self.beside()
         self.optimizer.zero_grad(set_to_none=True)
         with products("fp32"):
             for part in (batch, *beside):
@@ -93,8 +93,8 @@ def training_step(
     Args:
         overrides: dataset and model.
         steps: pairs to take, a multiple of `EVERY_K`.
-        two_passes: a bare step too has one over the sentences of the memory that the strategy has just drawn; of
-            those that are A-GEM.
+        two_passes: a bare step too makes a batch of the sentences of the memory that the strategy has just drawn, and
+            has a pass over it; of those that are A-GEM.
     """
     loop, bench = a_hop(strategy, overrides, outputs)
     context, drawn = loop.context, getattr(loop.strategy, "memory_batches", None)
