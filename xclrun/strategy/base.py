@@ -26,7 +26,7 @@ import numpy as np
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
-from xclrun.core.identity import derive
+from xclrun.core.identity import LATER, derive
 from xclrun.core.plugins import place
 from xclrun.core.stream import Hop, Stream, sequence
 from xclrun.core.task import Task
@@ -288,9 +288,13 @@ class Strategy(Generic[Settings]):
         return self.version
 
     def described(self) -> dict[str, Any]:
-        """Return name, version and all settings: what a signature holds where everything matters."""
+        """Return name, version and all settings: what a signature holds where everything matters.
+
+        Settings that came later say nothing where they say what was done before.
+        """
         settings = {key: v.value if isinstance(v, Enum) else v for key, v in asdict(self.settings).items()}
-        return {**settings, "version": self.version}
+        kept = {key: value for key, value in settings.items() if LATER.get(f"strategy.{key}", self) != value}
+        return {**kept, "version": self.version}
 
     # What the loop calls.
 

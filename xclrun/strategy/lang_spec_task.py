@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.core.identity import LATER, derive
+from xclrun.core.identity import derive
 from xclrun.strategy.shared.language_parts import HEADS, LanguageParts
 
 if TYPE_CHECKING:
@@ -48,10 +48,6 @@ class LangSpecTask(LanguageParts[HeadsSettings]):
     signature = LanguageParts.signature
     serving_signature = LanguageParts.serving_signature
     parts = HEADS
-
-    def described(self) -> dict[str, Any]:
-        # A setting that came later says nothing where it says what was done before.
-        return {key: value for key, value in super().described().items() if LATER.get(f"strategy.{key}", "") != value}
 
     def fresh_parts(self, language: str) -> Mapping[str, Tensor]:
         from xclrun.model import redrawn_heads

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError, require
-from xclrun.core.identity import LATER, digest
+from xclrun.core.identity import digest
 from xclrun.core.stream import Hop, Stream
 from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
 from xclrun.model.families import FAMILIES
@@ -135,9 +135,7 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
         return f"{self.version}+{digest(self.contents)[:12]}" if self.contents else self.version
 
     def described(self) -> dict[str, Any]:
-        found = super().described() | {"pretrained": self.contents}
-        # Settings that came later say nothing where they say what was done before.
-        return {key: value for key, value in found.items() if LATER.get(f"strategy.{key}", found) != value}
+        return super().described() | {"pretrained": self.contents}
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         kind, given = self.kind, self.settings.reduction
