@@ -29,6 +29,14 @@ def test_other_settings_are_named_in_full() -> None:
     assert labels(*runs) == ["naive(trainer.betas=unset)", "naive(trainer.betas=[0.9,0.99])"]
 
 
+def test_a_setting_that_came_later_is_named_as_what_it_means() -> None:
+    """Ids leave it out where it says what was done before; a label of 'unset' would say nothing."""
+    runs = [record("lang_spec_task", run_id=k, config={"strategy": {"start": k}}) for k in ("own", "same")]
+    assert labels(*runs) == ["lang_spec_task(start=own)", "lang_spec_task(start=same)"]
+    packed = [record(run_id=str(k), config={"trainer": {"packing": k}}) for k in (False, True)]
+    assert labels(*packed) == ["naive(trainer.packing=false)", "naive(trainer.packing=true)"]
+
+
 def test_only_what_differs_is_named() -> None:
     runs = er("a", memory=750, every_k=10), er("b", memory=6000, every_k=10)
     assert labels(*runs) == ["er(memory=750)", "er(memory=6000)"]

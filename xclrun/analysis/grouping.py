@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from xclrun.analysis.record import RunRecord
-from xclrun.core.identity import NOT_IDENTITY, flat, identity
+from xclrun.core.identity import LATER, NOT_IDENTITY, flat, identity
 
 # What may differ inside an average: order, seed and bucket, and what cannot change a result.
 # Evaluation inside hops changes no score after them, and neither do summaries of attention.
@@ -113,7 +113,7 @@ def differing_settings(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, d
     """
     tables = {label: dict(config_settings(runs[0]) + content_settings(runs[0])) for label, runs in groups.items()}
     keys = sorted({key for table in tables.values() for key in table if not key.startswith("strategy.")})
-    found = {key: {label: table.get(key, "unset") for label, table in tables.items()} for key in keys}
+    found = {key: {label: table.get(key, _absent(key)) for label, table in tables.items()} for key in keys}
     return {key: values for key, values in found.items() if len(set(values.values())) > 1}
 
 
@@ -129,7 +129,7 @@ def _differing(own: Settings, everyone: set[Settings], keys: Sequence[str] | Non
     """Return ``key=value`` for the settings on which ``everyone`` disagrees, or for those of them in ``keys``."""
     values = dict(own)
     shown = _keys(everyone) if keys is None else keys
-    return [f"{_OBVIOUS.sub('', key)}={_short(key, values.get(key, 'unset'))}" for key in shown]
+    return [f"{_OBVIOUS.sub('', key)}={_short(key, values.get(key, _absent(key)))}" for key in shown]
 
 
 def _shown(own: Settings, everyone: set[Settings]) -> list[str]:
@@ -160,6 +160,11 @@ def _enough(keys: list[str], tables: list[dict[str, str]]) -> list[str]:
 def _rank(key: str) -> tuple[bool, bool, str]:
     """Order of settings in a label: the strategy's own first, then names of presets, then by key."""
     return (not key.startswith("strategy."), not key.endswith(".name"), key)
+
+
+def _absent(key: str) -> str:
+    """Return what is said of a run that does not name a setting: what it means, where the setting came later."""
+    return setting_text(LATER[key]) if key in LATER else "unset"
 
 
 def _short(key: str, value: str) -> str:
