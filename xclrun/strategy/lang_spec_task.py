@@ -36,7 +36,8 @@ class Start(Enum):
 
 @dataclass
 class HeadsSettings(StrategyConfig):
-    start: Start = Start.same
+    # conf says `same`; a run's frozen config that has no such key is from before it.
+    start: Start = Start.own
 
 
 class LangSpecTask(LanguageParts[HeadsSettings]):
