@@ -120,6 +120,10 @@ def mean_gradient(
     return list(total)
 
 
+# Numbers whose products are in memory at once: few enough for a processor's cache, and enough for a GPU to be busy.
+TOGETHER = 2**20
+
+
 def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
     """Change ``gradients`` in place so that their product with ``reference`` is not negative (equation 11).
 
@@ -127,8 +131,21 @@ def project(gradients: list[Tensor], reference: list[Tensor]) -> None:
     """
     import torch
 
-    along = torch.stack([product.sum() for product in torch._foreach_mul(gradients, reference)]).sum()
-    squared = torch.stack([square.sum() for square in torch._foreach_mul(reference, reference)]).sum()
+    groups = [(gradients[some], reference[some]) for some in _groups([tensor.numel() for tensor in gradients])]
+    along = torch.stack([part.sum() for g, r in groups for part in torch._foreach_mul(g, r)]).sum()
+    squared = torch.stack([part.sum() for _, r in groups for part in torch._foreach_mul(r, r)]).sum()
     # A zero memory gradient gives no direction to project out.
     share = along.clamp(max=0.0) / squared.clamp(min=torch.finfo(squared.dtype).tiny)
-    torch._foreach_sub_(gradients, torch._foreach_mul(reference, share))
+    for g, r in groups:
+        torch._foreach_sub_(g, torch._foreach_mul(r, share))
+
+
+def _groups(sizes: list[int]) -> list[slice]:
+    """Return slices of neighbours with at most `TOGETHER` numbers, or a single tensor's."""
+    starts, room = list[int](), 0
+    for i, size in enumerate(sizes):
+        if not starts or size > room:
+            starts.append(i)
+            room = TOGETHER
+        room -= size
+    return [slice(*ends) for ends in zip(starts, [*starts[1:], len(sizes)], strict=True)]
