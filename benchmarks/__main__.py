@@ -40,7 +40,7 @@ from benchmarks.adapting import adapted_over_one_by_one
 from benchmarks.crf import crf_over_library
 from benchmarks.ends import files_over_training
 from benchmarks.features import BUCKETS, frozen_heads
-from benchmarks.operators import BEFORE, operators_over_before
+from benchmarks.operators import BEFORE, BEFORE_IN_TWELVE_LAYERS, operators_over_before
 from benchmarks.packing import packed_over_padded, sorted_over_mixed
 from benchmarks.scale import command
 from benchmarks.steps import training_step
@@ -216,12 +216,13 @@ def benchmarks(outputs: Path, steps: int) -> Iterator[Benchmark]:
         ENDS_AIM,
         lambda: files_over_training("er", [*overrides, "order=[en,de]", "trainer.epochs=10"], outputs / "ends"),
     )
-    for strategy in BEFORE:
-        yield (
-            f"operators of a step, {strategy} / before (mini, tiny)",
-            OPERATORS_AIM,
-            lambda s=strategy: operators_over_before(s, outputs),  # type: ignore[misc]
-        )
+    for model, chosen, before in (("tiny", [], BEFORE), ("12 narrow layers", narrow, BEFORE_IN_TWELVE_LAYERS)):
+        for strategy in before:
+            yield (
+                f"operators of a step, {strategy} / before (mini, {model})",
+                OPERATORS_AIM,
+                lambda s=strategy, c=chosen, b=before: operators_over_before(s, outputs, c, b),  # type: ignore[misc]
+            )
     yield "CRF's likelihood and gradient / pytorch-crf's (80 tags, 12 words)", CRF_AIM, crf_over_library
     yield "a job whose hops are all shared, seconds", None, lambda: shared_job(outputs / "jobs")
     for what, most, measure in waits(outputs / "waits"):

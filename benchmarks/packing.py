@@ -3,6 +3,9 @@
 Both sides of a ratio take the same batches of the same sentences in turn: with one thread in CPU seconds of this
 process, which others on the machine change little; with more by the clock, since threads that wait for one another use
 CPU seconds too. A training step is a forward pass, a backward pass and Adam's update.
+
+Batches differ in what they have to gain: one long sentence makes the others' padding. So both ratios are of the seconds
+that all batches take, which is that of sentences a second, and not medians of batches.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ def now() -> float:
 
 
 def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> dict[str, Any]:
-    """Return the ratio of training steps, and the share of positions that hold a word piece in both."""
+    """Return the ratio of all training steps' seconds, of a median batch's, and the shares of positions with a piece."""
     bench, sentences, batches = _made(overrides, steps, outputs)
     batches = [indices for indices in batches if len(indices) == len(batches[0])]
     sides = [_step(copy.deepcopy(bench.model), bench, sentences, packs) for packs in (True, False)]
@@ -46,7 +49,10 @@ def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> d
     rows = sum(Packing.of(of, int(of.max()), linear).source.size for of in lengths)
     padded = sum(len(of) * int(of.max()) for of in lengths)
     # The first step of each also finds memory and chooses kernels.
-    return summary(pairs[1:]) | {"filled_packed": pieces / rows, "filled_padded": pieces / padded}
+    packed_s, padded_s = (sum(side) for side in zip(*pairs[1:], strict=True))
+    filled = {"filled_packed": pieces / rows, "filled_padded": pieces / padded}
+    median = summary(pairs[1:])
+    return median | {"ratio": packed_s / padded_s, "median_batch": median["ratio"]} | filled
 
 
 def sorted_over_mixed(overrides: Sequence[str], outputs: Path, packs: bool = False) -> dict[str, Any]:
