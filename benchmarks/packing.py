@@ -38,7 +38,7 @@ def now() -> float:
 
 
 def packed_over_padded(overrides: Sequence[str], steps: int, outputs: Path) -> dict[str, Any]:
-    """Return the ratio of all training steps' seconds, of a median batch's, and the shares of positions with a piece."""
+    """Return the ratio of all steps' seconds, a median batch's, and the shares of positions with a piece."""
     bench, sentences, batches = _made(overrides, steps, outputs)
     batches = [indices for indices in batches if len(indices) == len(batches[0])]
     sides = [_step(copy.deepcopy(bench.model), bench, sentences, packs) for packs in (True, False)]
