@@ -4,6 +4,8 @@
 sweep; 7 hops × 6 languages × 300 test sentences each, as a cut of MTOP has. The files of each run are its own but for
 the predictions, of which there are `DRAWS` for each strategy and order: further runs hard-link those, so that 10⁵ runs
 take gigabytes and minutes, not a hundred and hours; and so their counts. What reads them sees files like all others.
+
+Or the runs of ``sweep=massive``: streams over 51 languages, with predictions of all their test sentences.
 """
 
 from __future__ import annotations
@@ -33,6 +35,13 @@ STRATEGIES = ("naive", "er", "ewc_online", "kd_logit", "kd_rep", "agem", "inc_jo
 ORDERS = 6
 # Test sentences of a language, words of a sentence.
 SENTENCES, WORDS = 300, 7
+# The languages of MASSIVE (FitzGerald et al. 2023, table 1), and the test sentences of each.
+MASSIVE = (
+    "af-ZA am-ET ar-SA az-AZ bn-BD cy-GB da-DK de-DE el-GR en-US es-ES fa-IR fi-FI fr-FR he-IL hi-IN hu-HU hy-AM id-ID "
+    "is-IS it-IT ja-JP jv-ID ka-GE km-KH kn-IN ko-KR lv-LV ml-IN mn-MN ms-MY my-MM nb-NO nl-NL pl-PL pt-PT ro-RO ru-RU "
+    "sl-SL sq-AL sv-SE sw-KE ta-IN te-IN th-TH tl-PH tr-TR ur-PK vi-VN zh-CN zh-TW"
+)
+MASSIVE_SENTENCES = 2974
 # Different predictions of a strategy in an order.
 DRAWS = 4
 # Of a thousand runs so many were interrupted.
@@ -44,10 +53,10 @@ FORGETS = {"naive": 0.06, "er": 0.02, "inc_joint": 0.0, "lang_spec_trans": 0.01}
 class Study:
     """Predictions that look like those of a model, without one."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, sentences: int = SENTENCES) -> None:
         self.labels, self.tags = run.dataset.labels, run.dataset.tags
         rng = np.random.default_rng(0)
-        n = SENTENCES
+        self.sentences = n = sentences
         self.gold = {k: rng.integers(len(self.labels), size=n) for k in run.stream.languages}
         self.spans = {k: rng.integers(1, 4, size=n) for k in run.stream.languages}
         languages = sorted(run.stream.languages)
@@ -72,8 +81,8 @@ class Study:
             own = run.stream.languages.index(language) + 1
             quality = 0.03 if index == 0 else 0.4 if index < own and run.stream.kind != "joint" else 0.9
             quality *= (1 - FORGETS.get(run.config.strategy.name, 0.04)) ** max(0, index - own)
-            right = rng.random(SENTENCES) < quality
-            gold, wrong = self.gold[language], rng.integers(len(self.labels), size=SENTENCES)
+            right = rng.random(self.sentences) < quality
+            gold, wrong = self.gold[language], rng.integers(len(self.labels), size=self.sentences)
             tp = rng.binomial(self.spans[language], 0.8 * quality)
             fn = self.spans[language] - tp
             fp = rng.binomial(fn, 0.6)
@@ -203,6 +212,25 @@ def simulate(outputs: Path, runs: int) -> int:
     # Earlier: what is asked for without a name is the whole.
     write_sweep(outputs, directories[: len(every)], "seed1", 0.5)
     return len(directories)
+
+
+def simulate_massive(outputs: Path) -> int:
+    """Write the runs of ``sweep=massive`` and their sweep; return how many they are."""
+    data = outputs / "data"
+    data.mkdir(exist_ok=True)
+    # What is planned needs a sentence of each split alone; what is read afterwards is in the runs.
+    for locale in MASSIVE.split():
+        rows = [
+            {"id": f"{split}{k}", "locale": locale, "partition": split, "scenario": "made",
+             "intent": f"intent_{k}", "utt": "made of words", "annot_utt": f"made of [slot_{k % 55} : words]"}
+            for split in ("train", "dev", "test") for k in range(60)
+        ]  # fmt: skip
+        (data / f"{locale}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    runs = plan_runs(["sweep=massive", "model=tiny", f"dataset.root={data}", f"paths.outputs={outputs}"])
+    study = Study(runs[0], MASSIVE_SENTENCES)
+    made = [Maker(run, study).write(run.config.seed, finished=True) for run in runs]
+    write_sweep(outputs, made)
+    return len(made)
 
 
 def write_sweep(outputs: Path, directories: Sequence[RunDirectory], name: str = "made", given: float = 1.0) -> None:

@@ -3,7 +3,8 @@
 Each command is a process of its own; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
 a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`); of a report also as a
 share of what it may take. The first report reads what each run has counted, the second what the first has kept; one
-sweep is 62 runs among all. With ``--keep DIR`` the folders are kept and taken up again.
+sweep is 62 runs among all. With ``--keep DIR`` the folders are kept and taken up again; ``--massive``: also one of the
+runs of ``sweep=massive``, 51 languages each.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from benchmarks.outputs import fill_store, simulate
+from benchmarks.outputs import fill_store, simulate, simulate_massive
 from benchmarks.timing import calibration
 
 COMMANDS = {
@@ -97,25 +99,35 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", metavar="COMMAND", choices=COMMANDS, help="may be given several times"
     )
+    parser.add_argument("--massive", action="store_true", help="also a folder of runs over 51 languages")
     given = parser.parse_args()
+    folders = {str(number): partial(simulate, runs=number) for number in given.runs}
+    if given.massive:
+        folders["massive"] = partial(simulate_massive)
     with tempfile.TemporaryDirectory(prefix="xclrun-scale-") as temporary:
-        for number in given.runs:
-            outputs = (given.keep or Path(temporary)) / str(number)
+        for folder, make in folders.items():
+            outputs = (given.keep or Path(temporary)) / folder
             outputs.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
-            made = simulate(outputs, number)
-            only = given.only or COMMANDS
+            made = make(outputs)
+            only = [name for name in given.only or COMMANDS if folder != "massive" or not name.startswith("one sweep")]
             stages = fill_store(outputs) if any(name.startswith("store") for name in only) else 0
             print(f"{made} runs, {stages} stages; made in {time.perf_counter() - began:.0f} s", flush=True)
             for name in only:
-                before = calibration()
-                of = command([*COMMANDS[name], "--outputs", str(outputs)])
-                ratio = of.cpu / ((before + calibration()) / 2)
-                print(
-                    f"  {name:<18} {of.cpu:8.1f} s of CPU, {ratio:.1f} × calibration {of.wall:8.1f} s"
-                    f" {of.memory:6.2f} GB  exit code {of.code}  load {os.getloadavg()[0]:.1f}{_share(name, made, of)}",
-                    flush=True,
-                )
+                _measure(name, outputs, made if folder != "massive" else None)
+
+
+def _measure(name: str, outputs: Path, runs: int | None) -> None:
+    """Print what a command takes on a folder; ``runs``: how many there are, where a bar depends on them."""
+    before = calibration()
+    of = command([*COMMANDS[name], "--outputs", str(outputs)])
+    ratio = of.cpu / ((before + calibration()) / 2)
+    share = "" if runs is None else _share(name, runs, of)
+    print(
+        f"  {name:<18} {of.cpu:8.1f} s of CPU, {ratio:.1f} × calibration {of.wall:8.1f} s"
+        f" {of.memory:6.2f} GB  exit code {of.code}  load {os.getloadavg()[0]:.1f}{share}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
