@@ -176,6 +176,64 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     assert capsys.readouterr().err.count(f"  note: {never.notes[0]}\n") == 1
 
 
+FEW = ("experiment=fewshot", "order=list", "language=de", "shots=1")
+# One of few-shot transfer without a source, and what else it asks for.
+ALONE = (*FEW, "source=none")
+NO_POINTS = "there are no points without evaluate.every_examples or evaluate.every_share"
+
+
+@pytest.mark.parametrize(
+    ("given", "without", "told"),
+    [
+        (
+            ("dataset.task=sequence_class", "evaluate.slot_f1=tag_macro"),
+            1,
+            "changes no score, since no F1 of spans is ",
+        ),
+        (("evaluate.slot_f1=tag_macro",), 0, None),
+        (("evaluate.point_splits=test",), 0, NO_POINTS),
+        (("evaluate.every_examples=5", "evaluate.point_splits=test"), 1, None),
+        ((*ALONE, "dataset.max_train=3"), 5, "limits no bucket of shots=1, and nothing else is learnt"),
+        (("shots=1", "dataset.max_train=3"), 1, "limits no bucket of shots=1, and nothing else is learnt"),
+        ((*FEW, "source=en", "dataset.max_train=3"), 5, None),
+        (("dataset.subset_seed=1",), 0, "draws nothing without dataset.max_train or dataset.max_eval"),
+        (("dataset.repeat_to=30", "dataset.subset_seed=1"), 1, "draws nothing without dataset.max_train or "),
+        (("dataset.max_eval=3", "dataset.subset_seed=1"), 1, None),
+        ((*ALONE, "dataset.subset_seed=1"), 5, None),
+        (("dataset.blocks=2", "order=[en]", "dataset.subset_seed=1"), 2, None),
+        (
+            (*ALONE, "dataset.buckets.counts=sentences"),
+            5,
+            "is of dataset.buckets.sampler=minimum alone; here it is nway",
+        ),
+        ((*ALONE, "dataset.buckets.sampler=minimum", "dataset.buckets.counts=sentences"), 6, None),
+    ],
+)
+def test_a_setting_that_does_nothing_is_told(
+    given: tuple[str, ...], without: int, told: str | None, make_run: Callable[..., Run]
+) -> None:
+    """It is the last one given; without it all that is trained and measured is the same."""
+    quiet = ("trainer.patience=null",)
+    run, bare = make_run(*quiet, *given), make_run(*quiet, *given[:without])
+    assert bare.notes == ()
+    assert run.id != bare.id
+    assert len(run.notes) == (told is not None)
+    if told is not None:
+        key = given[-1].partition("=")[0]
+        assert run.notes[0].startswith(key)
+        assert told in run.notes[0]
+        # Of evaluation everything is in the keys of what it evaluates, whatever comes of it.
+        assert run.stages == bare.stages or key.startswith("evaluate.")
+
+
+def test_a_patience_that_no_hop_is_long_enough_for_is_told(make_run: Callable[..., Run]) -> None:
+    told = "trainer.patience=3: ends no hop early, with trainer.epochs=3"
+    assert make_run("trainer.patience=3", "trainer.epochs=3").notes == (told,)
+    assert make_run("trainer.patience=3", "trainer.epochs=4").notes == ()
+    source = make_run(*FEW, "trainer.patience=null", "protocol.source_trainer.patience=99").notes
+    assert source[0].startswith("protocol.source_trainer.patience=99: ends no hop early, with protocol.source_trainer.")
+
+
 def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[..., Run]) -> None:
     [note] = make_run("order=h2l", "dataset.max_train=13").notes
     assert note.startswith("order=h2l: languages have equally many training sentences (dataset.max_train=13)")

@@ -24,6 +24,7 @@ from xclrun.data.orders import arranged, started
 from xclrun.data.orders import notes as notes_of_order
 from xclrun.model.source import depth, encoder_identity
 from xclrun.run.checks import check_dev, check_encoder, check_graphs, check_mixtures, check_packing, check_tasks
+from xclrun.run.unused import unused
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Length, Strategy, make, recordable
@@ -154,6 +155,7 @@ class Run:
             *of_order,
             *self._unrecorded(),
             *self._without_effect(),
+            *unused(self.config, self.dataset),
             *self.strategy().notes(lengths),
         )
 
