@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import SIZES
 from tests.questions import write_questions
 from xclrun.cli import main
 from xclrun.launch.forecast import Costs, budget, forecast, makespan
@@ -174,6 +175,22 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     assert found.to_json()["notes"] == list(never.notes)
     announce(Sweep("x", "xclrun", found.runs), unfinished=2)
     assert capsys.readouterr().err.count(f"  note: {never.notes[0]}\n") == 1
+
+
+def test_the_task_that_labels_alone_are_learnt_by_is_told(
+    make_run: Callable[..., Run], changed_corpus: Callable[..., Path]
+) -> None:
+    def untag(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            del row["tags"]
+
+    data = changed_corpus({(language, split): untag for language in SIZES for split in ("train", "dev", "test")})
+    [told] = make_run(data=data).notes
+    assert told.startswith(
+        "dataset.task=intent_slots: jsonl has labels and no tags, so intents alone are learnt, from "
+    )
+    assert "; dataset.task=sequence_class is " in told
+    assert make_run("dataset.task=sequence_class", data=data).notes == ()
 
 
 FEW = ("experiment=fewshot", "order=list", "language=de", "shots=1")
