@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from tests.conftest import SIZES
 from tests.questions import write_questions
 from xclrun.cli import main
-from xclrun.launch.forecast import Costs, budget, forecast, makespan
+from xclrun.launch.forecast import Costs, Line, budget, forecast, forecast_table, makespan
 from xclrun.launch.sweep import Sweep, announce
 from xclrun.run import Run
 
@@ -36,6 +37,18 @@ def test_what_readers_left_out_is_told_with_the_plan(tmp_path: Path, capsys: pyt
     assert main(["plan", "dataset=questions", f"dataset.root={root}", "order=[en]", "seed=1,2"]) == 0
     told = "note: 4 questions without an answer in its text: left out (en/train: 2, en/dev: 1, en/test: 1)"
     assert capsys.readouterr().out.splitlines()[-1] == told
+
+
+def test_a_plan_of_long_names_and_numbers_fits_80_columns() -> None:
+    short = Line("naive", 3600, 1800, 10800, 5000, None, None)
+    long = replace(short, strategy="joint_replay+lang_spec_lora_f", seconds=12 * 3600 + 59 * 60, bytes=123_456_789_012)
+    head, _, naive, joint, expansion = forecast_table([short, long]).splitlines()
+    assert {len(line) for line in (head, naive, joint)} == {80}
+    assert (joint.split()[0], expansion) == ("joint_replay", "+lang_spec_lora_f")
+    assert joint.endswith("12 h 59 min  123.46 GB")
+    # Closer together than where there is room.
+    assert "runs  finished  hop trainings" in head
+    assert "runs   finished   hop trainings" in forecast_table([short])
 
 
 def test_known_from_earlier_stages(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
