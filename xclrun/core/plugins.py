@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.names import check_name
 
 if TYPE_CHECKING:
@@ -261,6 +261,14 @@ def raised_in(error: BaseException) -> str:
         if module.partition(".")[0] in _loaded:
             return f"{module}, line {number}"
     return ""
+
+
+def told(error: BaseException) -> str:
+    """Return what went wrong, in a line: of errors that are not meant for people their kind, and where in a plug-in."""
+    if isinstance(error, XclrunError):
+        return str(error)
+    place = raised_in(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" + (f" (in {place})" if place else "")
 
 
 def require(plugins: Iterable[str], of: str) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from xclrun.core.errors import XclrunError
-from xclrun.core.plugins import raised_in
+from xclrun.core.plugins import told
 from xclrun.core.stream import Hop
 from xclrun.core.task import shown
 from xclrun.core.terminal import about, as_note, columns, duration, if_slow, line
@@ -265,10 +264,7 @@ class Console(Listener):
         if isinstance(error, Stopped):
             self.say("  stopped", last=True)
             return
-        message = str(error)
-        if not isinstance(error, XclrunError):
-            message = f"{type(error).__name__}: {error}" + (f" (in {place})" if (place := raised_in(error)) else "")
-        self.say(f"  {message}", last=True)
+        self.say(f"  {told(error)}", last=True)
 
     def _close(self) -> None:
         if self.bar is not None:
