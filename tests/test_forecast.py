@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import SIZES
 from tests.questions import write_questions
 from xclrun.cli import main
-from xclrun.launch.forecast import Costs, budget, forecast, makespan
+from xclrun.launch.forecast import Costs, Line, budget, forecast, forecast_table, makespan
 from xclrun.launch.sweep import Sweep, announce
 from xclrun.run import Run
 
@@ -35,6 +37,18 @@ def test_what_readers_left_out_is_told_with_the_plan(tmp_path: Path, capsys: pyt
     assert main(["plan", "dataset=questions", f"dataset.root={root}", "order=[en]", "seed=1,2"]) == 0
     told = "note: 4 questions without an answer in its text: left out (en/train: 2, en/dev: 1, en/test: 1)"
     assert capsys.readouterr().out.splitlines()[-1] == told
+
+
+def test_a_plan_of_long_names_and_numbers_fits_80_columns() -> None:
+    short = Line("naive", 3600, 1800, 10800, 5000, None, None)
+    long = replace(short, strategy="joint_replay+lang_spec_lora_f", seconds=12 * 3600 + 59 * 60, bytes=123_456_789_012)
+    head, _, naive, joint, expansion = forecast_table([short, long]).splitlines()
+    assert {len(line) for line in (head, naive, joint)} == {80}
+    assert (joint.split()[0], expansion) == ("joint_replay", "+lang_spec_lora_f")
+    assert joint.endswith("12 h 59 min  123.46 GB")
+    # Closer together than where there is room.
+    assert "runs  finished  hop trainings" in head
+    assert "runs   finished   hop trainings" in forecast_table([short])
 
 
 def test_known_from_earlier_stages(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
@@ -174,6 +188,80 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     assert found.to_json()["notes"] == list(never.notes)
     announce(Sweep("x", "xclrun", found.runs), unfinished=2)
     assert capsys.readouterr().err.count(f"  note: {never.notes[0]}\n") == 1
+
+
+def test_the_task_that_labels_alone_are_learnt_by_is_told(
+    make_run: Callable[..., Run], changed_corpus: Callable[..., Path]
+) -> None:
+    def untag(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            del row["tags"]
+
+    data = changed_corpus({(language, split): untag for language in SIZES for split in ("train", "dev", "test")})
+    [told] = make_run(data=data).notes
+    assert told.startswith(
+        "dataset.task=intent_slots: jsonl has labels and no tags, so intents alone are learnt, from "
+    )
+    assert "; dataset.task=sequence_class is " in told
+    assert make_run("dataset.task=sequence_class", data=data).notes == ()
+
+
+FEW = ("experiment=fewshot", "order=list", "language=de", "shots=1")
+# One of few-shot transfer without a source, and what else it asks for.
+ALONE = (*FEW, "source=none")
+NO_POINTS = "there are no points without evaluate.every_examples or evaluate.every_share"
+
+
+@pytest.mark.parametrize(
+    ("given", "without", "told"),
+    [
+        (
+            ("dataset.task=sequence_class", "evaluate.slot_f1=tag_macro"),
+            1,
+            "changes no score, since no F1 of spans is ",
+        ),
+        (("evaluate.slot_f1=tag_macro",), 0, None),
+        (("evaluate.point_splits=test",), 0, NO_POINTS),
+        (("evaluate.every_examples=5", "evaluate.point_splits=test"), 1, None),
+        ((*ALONE, "dataset.max_train=3"), 5, "limits no bucket of shots=1, and nothing else is learnt"),
+        (("shots=1", "dataset.max_train=3"), 1, "limits no bucket of shots=1, and nothing else is learnt"),
+        ((*FEW, "source=en", "dataset.max_train=3"), 5, None),
+        (("dataset.subset_seed=1",), 0, "draws nothing without dataset.max_train or dataset.max_eval"),
+        (("dataset.repeat_to=30", "dataset.subset_seed=1"), 1, "draws nothing without dataset.max_train or "),
+        (("dataset.max_eval=3", "dataset.subset_seed=1"), 1, None),
+        ((*ALONE, "dataset.subset_seed=1"), 5, None),
+        (("dataset.blocks=2", "order=[en]", "dataset.subset_seed=1"), 2, None),
+        (
+            (*ALONE, "dataset.buckets.counts=sentences"),
+            5,
+            "is of dataset.buckets.sampler=minimum alone; here it is nway",
+        ),
+        ((*ALONE, "dataset.buckets.sampler=minimum", "dataset.buckets.counts=sentences"), 6, None),
+    ],
+)
+def test_a_setting_that_does_nothing_is_told(
+    given: tuple[str, ...], without: int, told: str | None, make_run: Callable[..., Run]
+) -> None:
+    """It is the last one given; without it all that is trained and measured is the same."""
+    quiet = ("trainer.patience=null",)
+    run, bare = make_run(*quiet, *given), make_run(*quiet, *given[:without])
+    assert bare.notes == ()
+    assert run.id != bare.id
+    assert len(run.notes) == (told is not None)
+    if told is not None:
+        key = given[-1].partition("=")[0]
+        assert run.notes[0].startswith(key)
+        assert told in run.notes[0]
+        # Of evaluation everything is in the keys of what it evaluates, whatever comes of it.
+        assert run.stages == bare.stages or key.startswith("evaluate.")
+
+
+def test_a_patience_that_no_hop_is_long_enough_for_is_told(make_run: Callable[..., Run]) -> None:
+    told = "trainer.patience=3: ends no hop early, with trainer.epochs=3"
+    assert make_run("trainer.patience=3", "trainer.epochs=3").notes == (told,)
+    assert make_run("trainer.patience=3", "trainer.epochs=4").notes == ()
+    source = make_run(*FEW, "trainer.patience=null", "protocol.source_trainer.patience=99").notes
+    assert source[0].startswith("protocol.source_trainer.patience=99: ends no hop early, with protocol.source_trainer.")
 
 
 def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[..., Run]) -> None:

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,28 @@ def test_a_mistake_in_a_plugin_is_told_with_its_line(shown: Path, xclrun: Comman
     line = 1 + FILES["damped.py"][: FILES["damped.py"].index("self.settings.factor}")].count("\n")
     assert (code, said.count("\n")) == (1, 1)
     assert said.endswith(f"has no attribute 'fctor' (in own.py, line {line}; XCLRUN_DEBUG=1 shows more)\n"), said
+
+
+def test_a_run_names_the_line_of_a_package_that_fails_in_it(
+    tmp_path: Path, xclrun: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what the plug-in gave to xclrun fails there."""
+    source = FILES["damped.py"].replace("super().loss(batch, context)", "super().loss(batch, None)")
+    (tmp_path / "shown.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins._load_entry_point(EntryPoint("damped", "shown", "xclrun.strategies"), "strategy")
+    code, said = xclrun(*TINY, "strategy=damped")
+    line = 1 + source[: source.index("super().loss(")].count("\n")
+    assert code == 1
+    what = f"AttributeError: 'NoneType' object has no attribute 'model' (in shown, line {line})"
+    assert f"  {what}\n  the traceback is in " in said, said
+    assert f" · {what}\n" in xclrun("status")[1]
+
+
+def test_a_metric_that_fails_when_a_run_has_ended_is_named(shown: Path, xclrun: Command) -> None:
+    (shown / "own.py").write_text(FILES["mood.py"].replace("sentences.gold == 0", "sentences.gld == 0"))
+    _, said = xclrun("--plugin", "own.py", *TINY, "dataset.task=mood")
+    assert re.search(r"\(AttributeError: .* 'gld', in own.py, line \d+\)\n  the traceback is in ", said), said
 
 
 def test_a_text_is_no_words(shown: Path, xclrun: Command) -> None:

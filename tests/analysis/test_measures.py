@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from xclrun.analysis.measures import EXAMPLE, MEASURES, Measure, headlines, leav
 from xclrun.analysis.record import STREAMS
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import replicates
+from xclrun.core.errors import UsageError
 from xclrun.report import write_report
 from xclrun.tracking.payload import measures as metrics_of
 from xclrun.tracking.payload import view
@@ -88,8 +90,27 @@ def test_a_measure_that_is_added_is_in_the_summary_tests_tables_page_and_mlflow(
 
 
 def test_names_are_unique_and_streams_known(best: Measure) -> None:
-    with pytest.raises(ValueError, match="there is a measure FP_max already"):
+    with pytest.raises(UsageError, match="there is a measure FP_max already"):
         register(best)
-    with pytest.raises(ValueError, match="measure FP2: unknown stream sequences; known: sequence"):
+    with pytest.raises(UsageError, match="measure FP2: unknown stream sequences; known: sequence"):
         register(replace(best, name="FP2", streams=("sequences",)))
     assert EXAMPLE[0] is R
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"example": 0.86}, r"example=0.86: its formula gives 0.85 for EXAMPLE"),
+        ({"example": "0.85"}, r"example=0.85: its formula gives 0.85"),
+        ({"needs": lambda n: np.ones((n, n), dtype=bool)}, r"needs\(1\) is a mask, bool \(2, 1\), not bool \(1, 1\)"),
+        ({"needs": lambda n: np.ones((n + 1, n))}, r"needs\(1\) is a mask, bool \(2, 1\), not float64 \(2, 1\)"),
+        ({"needs": lambda n: [[True]]}, r"needs\(1\) is a mask, bool \(2, 1\), not list"),
+        # What the formula reads and the mask lacks, and the other way round.
+        ({"needs": lambda n: np.zeros((n + 1, n), dtype=bool)}, r"R\[3, 0\] does not enter; .* the formula gives nan"),
+        ({"needs": lambda n: np.ones((n + 1, n), dtype=bool)}, r"R\[0, 0\] enters; .* the formula gives 0.85"),
+    ],
+)
+def test_an_entry_that_contradicts_itself_is_refused(best: Measure, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"^measure FP2: .*{message}"):
+        register(replace(best, name="FP2", **wrong))
+    assert "FP2" not in MEASURES

@@ -130,6 +130,14 @@ def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable
     assert told in refused(*TINY, override)
 
 
+@pytest.mark.parametrize("given", ["model.settings={hidden_act: relu}", "+model.settings.hidden_act=relu"])
+def test_settings_of_a_pretrained_encoder_are_refused(given: str, refused: Callable[..., str]) -> None:
+    told = "needs an encoder that is trained from scratch; a pretrained one has those of its config.json"
+    assert refused("model=tiny", given, "model.path=encoder") == f"{given.lstrip('+')}: {told}"
+    # Here one of two makes use of them.
+    assert "no folder" in refused("model=tiny", given, "model.path=null,encoder", "tracking=none")
+
+
 def test_the_settings_of_the_strategy_chosen_are_named(refused: Callable[..., str]) -> None:
     line = refused(*TINY, "strategy=er", "strategy.memori=5")
     assert line.startswith("no key is called 'strategy.memori'; did you mean 'strategy.memory'? Known: ")

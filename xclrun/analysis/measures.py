@@ -6,6 +6,7 @@ it, so a further measure is one entry, or a call of `register`. docs/metrics.md,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from xclrun.analysis.codelength import Codelength, code_of
 from xclrun.analysis.points import aultc, curve_forgetting, curve_intransigence
 from xclrun.analysis.record import STREAMS, RunRecord
 from xclrun.analysis.reference import reference_name
+from xclrun.core.errors import UsageError
 from xclrun.core.plugins import provides
 from xclrun.core.task import BY_NAME
 
@@ -124,15 +126,62 @@ def register(measure: Measure) -> Measure:
     """Add a measure, after the others.
 
     Raises:
-        ValueError: there is one of this name, or a stream is unknown.
+        UsageError: there is one of this name, or a stream is unknown; what ``needs``, ``example`` or the formula gives
+            for `EXAMPLE` is not what the others say.
     """
     if measure.name in MEASURES:
-        raise ValueError(f"there is a measure {measure.name} already")
+        raise UsageError(f"there is a measure {measure.name} already")
     if unknown := set(measure.streams) - STREAMS.keys():
-        raise ValueError(f"measure {measure.name}: unknown stream {', '.join(unknown)}; known: {', '.join(STREAMS)}")
+        raise UsageError(f"measure {measure.name}: unknown stream {', '.join(unknown)}; known: {', '.join(STREAMS)}")
+    _check_mask(measure)
+    if measure.example is not None and "sequence" in measure.streams:
+        _check_example(measure)
+    return _add(measure)
+
+
+def _add(measure: Measure) -> Measure:
     MEASURES[measure.name] = measure
     provides("measure", measure.name, measure.definition)
     return measure
+
+
+def _check_mask(measure: Measure) -> None:
+    """Refuse what is no mask of the cells of R."""
+    for n in (1, 3):
+        mask = measure.needs(n)
+        found = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
+        if found != f"bool {(n + 1, n)}":
+            raise UsageError(f"measure {measure.name}: needs({n}) is a mask, bool {(n + 1, n)}, not {found}")
+
+
+def _check_example(measure: Measure) -> None:
+    """Hold the formula against the value that was worked by hand, and against the cells that it is said to need."""
+    R, M = EXAMPLE
+    run = RunRecord(
+        "example", "", "", "naive", "abc", ("a", "b", "c"), seed=1, bucket=None, stream="sequence", scores={},
+        config={}, data_fingerprint="", code_version="", algorithms=1, status="finished",
+    )  # fmt: skip
+
+    def value(scores: np.ndarray) -> float:
+        # Of what is not measured numpy may warn.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(measure.formula(Scores(scores.copy(), M.copy(), run, next(iter(BY_NAME)))))
+
+    given, whole = measure.example, value(R)
+    if not isinstance(given, int | float) or not np.isclose(given, whole, rtol=0, atol=1e-9):
+        raise UsageError(f"measure {measure.name}: example={given}: its formula gives {whole:g} for EXAMPLE")
+    mask = measure.needs(3)
+    for hop, column in np.ndindex(R.shape):
+        without = R.copy()
+        without[hop, column] = np.nan
+        found = value(without)
+        enters = "enters" if mask[hop, column] else "does not enter"
+        if not (np.isnan(found) if mask[hop, column] else np.isclose(found, whole, rtol=0, atol=1e-9)):
+            raise UsageError(
+                f"measure {measure.name}: needs(3) says that R[{hop}, {column}] {enters}; where it is NaN the formula "
+                f"gives {found:g}"
+            )
 
 
 def headlines() -> list[Measure]:
@@ -353,7 +402,8 @@ for _measure in (
         unit="bits",
     ),
 ):
-    register(_measure)
+    # Tests hold them against their examples.
+    _add(_measure)
 
 
 @dataclass(frozen=True)

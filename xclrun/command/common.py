@@ -168,13 +168,23 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
 
     Raises:
         UsageError: there is none, or there are several.
+        RunError: it has no config, which says what it is.
     """
-    if (path := Path(text).expanduser()).is_dir() and (path / "config.yaml").is_file():
-        return RunDirectory(path.resolve())
-    runs = existing(outputs) / "runs"
-    return RunDirectory(
-        runs / named_run(text, (path.parent.name for path in runs.glob("*/config.yaml")), f"in {outputs}")
-    )
+    if (path := Path(text).expanduser()).is_dir() and _is_run(path):
+        run = RunDirectory(path.resolve())
+    else:
+        runs = existing(outputs) / "runs"
+        run = RunDirectory(runs / named_run(text, (p.name for p in runs.glob("*") if _is_run(p)), f"in {outputs}"))
+    if not run.config.is_file():
+        raise RunError(
+            f"{run.run_id} is damaged: {run.config} is missing; the run's command, given again, makes it again"
+        )
+    return run
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a run is planned, begun or done here."""
+    return any((folder / name).is_file() for name in ("config.yaml", "manifest.json", "DONE"))
 
 
 def check_lost(outputs: Path, name: str | None, known: Container[str]) -> None:

@@ -36,6 +36,7 @@ from xclrun.core.plugins import provided, without_yaml
 from xclrun.core.secret import put_away
 from xclrun.core.task import makes_statements
 from xclrun.data.readers import READERS
+from xclrun.model.source import from_scratch
 from xclrun.strategy import STRATEGIES, strategy_class
 
 # Plain values that no other value refers to, and that sweeps vary most.
@@ -152,12 +153,16 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
     return jobs, main
 
 
-# Keys below → whether a job makes any use of them, and what it needs to.
+# Keys, or what they are below → whether a job makes any use of them, and what it needs to.
 USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
     "dataset.buckets": (lambda config: config.shots is not None, "shots=K; all training data is learnt without it"),
     "dataset.statements": (
         lambda config: makes_statements(plain(config.dataset)),
         "dataset.statements.kind, or a part's; no statements are made without it",
+    ),
+    "model.settings": (
+        lambda config: from_scratch(config.model),
+        "an encoder that is trained from scratch; a pretrained one has those of its config.json",
     ),
 }
 
@@ -170,8 +175,9 @@ def _check_used(overrides: Sequence[Override], jobs: Sequence[Composed]) -> None
     """
     for override in overrides:
         for above, (used, needed) in USED.items():
-            if override.key_or_group.startswith(f"{above}.") and not any(used(job.config) for job in jobs):
-                raise UsageError(f"{override.input_line}: needs {needed}")
+            if f"{override.key_or_group}.".startswith(f"{above}.") and not any(used(job.config) for job in jobs):
+                # Of what adds to a map the sign need not have been typed.
+                raise UsageError(f"{str(override.input_line).lstrip('+')}: needs {needed}")
 
 
 def compose_trials(of: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:

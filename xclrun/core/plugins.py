@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.names import check_name
 
 if TYPE_CHECKING:
@@ -253,9 +253,22 @@ def _line_of(error: BaseException, file: str) -> str:
 
 
 def raised_in(error: BaseException) -> str:
-    """Return the file of a plug-in in which an error was raised, with the line; empty where it was in none."""
-    places = (f"{Path(file).name}{line}" for file in _loaded if (line := _line_of(error, file)))
-    return next(places, "")
+    """Return where in a plug-in an error was raised, innermost: its file, or module, and the line; empty: in none."""
+    for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        if file in _loaded:
+            return f"{Path(file).name}, line {number}"
+        if module.partition(".")[0] in _loaded:
+            return f"{module}, line {number}"
+    return ""
+
+
+def told(error: BaseException) -> str:
+    """Return what went wrong, in a line: of errors that are not meant for people their kind, and where in a plug-in."""
+    if isinstance(error, XclrunError):
+        return str(error)
+    place = raised_in(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" + (f" (in {place})" if place else "")
 
 
 def require(plugins: Iterable[str], of: str) -> None:

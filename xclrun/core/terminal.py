@@ -107,12 +107,19 @@ def many(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
+def room() -> int:
+    """Return how wide a table may be: as the terminal, or 80 columns."""
+    return columns(sys.stdout) if sys.stdout.isatty() else 80
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, wrapped: bool = False) -> str:
     """Return a table as text: no escape codes, and no wider than the terminal, or than 80 columns.
 
+    Its columns are closer together where it would be wider.
+
     Args:
         header: a word per column.
-        rows: cells of each row.
+        rows: cells of each row; one may have several lines.
         left: so many columns are aligned on the left, the others on the right.
         wrapped: the last column is text, and wraps; other cells are never cut, for ids are copied from tables.
     """
@@ -127,7 +134,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
     for i, name in enumerate(header):
         text = wrapped and i == len(header) - 1
         # Without a least width rich cuts other cells where one of several words does not fit.
-        least = None if text else max(cell_len(row[i]) for row in (header, *rows))
+        least = None if text else max(cell_len(line) for row in (header, *rows) for line in row[i].split("\n"))
         made.add_column(
             Text(name),
             justify="left" if i < left or text else "right",
@@ -137,9 +144,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, w
         )
     for row in rows:
         made.add_row(*map(Text, row))
-    room = columns(sys.stdout) if sys.stdout.isatty() else 80
     console = Console(file=io.StringIO(), width=10_000, color_system=None, legacy_windows=False)
-    console.width = max(room, Measurement.get(console, console.options, made).minimum)
+
+    def least_width() -> int:
+        return Measurement.get(console, console.options, made).minimum
+
+    if least_width() > room():
+        made.padding = (0, 1, 0, 0)
+    console.width = max(room(), least_width())
     with console.capture() as printed:
         console.print(made)
     return "\n".join(text.rstrip() for text in printed.get().splitlines())

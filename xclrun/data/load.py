@@ -41,7 +41,7 @@ def load_dataset(
             missing; a malformed line (``path:line``); tags on some examples but not on others; a bucket that cannot
             be drawn; questions without an answer are to be kept, where there are no questions.
     """
-    for key, size in _limits_given(cfg):
+    for key, size in limits_given(cfg):
         if size is not None and size < 1:
             raise UsageError(f"dataset.{key}={size}: must be at least 1, or null for all examples")
     if shots is not None:
@@ -82,7 +82,8 @@ def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | Non
     return general if own is None else own
 
 
-def _limits_given(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
+def limits_given(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
+    """Yield the keys below ``dataset`` that say how many examples there are, with their values."""
     yield from (("max_train", cfg.max_train), ("max_eval", cfg.max_eval), ("repeat_to", cfg.repeat_to))
     for name, part in cfg.parts.items():
         yield from ((f"parts.{name}.max_train", part.max_train), (f"parts.{name}.max_eval", part.max_eval))

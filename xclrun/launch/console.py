@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from xclrun.core.errors import XclrunError
+from xclrun.core.plugins import told
 from xclrun.core.stream import Hop
 from xclrun.core.task import shown
 from xclrun.core.terminal import about, as_note, columns, duration, if_slow, line
@@ -264,8 +264,7 @@ class Console(Listener):
         if isinstance(error, Stopped):
             self.say("  stopped", last=True)
             return
-        message = str(error) if isinstance(error, XclrunError) else f"{type(error).__name__}: {error}"
-        self.say(f"  {message}", last=True)
+        self.say(f"  {told(error)}", last=True)
 
     def _close(self) -> None:
         if self.bar is not None:

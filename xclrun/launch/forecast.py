@@ -19,7 +19,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from xclrun.core.terminal import as_note, duration, fitted, many, size, table
+from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
 from xclrun.data.notes import read_notes, told
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.run import Run, notes
@@ -210,7 +210,12 @@ class Forecast:
 def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
     """Return forecasts as a table for a person; ``first`` heads the column of their names."""
     header = (first, "runs", "finished", "hop trainings", "needed", "time", "disk")
-    return table(header, [line.cells for line in lines])
+    rows = [line.cells for line in lines]
+    made = table(header, rows)
+    if max(map(len, made.splitlines())) <= room():
+        return made
+    # With an expansion a strategy's name is twice as long as any other.
+    return table(header, [(name.replace("+", "\n+"), *others) for name, *others in rows])
 
 
 def forecast(runs: Sequence[Run]) -> Forecast:

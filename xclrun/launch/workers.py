@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 
 from xclrun.core.errors import XclrunError
+from xclrun.core.plugins import told
 from xclrun.core.secret import redact
 from xclrun.core.terminal import line
 from xclrun.launch.console import HEARTBEAT, Console, workers_line
@@ -106,7 +107,10 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
         return False
     except XclrunError:
         _debug()
-    except Exception:
+    except Exception as error:
+        if run.directory.finished:
+            # It was done, and what is shown at its end failed.
+            console.run_failed(run, error)
         # An unexpected error: the whole traceback is kept, so that it can be reported.
         log = run.directory.path / "error.log"
         atomic_write(log, redact(traceback.format_exc()), 0o600)
@@ -135,7 +139,7 @@ def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
                 line(f"{run.label}: making hop {hop}, which other runs share")
                 make_stages(run, [0, hop], console, stop)
         except Exception as error:
-            line(f"  {type(error).__name__}: {error}")
+            line(f"  {told(error)}")
             _debug()
 
 

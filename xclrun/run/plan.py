@@ -17,6 +17,7 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
+from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.blocks import known_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
@@ -24,6 +25,7 @@ from xclrun.data.orders import arranged, started
 from xclrun.data.orders import notes as notes_of_order
 from xclrun.model.source import depth, encoder_identity
 from xclrun.run.checks import check_dev, check_encoder, check_graphs, check_mixtures, check_packing, check_tasks
+from xclrun.run.unused import unused
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
 from xclrun.strategy import Length, Strategy, make, recordable
@@ -152,8 +154,10 @@ class Run:
         return (
             *self._equals(),
             *of_order,
+            *self._assumed(),
             *self._unrecorded(),
             *self._without_effect(),
+            *unused(self.config, self.dataset),
             *self.strategy().notes(lengths),
         )
 
@@ -167,6 +171,15 @@ class Run:
                 f"order={order.name}: languages have equally many training sentences{limit}, and so come as the "
                 f"dataset has them: {','.join(self.stream.languages)}; order=[…] names another"
             )
+
+    def _assumed(self) -> Iterator[str]:
+        """Tell of examples with labels alone, which the task that is meant for tags too learns in a way of its own."""
+        for of in self.dataset.targets:
+            if of.task == INTENT_SLOTS and not of.tags:
+                yield (
+                    f"dataset.task={of.task.name}: {self.dataset.name} has labels and no tags, so intents alone are "
+                    f"learnt, from [CLS]; dataset.task={SEQUENCE_CLASS.name} is that of such texts, and of pairs"
+                )
 
     def _unrecorded(self) -> Iterator[str]:
         """Tell that nothing is recorded, where that is asked for."""

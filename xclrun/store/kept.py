@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from xclrun.core.terminal import note
-from xclrun.store.files import atomic_write, sha256
+from xclrun.store.files import TEMPORARY, atomic_write, sha256
 
 _NAMED = re.compile(r"(.+)-([0-9a-f]{64})(\.\w+)")
 
@@ -61,16 +63,24 @@ class Kept:
         return None
 
     def _drop(self, path: Path) -> None:
-        self.warn(f"{path} is damaged (its checksum does not match): it is made again")
+        folder = path.is_dir()
+        why = "it is a folder" if folder else "its checksum does not match"
+        self.warn(f"{path} is damaged ({why}): it is made again")
         with contextlib.suppress(OSError):
-            path.unlink()
+            if folder:
+                # Aside first: nothing is put in place of a folder that is there in part.
+                aside = path.with_name(f"{TEMPORARY}damaged-{path.name}-{os.getpid()}")
+                path.rename(aside)
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                path.unlink()
 
     def read(self) -> bytes | None:
         """Return the content of the file, as it was written; None where there is none. A damaged one is removed."""
         for path in self._there():
             with contextlib.suppress(FileNotFoundError):
-                content = path.read_bytes()
-                if hashlib.sha256(content).hexdigest() == path.stem.rpartition("-")[2]:
+                content = None if path.is_dir() else path.read_bytes()
+                if content is not None and hashlib.sha256(content).hexdigest() == path.stem.rpartition("-")[2]:
                     return content
                 self._drop(path)
         return None
@@ -90,6 +100,8 @@ class Kept:
         """
         path = self.folder / f"{self.stem}-{hashlib.sha256(content).hexdigest()}{self.ending}"
         if not whole(path):
+            if path.is_dir():
+                self._drop(path)
             atomic_write(path, content)
         for other in self._there():
             if other != path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from xclrun.core.identity import strategy_name
+from xclrun.core.plugins import raised_in
 from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json
@@ -64,6 +65,8 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
         return made
     except UNREADABLE as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
+        # What counts may be a plug-in's.
+        why += f", in {place}" if (place := raised_in(error)) else ""
         raise ValueError(f"{directory.path} cannot be read ({why})") from error
 
 

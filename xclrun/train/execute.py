@@ -21,7 +21,7 @@ from xclrun.analysis.base_scores import Scores
 from xclrun.config.schema import SlotF1
 from xclrun.core.errors import RunError, XclrunError
 from xclrun.core.identity import Stage
-from xclrun.core.plugins import provided
+from xclrun.core.plugins import provided, told
 from xclrun.core.task import Task, described
 from xclrun.data.notes import noted
 from xclrun.run import Run
@@ -144,11 +144,12 @@ class _Execution:
             status = "waiting"
         elif isinstance(error, Stopped | KeyboardInterrupt):
             status = "interrupted"
-        self.manifest |= {"status": status, "error": f"{error}"}
+        what = told(error) if status == "failed" else str(error)
+        self.manifest |= {"status": status, "error": what}
         # The disk may be what failed; the original error matters more.
         with contextlib.suppress(Exception):
             self.directory.write_manifest(self.manifest)
-            self.directory.event(status, error=f"{error}")
+            self.directory.event(status, error=what)
         if status != "waiting":
             self.listener.run_failed(self.run, error)
 
