@@ -122,6 +122,20 @@ def test_a_report_of_one_sweep_reads_its_runs_and_their_references_and_says_what
     assert {path.name: path.read_text() for path in (folder / "tables").iterdir()} == tables
 
 
+def test_a_long_wait_for_other_runs_is_told_before_it(
+    one_of_many: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xclrun.store.beside.MANY", 2)
+    told: list[str] = []
+    runs = runs_beside(one_of_many, [], lambda text: told.append(f"{text}, {len(read)} read"))
+    assert len(told) == 1
+    assert told[0].startswith(f"{len(runs)} other runs are read, once for all")
+    assert told[0].endswith(", 0 read")
+    # What is known by now takes no time.
+    runs_beside(one_of_many, [], told.append)
+    assert len(told) == 1
+
+
 def test_what_is_known_of_a_finished_run_is_read_again_when_the_run_was_written_again(
     one_of_many: Path, read: list[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.text import Text
 
 from xclrun.analysis.aggregate import comparisons
 from xclrun.report.heatmaps import heatmap, heatmaps
@@ -98,4 +99,9 @@ def test_curves_of_many_languages_are_means_of_those_learnt_and_those_to_come() 
     each, _ = axes.collections  # the other: lines upright
     assert len(each.get_segments()) == 20  # type: ignore[attr-defined]
     (training,) = training_curve_pages(comparison, "loss")
-    assert not [text for text in training().axes[0].texts if text.get_text()]
+    # Names are not there, and nothing says that they are.
+    drawn = training()
+    assert not [text for text in drawn.axes[0].texts if text.get_text()]
+    told = [text.get_text() for text in drawn.findobj(Text)]
+    assert "main steps (upright: where a hop begins)" in told
+    assert not any("above" in text for text in told)

@@ -25,9 +25,16 @@ if TYPE_CHECKING:
     from xclrun.analysis.beside import Beside
     from xclrun.analysis.record import RunRecord
 
+# Runs whose first reading takes long enough to be told.
+MANY = 2000
+
 
 def runs_beside(outputs: Path, own: Iterable[RunRecord], warn: Callable[[str], None] = note) -> list[Beside]:
-    """Return the finished runs under ``outputs`` but for ``own``, by name; ``warn`` is called for unreadable ones."""
+    """Return the finished runs under ``outputs`` but for ``own``, by name.
+
+    Args:
+        warn: is called for what cannot be read, and before a long wait.
+    """
     from xclrun.analysis.beside import beside
 
     mine = {record.run_id: record for record in own}
@@ -38,6 +45,8 @@ def runs_beside(outputs: Path, own: Iterable[RunRecord], warn: Callable[[str], N
             unknown.append(run_id)
         elif record.status == "finished":
             index.add(beside(record))
+    if len(unknown) >= MANY:
+        warn(f"{len(unknown)} other runs are read, once for all; an outputs folder for each study would spare the wait")
     for record in _each(outputs, unknown, warn):
         if record.status == "finished":
             index.add(beside(record))

@@ -181,6 +181,8 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     every = [[value for run in runs for value in values[run.run_id]] for runs in cells.values()]
     ends = axis_of(every, high=102) if what != "loss" else None
     bands = max(map(len, cells.values()), default=0) > LINES
+    # Of many languages the names would hide one another; hops are told apart by upright lines.
+    many = any(len(run.learnt) > MOST for runs in cells.values() for run in runs)
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
         lengths = _steps_of_hops(runs)
@@ -195,19 +197,17 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             breaks = np.flatnonzero(np.diff(hops)) + 1  # no line from one hop's last epoch to the next one's first
             x, y = np.insert(x, breaks, np.nan), np.insert(y, breaks, np.nan)
             # Of many lines the markers would hide one another.
-            few = len(runs) <= MARKED
+            few, size = len(runs) <= MARKED, 1 if many else 2.5
             (line,) = axes.plot(
-                x, y, color=colour(k), marker=marker(k) if few else "", markersize=2.5, linewidth=1 if few else 0.6
+                x, y, color=colour(k), marker=marker(k) if few else "", markersize=size, linewidth=1 if few else 0.6
             )
             tip(line, run.run_id)
         names = runs[0].learnt
         upright = axes.get_xaxis_transform()
-        _uprights(axes, starts[:-1].tolist(), "#bbbbbb", 0.7)
+        _uprights(axes, starts[:-1].tolist(), *(("#dddddd", 0.4) if many else ("#bbbbbb", 0.7)))
         rotated = not short(names)
         look: dict[str, Any] = {"ha": "left", "rotation": 40} if rotated else {"ha": "center"}
-        # Of many languages the names would hide one another; hops are told apart by the lines.
-        shown = names if len(names) <= MOST else [""] * len(names)
-        for start, length, name in zip(starts[:-1], lengths, shown, strict=True):
+        for start, length, name in [] if many else zip(starts[:-1], lengths, names, strict=True):
             # Where all are as high as the first, the layout need not measure them all.
             look["in_layout"] = rotated or name == names[0]
             middle = start + length / 2
@@ -231,7 +231,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             title,
             panel,
             handles,
-            xlabel="main steps (above: the language being learnt)",
+            xlabel=f"main steps ({'upright: where a hop begins' if many else 'above: the language being learnt'})",
             ylabel=ylabel,
             sharex=sharex,
             ends=ends,
