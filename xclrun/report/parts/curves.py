@@ -235,6 +235,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             ylabel=ylabel,
             sharex=sharex,
             ends=ends,
+            above=not many,
         )
         for page in _pages(cells)
     ]
@@ -305,11 +306,13 @@ def _page(
     ylabel: str,
     sharex: SharedX,
     ends: tuple[float, float] | None,
+    above: bool = False,
 ) -> Figure:
     """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend.
 
     Args:
         ends: of the y axis; by what is drawn where None.
+        above: whether panels have the names of languages above them.
     """
     from matplotlib.lines import Line2D
 
@@ -339,9 +342,8 @@ def _page(
                 axes.xaxis.set_visible(False)
                 axes.text(0.5, 0.5, "not run", ha="center", va="center", color=GREY, transform=axes.transAxes)
             if i == 0:
-                axes.set_title(
-                    textwrap.fill(order, int(13 * width)), fontsize=9, pad=14 if short(runs[0].languages) else 28
-                )
+                room = 0 if not above else 10 if short(runs[0].languages) else 24
+                axes.set_title(textwrap.fill(order, int(13 * width)), fontsize=9, pad=4 + room)
         # A name that is longer than its panel is high goes on a second line, where its expansion begins.
         words = label if len(label) <= ACROSS else label.replace("+", " +")
         name = textwrap.fill(words, ACROSS, break_on_hyphens=False, break_long_words=False)
