@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,32 @@ def test_names_are_unique_and_streams_known(best: Measure) -> None:
         # What the formula reads and the mask lacks, and the other way round.
         ({"needs": lambda n: np.zeros((n + 1, n), dtype=bool)}, r"R\[3, 0\] does not enter; .* the formula gives nan"),
         ({"needs": lambda n: np.ones((n + 1, n), dtype=bool)}, r"R\[0, 0\] enters; .* the formula gives 0.85"),
+        ({"reference": True}, r"M\[0\] enters; where it is NaN the formula gives 0.85"),
+        ({"formula": lambda s: s.final.max(axis=-1) + 0 * s.M[..., 1]}, r"M\[1\] does not enter; .* gives nan"),
+        ({"by_language": lambda s: s.final[..., :2]}, r"by_language gives \(2,\) values for 3 languages"),
+        ({"formula": lambda s: s.final}, r"gives \(3,\) values for one matrix"),
+        # Right for one matrix, and silently one number for all resamples.
+        ({"formula": lambda s: s.final.max()}, r"of stacked matrices, here 0.85 and 0.45; it gives 0.85"),
+        ({"formula": lambda s: s.record.config["seed"]}, r"fails for EXAMPLE \(KeyError: 'seed'\); give example=None"),
     ],
 )
 def test_an_entry_that_contradicts_itself_is_refused(best: Measure, wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"^measure FP2: .*{message}"):
         register(replace(best, name="FP2", **wrong))
     assert "FP2" not in MEASURES
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"example": np.float64(0.85)},
+        {"example": Fraction(17, 20)},
+        # Only what is resampled sees stacks.
+        {"headline": False, "formula": lambda s: s.final.max()},
+        {"example": None, "formula": lambda s: s.record.config["seed"]},
+        {"formula": lambda s: (s.final - s.M).mean(axis=-1), "example": (-0.05 + 0.1 + 0.1) / 3, "reference": True},
+    ],
+)
+def test_an_entry_that_is_right_is_taken(best: Measure, right: dict[str, Any]) -> None:
+    one = register(replace(best, name="FP2", **right))
+    assert MEASURES.pop("FP2") is one

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 
@@ -162,14 +163,31 @@ def _check_example(measure: Measure) -> None:
         config={}, data_fingerprint="", code_version="", algorithms=1, status="finished",
     )  # fmt: skip
 
-    def value(scores: np.ndarray) -> float:
+    def asked(of: Callable[[Scores], np.ndarray | float], scores: np.ndarray, known: np.ndarray) -> np.ndarray:
+        cells = scores.copy()
+        # As those of a run are.
+        cells.setflags(write=False)
         # Of what is not measured numpy may warn.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(measure.formula(Scores(scores.copy(), M.copy(), run, next(iter(BY_NAME)))))
+            try:
+                return np.asarray(of(Scores(cells, known, run, next(iter(BY_NAME)))), dtype=float)
+            except Exception as error:
+                what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                raise UsageError(
+                    f"measure {measure.name}: fails for EXAMPLE ({what}); give example=None where it needs more than a "
+                    "score matrix"
+                ) from error
+
+    def value(scores: np.ndarray, known: np.ndarray = M) -> float:
+        found = asked(measure.formula, scores, known)
+        if found.shape:
+            raise UsageError(f"measure {measure.name}: its formula gives {found.shape} values for one matrix, not one")
+        return float(found)
 
     given, whole = measure.example, value(R)
-    if not isinstance(given, int | float) or not np.isclose(given, whole, rtol=0, atol=1e-9):
+    # Whole numbers of numpy are none of Python's.
+    if not isinstance(given, Real) or not np.isclose(float(given), whole, rtol=0, atol=1e-9):
         raise UsageError(f"measure {measure.name}: example={given}: its formula gives {whole:g} for EXAMPLE")
     mask = measure.needs(3)
     for hop, column in np.ndindex(R.shape):
@@ -181,6 +199,28 @@ def _check_example(measure: Measure) -> None:
             raise UsageError(
                 f"measure {measure.name}: needs(3) says that R[{hop}, {column}] {enters}; where it is NaN the formula "
                 f"gives {found:g}"
+            )
+    if not measure.otherwise:
+        for column in range(M.size):
+            unknown = M.copy()
+            unknown[column] = np.nan
+            found = value(R, unknown)
+            enters = measure.reference and mask[:, column].any()
+            if not (np.isnan(found) if enters else np.isclose(found, whole, rtol=0, atol=1e-9)):
+                raise UsageError(
+                    f"measure {measure.name}: reference={measure.reference} and needs(3) say that M[{column}] "
+                    f"{'enters' if enters else 'does not enter'}; where it is NaN the formula gives {found:g}"
+                )
+    if measure.by_language is not None and (shape := asked(measure.by_language, R, M).shape) != M.shape:
+        raise UsageError(f"measure {measure.name}: by_language gives {shape} values for 3 languages, not (3,)")
+    if measure.headline and mask.any():
+        # Headlines are resampled, many matrices at a time.
+        stack = np.stack([R, 1 - R])
+        found, each = asked(measure.formula, stack, np.stack([M, M])), [whole, value(1 - R)]
+        if found.shape != (2,) or not np.allclose(found, each, rtol=0, atol=1e-9):
+            raise UsageError(
+                f"measure {measure.name}: a headline's formula gives a value for each of stacked matrices, here "
+                f"{each[0]:g} and {each[1]:g}; it gives {' '.join(f'{one:g}' for one in found.flat[:3])}"
             )
 
 
