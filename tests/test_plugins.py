@@ -318,6 +318,18 @@ def test_a_run_names_the_line_of_a_package_that_fails_in_it(
     assert f" · {what}\n" in xclrun("status")[1]
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (AssertionError(), "AssertionError"),
+        (ValueError("a {b}\n\n  [c] %s"), "ValueError: a {b} [c] %s"),
+        (UsageError("seed=x: no number"), "seed=x: no number"),
+    ],
+)
+def test_what_went_wrong_is_one_line(error: Exception, told: str) -> None:
+    assert plugins.told(error) == told
+
+
 def test_a_metric_that_fails_when_a_run_has_ended_is_named(shown: Path, xclrun: Command) -> None:
     (shown / "own.py").write_text(FILES["mood.py"].replace("sentences.gold == 0", "sentences.gld == 0"))
     _, said = xclrun("--plugin", "own.py", *TINY, "dataset.task=mood")

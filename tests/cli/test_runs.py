@@ -113,7 +113,13 @@ def test_a_run_without_its_config_is_there_and_damaged(left: str, outputs: Path,
     for name in {"config.yaml", "manifest.json", "DONE"} - {left}:
         (outputs / "runs" / er / name).unlink()
     missing = "config.yaml is missing; the run's command, given again, makes it again"
-    for arguments in (("show", er), ("show", f"outputs/runs/{er}"), ("rerun", er), ("compare", naive, er[:8])):
+    for arguments in (
+        ("show", er),
+        ("show", f"{er}/"),
+        ("show", f"outputs/runs/{er}"),
+        ("rerun", er),
+        ("compare", naive, er[:8]),
+    ):
         told = xclrun(*arguments)
         assert told.code == 1
         assert told.last.startswith(f"{er} is damaged: ")

@@ -174,7 +174,9 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
         run = RunDirectory(path.resolve())
     else:
         runs = existing(outputs) / "runs"
-        run = RunDirectory(runs / named_run(text, (p.name for p in runs.glob("*") if _is_run(p)), f"in {outputs}"))
+        # As shells complete the name of a folder, it ends in a slash.
+        name = text.rstrip("/")
+        run = RunDirectory(runs / named_run(name, (p.name for p in runs.glob("*") if _is_run(p)), f"in {outputs}"))
     if not run.config.is_file():
         raise RunError(
             f"{run.run_id} is damaged: {run.config} is missing; the run's command, given again, makes it again"

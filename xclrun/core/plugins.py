@@ -268,7 +268,9 @@ def told(error: BaseException) -> str:
     if isinstance(error, XclrunError):
         return str(error)
     place = raised_in(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}" + (f" (in {place})" if place else "")
+    # Of an assertion there often is no more than its line.
+    what = ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+    return f"{what} (in {place})" if place else what
 
 
 def require(plugins: Iterable[str], of: str) -> None:

@@ -63,7 +63,8 @@ class Kept:
         return None
 
     def _drop(self, path: Path) -> None:
-        folder = path.is_dir()
+        # A link to one goes as a file does.
+        folder = path.is_dir() and not path.is_symlink()
         why = "it is a folder" if folder else "its checksum does not match"
         self.warn(f"{path} is damaged ({why}): it is made again")
         with contextlib.suppress(OSError):
