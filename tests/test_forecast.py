@@ -270,6 +270,9 @@ def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[.
     assert "as the dataset has them: de,en,es;" in note
     assert "has them: es,en,de;" in make_run("order=l2h", "dataset.max_train=13").notes[0]
     assert make_run("order=h2l").notes == make_run("order=[en,de,es]", "dataset.max_train=13").notes == ()
+    # Of buckets it is not the limit that makes them equal.
+    equals, _ = make_run("order=h2l", "shots=1", "dataset.max_train=13").notes
+    assert equals.startswith("order=h2l: languages have equally many training sentences, and so come as ")
 
 
 # The budget.

@@ -238,6 +238,7 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
         ("\n\nimport no_such_module", r"cannot be imported \(ModuleNotFoundError: No module named .*, line 3\)"),
         ("def", r"cannot be imported \(SyntaxError: .*\)"),
         ("raise SystemExit(3)", r"cannot be imported \(SystemExit: 3, line 1\)"),
+        ("assert False", r"cannot be imported \(AssertionError, line 1\)"),
         ("from xclrun.strategy import register\nregister(int)", "<class 'int'> is not a strategy: .*"),
         (
             "from xclrun.strategy import register\nfrom xclrun.strategy.naive import *\n"

@@ -127,8 +127,8 @@ def register(measure: Measure) -> Measure:
     """Add a measure, after the others.
 
     Raises:
-        UsageError: there is one of this name, or a stream is unknown; what ``needs``, ``example`` or the formula gives
-            for `EXAMPLE` is not what the others say.
+        UsageError: there is one of this name, or a stream is unknown; what ``needs``, ``reference``, ``example``,
+            ``by_language`` or the formula gives for `EXAMPLE` is not what the others say.
     """
     if measure.name in MEASURES:
         raise UsageError(f"there is a measure {measure.name} already")
@@ -156,7 +156,10 @@ def _check_mask(measure: Measure) -> None:
 
 
 def _check_example(measure: Measure) -> None:
-    """Hold the formula against the value that was worked by hand, and against the cells that it is said to need."""
+    """Hold the formula against the value that was worked by hand, and against the cells that it is said to need.
+
+    And a headline's against a stack of matrices; parts by language are one for each.
+    """
     R, M = EXAMPLE
     run = RunRecord(
         "example", "", "", "naive", "abc", ("a", "b", "c"), seed=1, bucket=None, stream="sequence", scores={},

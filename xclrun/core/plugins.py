@@ -237,8 +237,7 @@ def _as(plugin: Plugin, shown: str) -> Iterator[None]:
         raise UsageError(f"{shown}: {error}") from error
     except (Exception, SystemExit) as error:
         place = _line_of(error, plugin.source)
-        what = " ".join(str(error).split())
-        raise UsageError(f"{shown}: cannot be imported ({type(error).__name__}: {what}{place})") from error
+        raise UsageError(f"{shown}: cannot be imported ({_kind(error)}{place})") from error
     finally:
         _loading.remove(plugin)
     if not plugin.provides:
@@ -267,10 +266,12 @@ def told(error: BaseException) -> str:
     """Return what went wrong, in a line: of errors that are not meant for people their kind, and where in a plug-in."""
     if isinstance(error, XclrunError):
         return str(error)
-    place = raised_in(error)
-    # Of an assertion there often is no more than its line.
-    what = ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
-    return f"{what} (in {place})" if place else what
+    return _kind(error) + (f" (in {place})" if (place := raised_in(error)) else "")
+
+
+def _kind(error: BaseException) -> str:
+    """Return an error's kind and, where it has one, its message, in a line."""
+    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 
 
 def require(plugins: Iterable[str], of: str) -> None:

@@ -166,7 +166,9 @@ class Run:
         order, sizes = self.config.order, self.dataset.sizes()
         named = [sizes[language] for language in self.stream.languages]
         if order.by_size is not None and len(set(named)) < len(named):
-            limit = f" (dataset.max_train={cut})" if (cut := self.config.dataset.max_train) is not None else ""
+            # Of buckets it is no limit.
+            cut = None if self.config.shots is not None else self.config.dataset.max_train
+            limit = "" if cut is None else f" (dataset.max_train={cut})"
             yield (
                 f"order={order.name}: languages have equally many training sentences{limit}, and so come as the "
                 f"dataset has them: {','.join(self.stream.languages)}; order=[…] names another"

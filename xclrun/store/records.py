@@ -64,7 +64,7 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
             _keep(made, directory, own)
         return made
     except UNREADABLE as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        why = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
         # What counts may be a plug-in's.
         why += f", in {place}" if (place := raised_in(error)) else ""
         raise ValueError(f"{directory.path} cannot be read ({why})") from error
