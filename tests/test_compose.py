@@ -171,6 +171,12 @@ def test_maps_take_entries_as_they_are_documented() -> None:
     assert job.config.dataset.hub_columns == {"text": "premise", "text_b": "hypothesis"}
     [job] = compose_command(["model.settings={hidden_act: relu}"])
     assert job.config.model.settings == {"hidden_act": "relu"}
+    jobs = compose_command(["model.settings.hidden_act=relu,gelu"])
+    assert [job.config.model.settings for job in jobs] == [{"hidden_act": "relu"}, {"hidden_act": "gelu"}]
+    # Of a choice that has some, one is replaced and the others stay.
+    [job] = compose_command(["model=mdeberta", "model.hub=null", "model.settings.position_buckets=32"])
+    assert job.config.model.settings["position_buckets"] == 32
+    assert job.config.model.settings["share_att_key"] is True
     # What some jobs of a sweep make use of is not refused for the others.
     jobs = compose_command(["dataset.buckets.number=3", "shots=null,4"])
     assert [job.config.shots for job in jobs] == [None, 4]

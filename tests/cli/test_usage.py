@@ -130,7 +130,10 @@ def test_a_wrong_override_is_refused(override: str, told: str, refused: Callable
     assert told in refused(*TINY, override)
 
 
-@pytest.mark.parametrize("given", ["model.settings={hidden_act: relu}", "+model.settings.hidden_act=relu"])
+@pytest.mark.parametrize(
+    "given",
+    [f"{sign}model.settings.hidden_act=relu" for sign in ("", "+", "++")] + ["model.settings={hidden_act: relu}"],
+)
 def test_settings_of_a_pretrained_encoder_are_refused(given: str, refused: Callable[..., str]) -> None:
     told = "needs an encoder that is trained from scratch; a pretrained one has those of its config.json"
     assert refused("model=tiny", given, "model.path=encoder") == f"{given.lstrip('+')}: {told}"

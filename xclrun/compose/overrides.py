@@ -36,7 +36,8 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
     - ``order=random(1)`` is ``order=random order.seed=1``; see `_of_call`.
     - ``strategy.expansion=NAME`` is the choice of a group.
     - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so do the ``where`` of a part, the
-      kinds of statements, the columns of a hub dataset and the settings of an encoder's family.
+      kinds of statements, the columns of a hub dataset and the settings of an encoder's family. So does
+      ``model.settings.KEY=VALUE``, or it replaces one.
     - ``~/folder`` is a path, which neither the shell nor Hydra puts there.
 
     What is swept is left for each job.
@@ -58,6 +59,9 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
             text = f"{key}={_CALL.sub(lambda call: repr(call[0]), value)}" if "(" in bare else text
         elif _MAPS.fullmatch(key) and bare.startswith("{"):
             text = f"+{text}"
+        elif key.startswith("model.settings."):
+            # A choice has some of them, which are replaced.
+            text = f"++{text}"
         elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
             # To Hydra no choice is a value.
             separator = "." if bare == "null" or bare.startswith("{") else "/"
