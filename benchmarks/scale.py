@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -101,20 +101,22 @@ def main() -> None:
     )
     parser.add_argument("--massive", action="store_true", help="also a folder of runs over 51 languages")
     given = parser.parse_args()
-    folders = {str(number): partial(simulate, runs=number) for number in given.runs}
+    folders: dict[str, Callable[[Path], int]] = {str(n): partial(simulate, runs=n) for n in given.runs}
     if given.massive:
-        folders["massive"] = partial(simulate_massive)
+        folders["massive"] = simulate_massive
     with tempfile.TemporaryDirectory(prefix="xclrun-scale-") as temporary:
         for folder, make in folders.items():
             outputs = (given.keep or Path(temporary)) / folder
             outputs.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
             made = make(outputs)
-            only = [name for name in given.only or COMMANDS if folder != "massive" or not name.startswith("one sweep")]
+            # These have no smaller sweep among them.
+            massive = make is simulate_massive
+            only = [name for name in given.only or COMMANDS if not (massive and name.startswith("one sweep"))]
             stages = fill_store(outputs) if any(name.startswith("store") for name in only) else 0
             print(f"{made} runs, {stages} stages; made in {time.perf_counter() - began:.0f} s", flush=True)
             for name in only:
-                _measure(name, outputs, made if folder != "massive" else None)
+                _measure(name, outputs, None if massive else made)
 
 
 def _measure(name: str, outputs: Path, runs: int | None) -> None:
