@@ -11,12 +11,13 @@ import random
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -24,6 +25,23 @@ if TYPE_CHECKING:
 
     from xclrun.compose.jobs import Composed
     from xclrun.run import Run
+
+
+# The same examples in every run, and no limit by the wall clock: a landing depends on the code, not on luck or load.
+hypothesis.settings.register_profile("xclrun", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("xclrun")
+
+
+def some(iterable: Iterable[Any]) -> list[Any]:
+    """Return the elements of an iterable whose loop holds a test's assertions; fail if there are none."""
+    elements = list(iterable)
+    assert elements, "the loop of this test is empty"
+    return elements
+
+
+def all_of_some(conditions: Iterable[Any]) -> bool:
+    """Return whether all conditions hold; fail if there are none."""
+    return all(some(conditions))
 
 
 def read_csv(file: Any, **given: Any) -> pd.DataFrame:
@@ -47,6 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for path in files:
             generator.shuffle(of[path])
         items[:] = [item for path in files for item in of[path]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_empty_all(request: pytest.FixtureRequest) -> None:
+    """Make ``all`` of the test modules fail on an empty iterable, where it would hold for nothing."""
+    request.module.all = all_of_some
 
 
 def pytest_collection_finish() -> None:

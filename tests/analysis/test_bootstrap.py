@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.conftest import some
 from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
     CHUNK,
@@ -52,7 +53,7 @@ def test_span_f1_of_resamples_equals_seqeval() -> None:
     tp, fp, fn = np.array([count(g, p) for g, p in zip(gold, found, strict=True)]).T[:, :, np.newaxis]
     drawn = draws(25, 0, "en", resamples=10, size=None)
     scores = Counts.of_f1(tp, fp, fn).resampled(drawn)[:, 0]
-    for score, counts in zip(scores, drawn.astype(int), strict=True):
+    for score, counts in some(zip(scores, drawn.astype(int), strict=True)):
         chosen = np.repeat(np.arange(25), counts)
         assert score == pytest.approx(f1_score([gold[i] for i in chosen], [found[i] for i in chosen]), abs=1e-12)
 
@@ -84,7 +85,7 @@ def test_nothing_to_find_scores_zero() -> None:
 def test_jackknife_leaves_out_one_sentence() -> None:
     rng = np.random.default_rng(2)
     counts = Counts.of_f1(*span_counts(rng, 12, 3))
-    for k, left in enumerate(counts.jackknife()):
+    for k, left in enumerate(some(counts.jackknife())):
         keep = np.arange(12) != k
         assert counts.totals is not None
         np.testing.assert_allclose(left, Counts(counts.hits[keep], counts.totals[keep]).scores(), rtol=1e-6)
@@ -184,5 +185,5 @@ def test_a_full_study_is_resampled_in_seconds(at_most: Callable[..., Any]) -> No
     spans = {k: Counts.of_f1(*(rng.integers(0, 3, (n, cells), dtype=np.int8) for _ in "123")) for k, n in sizes.items()}
     with at_most(5):
         for counts in (accuracy, spans):
-            for _, values in resample_languages(counts, seed=42):
+            for _, values in some(resample_languages(counts, seed=42)):
                 assert values.shape == (600, cells)

@@ -12,6 +12,7 @@ from statsmodels.stats.multicomp import pairwise_tukeyhsd
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
+from tests.conftest import some
 from xclrun.analysis import mixed
 from xclrun.analysis.anova import anova, blocked_anova, tukey
 from xclrun.analysis.power import detectable_effect, power_warnings, smallest_p
@@ -50,14 +51,16 @@ def test_tukey_equals_scipy_and_statsmodels(data: Replicates) -> None:
     pairs = tukey(data, anova(data))
     theirs = stats.tukey_hsd(*data.values)
     interval = theirs.confidence_interval()
-    for pair in pairs:
+    for pair in some(pairs):
         i, j = NAMES.index(pair.a), NAMES.index(pair.b)
         found = (pair.difference, pair.low, pair.high, pair.p)
         expected = (theirs.statistic[i, j], interval.low[i, j], interval.high[i, j], theirs.pvalue[i, j])
         assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
     long = frame(data)
     table = pairwise_tukeyhsd(long["value"], long["strategy"])
-    for a, b, p in zip(*np.array(table.groupsunique)[np.array(np.triu_indices(4, 1))], table.pvalues, strict=True):
+    for a, b, p in some(
+        zip(*np.array(table.groupsunique)[np.array(np.triu_indices(4, 1))], table.pvalues, strict=True)
+    ):
         (ours,) = (pair.p for pair in pairs if {pair.a, pair.b} == {a, b})
         assert ours == pytest.approx(p, abs=2e-3)  # statsmodels interpolates in a table
 
@@ -182,7 +185,7 @@ def test_the_mixed_model_is_the_one_that_statsmodels_fits(seeds: tuple[int, ...]
 
 def test_there_is_no_p_where_the_mixed_model_did_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mixed, "ITERATIONS", 1)
-    for pair in mixed_model(interacting((3,) * 6)):
+    for pair in some(mixed_model(interacting((3,) * 6))):
         assert math.isnan(pair.p)
         assert pair.reason == "the mixed model did not converge"
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from tests.conftest import some
 from tests.questions import questions, write_questions
 from xclrun.cli import main
 from xclrun.config.schema import ModelConfig
@@ -59,7 +60,7 @@ def test_pieces_against_the_tokenizer_sentence_by_sentence(tmp_path) -> None:
     splits = {
         ("en", s): tuple(example(str(i), "en", t) for i, t in enumerate(sentences)) for s in ("train", "dev", "test")
     }
-    for row in pieces(Dataset("d", INTENT_SLOTS, ("en",), splits), tokenizer, ModelConfig("m", max_length=5)):
+    for row in some(pieces(Dataset("d", INTENT_SLOTS, ("en",), splits), tokenizer, ModelConfig("m", max_length=5))):
         assert row.fertility == pytest.approx((2 + 4 + 4 + 1) / 8)
         assert (row.unknown, row.longest, row.truncated) == (1 / 8, 4, 2)
 

@@ -63,7 +63,7 @@ def test_nway_by_hand() -> None:
     assert nway(examples, 2, 0, seed=7) != nway(examples, 2, 0, seed=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4),
     shots=st.integers(1, 4),
@@ -105,7 +105,7 @@ def test_minimum_by_hand() -> None:
 SENTENCES = st.lists(st.lists(st.sampled_from("ABCDEO"), min_size=1, max_size=6), min_size=1, max_size=14)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows=SENTENCES, shots=st.integers(1, 4), seed=st.integers(0, 2**63 - 1), counts=st.sampled_from(BucketCounts))
 def test_minimum_has_every_tag_and_nothing_to_spare(
     rows: list[list[str]], shots: int, seed: int, counts: BucketCounts

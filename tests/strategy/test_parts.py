@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import done, one_thread, small_run
+from tests.conftest import done, one_thread, small_run, some
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.run import Run
@@ -154,7 +154,7 @@ def test_a_hop_is_naive_s_from_the_assembled_model(
 ) -> None:
     """Train hops 2 and 3 by hand from the shared parameters of the hop before and fresh parts."""
     run, specific, _ = made(overrides)
-    for hop in run.stream.hops[2:]:
+    for hop in some(run.stream.hops[2:]):
         model, [language] = graph(run).bench.model, hop.train
         model.load_state_dict(assembled(after(run, hop.index - 1), started(run, language), specific))
         train_hop(context_of(run, hop.index, model), Naive(StrategyConfig("naive")), run, tmp_path)

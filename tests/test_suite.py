@@ -1,0 +1,80 @@
+"""The suite itself: every test checks something."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+FILES = sorted(ROOT.rglob("test_*.py"))
+# Calls that have as many elements as their argument.
+WRAPPERS = ("enumerate", "sorted", "reversed", "list", "tuple", "set")
+
+
+def never_empty(node: ast.expr) -> bool:
+    """Whether an iterable is seen to have elements: a literal, a constant of the module, or `tests.conftest.some`."""
+    match node:
+        case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
+            return bool(elements)
+        case ast.Dict(keys=keys):
+            return bool(keys)
+        case ast.Constant(value=value):
+            return bool(value)
+        case ast.Name(id=name):
+            return name.isupper()
+        case ast.Attribute(attr=name):
+            return name.isupper()
+        case ast.Call(func=ast.Name(id="some" | "range")):
+            return True
+        case ast.Call(func=ast.Name(id="zip"), args=args, keywords=keywords):
+            return any(never_empty(arg) for arg in args) and any(keyword.arg == "strict" for keyword in keywords)
+        case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in WRAPPERS:
+            return never_empty(first)
+        case ast.Call(func=ast.Attribute(value=value, attr="items" | "values" | "keys" | "split")):
+            return never_empty(value)
+    return False
+
+
+def unchecked(function: ast.FunctionDef) -> list[str]:
+    """Return the loops of a test that hold all of its assertions and may be empty."""
+    loops = [node for node in ast.walk(function) if isinstance(node, ast.For) and not never_empty(node.iter)]
+    inside = {id(node) for loop in loops for node in ast.walk(loop)}
+    checks = [node for node in ast.walk(function) if isinstance(node, ast.Assert) or is_raises(node)]
+    if not checks or any(id(node) not in inside for node in checks):
+        return []
+    return [ast.unparse(loop.iter) for loop in loops]
+
+
+def is_raises(node: ast.AST) -> bool:
+    """Whether a node is ``pytest.raises(…)`` or ``pytest.warns(…)``."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("raises", "warns")
+
+
+def functions(text: str) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield node
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_test_passes_because_its_loop_is_empty(file: Path) -> None:
+    wrong = [f"{f.name}: {loop}" for f in functions(file.read_text(encoding="utf-8")) for loop in unchecked(f)]
+    assert not wrong, "wrap the iterable in tests.conftest.some"
+
+
+def test_a_loop_that_may_be_empty_is_seen() -> None:
+    [empty, outside, literal, wrapped] = functions(
+        "def test_a():\n for x in found(): assert x\n"
+        "def test_b():\n xs = found()\n for x in xs: assert x\n assert xs\n"
+        "def test_c():\n for x in (1, 2): assert x\n"
+        "def test_d():\n for i, x in enumerate(some(found())): assert x\n"
+    )
+    assert [bool(unchecked(f)) for f in (empty, outside, literal, wrapped)] == [True, False, False, False]
+
+
+def test_all_of_nothing_fails_in_tests() -> None:
+    with pytest.raises(AssertionError):
+        assert all(x for x in [])
