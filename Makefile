@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 DEMO   ?= outputs/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-kills lint format bench clean
+.PHONY: help setup demo test test-full test-kills mutants lint format bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ test-full: $(READY)  ## all tests: real data beside the project, kills, wheel, S
 
 test-kills: $(READY)  ## kill a run of each strategy twenty times, and inside every 19th write (long)
 	XCLRUN_THOROUGH=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m full tests/recovery/test_kills.py
+
+mutants: $(READY)  ## make each plausible mistake of tests/mutants/mutants.yaml, and see a test fail (long; before a release)
+	$(BIN)/python -m tests.mutants
 
 lint: $(READY)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .

@@ -36,7 +36,7 @@ def links(page: Path) -> list[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    for page, target in some((page, target) for page in PAGES for target in links(page)):
+    for page, target in some((file, target) for file in PAGES for target in links(file)):
         if target.startswith(("http://", "https://", "mailto:")):
             continue
         path, _, anchor = target.partition("#")

@@ -46,7 +46,7 @@ def replayed(strategy: JointReplay, context: Any, steps: int, patch: pytest.Monk
     for step in range(1, steps + 1):
         first, *extra = strategy.replay(step, main, context)
         assert first is main
-        assert all(batch.size == 4 for batch in extra)
+        assert {batch.size for batch in extra} <= {4}
     return found
 
 

@@ -148,9 +148,9 @@ def test_words_beyond_the_limit_count_as_outside(make_run: Make, training: Calla
     splits = encodings(run).splits["en", "test"]
     seen = splits.word_pieces.lengths
     assert splits.truncated > 0
-    for ids, words, tokens in zip(columns["predicted_tags"], seen, columns["tokens"], strict=True):
-        assert len(ids) == tokens
-        assert all(run.dataset.tags[i] == "O" for i in ids[words:])
+    predictions = list(zip(columns["predicted_tags"], seen, columns["tokens"], strict=True))
+    assert all(len(ids) == tokens for ids, _, tokens in predictions)
+    assert all(run.dataset.tags[i] == "O" for ids, words, _ in predictions for i in ids[words:])
     gold, predicted = tags(run, columns, "en")
     assert evaluator(run).scores(columns)["slot_f1"] == pytest.approx(
         seqeval.metrics.f1_score(gold, predicted, zero_division=0)

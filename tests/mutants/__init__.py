@@ -1,0 +1,1 @@
+"""Plausible mistakes, each of which a test must find."""
