@@ -1,7 +1,7 @@
 """``python -m tests.mutants [TEXT …]``: make each mistake of mutants.yaml in a copy of the project, and run its tests.
 
 A mutant is killed if its tests fail. The command lists the survivors, and entries whose line no longer exists, and then
-exits with code 1. Run it before a release (``make mutants``). With words, it tries the mutants whose entry contains one.
+exits with code 1. Run it before a release: ``make mutants``. With words, it tries mutants whose entry contains one.
 """
 
 from __future__ import annotations
