@@ -53,8 +53,7 @@ def conclusions(inference: Inference) -> list[str]:
 def caveat(verdicts: Verdicts, tests: Tests, where: str) -> str:
     """Return the test of the primary comparisons, what so few replicates cannot show, and where all tests are."""
     warning = power_warnings(len(tests.averaged.blocks), 1)[-1]
-    method = f"{verdicts.method[0].upper()}{verdicts.method[1:]}"
-    return f"{method}. Caveat: {tests.scope}; {warning}. All pairs and tests: under “{where}”."
+    return f"Caveat: {tests.scope}; {warning}. p-values: {verdicts.method}. All pairs and tests: under “{where}”."
 
 
 def compare(

@@ -50,7 +50,7 @@ MIXED_NOTE = (
 TUKEY = (
     "Tukey's HSD is the CCL paper's method. Its pooled error assumes that all strategies have the same spread: with 10 "
     "strategies that do not differ and 6 orders, it finds a difference from the baseline in 1 % of studies with equal "
-    "spreads, in 13 % if the baseline's spread is three times the others', and in 22 % at ten times"
+    "spreads, in 14 % if the baseline's spread is three times the others', and in 22 % at ten times"
 )
 SHARED = (
     "orders of one seed share its reference models and hop 0; only the paired t takes this into account (seeds crossed "
