@@ -13,6 +13,7 @@ from scipy import stats
 from xclrun.analysis.aggregate import COLUMNS, comparisons, summarise
 from xclrun.analysis.grouping import natural
 from xclrun.analysis.measures import Absent, explain
+from xclrun.analysis.replicates import crossed, given_references
 
 from .build import M, R, alone, record
 
@@ -38,7 +39,7 @@ def test_columns_and_types_are_stable() -> None:
     frame = summarise([record(scores=R)])
     assert tuple(frame.columns) == COLUMNS == (
         "dataset", "model", "strategy", "order", "metric", "measure", "language",
-        "value", "std", "ci_low", "ci_high", "n", "status", "task",
+        "value", "std", "ci_low", "ci_high", "n", "status", "task", "ci_given",
     )  # fmt: skip
     assert [frame[name].dtype.kind for name in ("value", "std", "ci_low", "ci_high", "n")] == ["f", "f", "f", "f", "i"]
     assert list(summarise([]).columns) == list(COLUMNS)
@@ -95,7 +96,8 @@ def test_mean_over_orders_and_seeds_with_its_spread() -> None:
     assert mean["std"] == pytest.approx(np.sqrt((0.125**2 / 4 + 0.025**2 / 4 + 0.075**2 / 2) / (1 - 6 / 16)))
     # The interval is over orders: seeds of one are no further evidence about others.
     low, high = stats.t.interval(0.95, 1, loc=0.725, scale=0.15 / 2)
-    assert (mean["ci_low"], mean["ci_high"]) == (pytest.approx(low), pytest.approx(high))
+    assert (low, high) == pytest.approx((-0.228, 1.678), abs=1e-3)
+    assert (mean["ci_low"], mean["ci_high"]) == (0, 1)  # the interval of a score has no values beyond 0 and 1
     h2l, l2h = row(frame, "FP", "h2l"), row(frame, "FP", "l2h")
     assert (h2l["value"], h2l["n"], h2l["std"]) == (pytest.approx(0.65), 2, pytest.approx(np.sqrt(0.005)))
     assert (l2h["value"], l2h["n"]) == (pytest.approx(0.8), 1)
@@ -360,3 +362,62 @@ def test_analysis_needs_no_torch_and_imports_fast() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def transfers(seeds: tuple[int, ...], noise: float = 0.1) -> tuple[pd.DataFrame, np.ndarray]:
+    """Runs of three orders whose reference models differ by seed; and T of each order and seed."""
+    rng = np.random.default_rng(3)
+    orders = {"o1": ["en", "de", "th"], "o2": ["de", "th", "en"], "o3": ["th", "en", "de"]}
+    made, table = [], np.zeros((len(orders), len(seeds)))
+    for k, seed in enumerate(seeds):
+        level = 0.5 + noise * rng.normal()
+        made.append(alone(np.full(3, level), order="o1", seed=seed))
+        for i, (order, languages) in enumerate(orders.items()):
+            score = 0.7 + 0.01 * rng.normal()
+            made.append(record(order=order, languages=languages, seed=seed, scores=np.full((4, 3), score)))
+            table[i, k] = score - level
+    return summarise(made), table
+
+
+def test_intervals_of_transfer_hold_for_the_reference_models_of_one_seed() -> None:
+    frame, table = transfers((1,))
+    assert row(frame, "T")["ci_given"] == "given these reference models (one seed)"
+    assert row(frame, "FP")["ci_given"] == ""
+    assert (row(frame, "T")["ci_low"], row(frame, "T")["ci_high"]) == pytest.approx(
+        stats.t.interval(0.95, 2, table.mean(), stats.sem(table[:, 0]))
+    )
+
+
+def test_intervals_of_transfer_take_seeds_as_crossed_with_orders() -> None:
+    frame, table = transfers((1, 2, 3))
+    found = row(frame, "T")
+    a, b = table.shape
+    residuals = table - table.mean(axis=0) - table.mean(axis=1)[:, None] + table.mean()
+    order, seed = b * table.mean(axis=1).var(ddof=1), a * table.mean(axis=0).var(ddof=1)
+    residual = (residuals**2).sum() / 4
+    variance = max(order + seed - residual, order, seed) / (a * b)
+    df = max((order + seed - residual) ** 2 / (order**2 / 2 + seed**2 / 2 + residual**2 / 4), 2)
+    assert (found["ci_low"], found["ci_high"]) == pytest.approx(
+        stats.t.interval(0.95, df, table.mean(), np.sqrt(variance))
+    )
+    assert found["ci_given"] == ""
+    # Orders as samples would give an interval of a tenth of that width: they share the noise of M.
+    assert found["ci_high"] - found["ci_low"] > 8 * stats.sem(table.mean(axis=1))
+
+
+def test_seeds_that_not_all_orders_have_give_no_crossed_design() -> None:
+    blocks = [("a", 1, None), ("a", 2, None), ("b", 1, None), ("b", 2, None)]
+    np.testing.assert_array_equal(crossed(blocks), [[0, 1], [2, 3]])
+    assert given_references(blocks) == ""
+    assert crossed(blocks[:3]) is None
+    assert given_references(blocks[:3]) == "given these reference models (orders differ in their seeds)"
+    assert given_references([blocks[0], blocks[2]]) == "given these reference models (one seed)"
+    assert given_references(blocks[:2]) == ""  # seeds of one order each have their own
+
+
+def test_the_interval_of_a_score_ends_at_100() -> None:
+    runs = [record(order="h2l", scores=np.full((4, 3), 0.999))]
+    runs += [record(order="l2h", languages=["th", "de", "en"], scores=np.full((4, 3), 0.96))]
+    found = row(summarise(runs), "FP")
+    assert found["ci_low"] > 0
+    assert found["ci_high"] == 1

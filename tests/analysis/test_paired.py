@@ -36,6 +36,23 @@ def test_the_interval_is_that_of_a_paired_difference() -> None:
     assert back.interval.low == pytest.approx(-found.interval.high)
 
 
+def test_the_interval_is_basic_and_not_percentile() -> None:
+    """Skewed resamples: one right answer more, of a score that few sentences have. The interval is mirrored."""
+    one, other = {"en": right(of=40)}, {"en": right(0, of=40)}
+    found = paired_difference(one, other)
+    # Resamples hold the sentence 0, 1, 2, 3 … times (about Poisson): the percentile interval is [0, 3 / 40].
+    assert found.interval.high == pytest.approx(2 / 40)
+    assert found.interval.low == pytest.approx(-1 / 40)
+
+
+def test_languages_are_drawn_independently() -> None:
+    """Two languages with the same answers: their mean varies less than that of one language, by √2."""
+    one, other = right(*range(60), of=100), right(*range(5, 75), of=100)
+    single = paired_difference({"en": one}, {"en": other}).interval
+    both = paired_difference({"en": one, "de": one}, {"en": other, "de": other}).interval
+    assert (both.high - both.low) / (single.high - single.low) == pytest.approx(1 / np.sqrt(2), rel=0.08)
+
+
 def test_p_and_the_interval_are_one_procedure() -> None:
     """Runs whose difference is near the edge of the 5 % level: each of the two says what the other says."""
     said = []

@@ -215,6 +215,20 @@ def test_friedman_equals_scipy_and_groups_are_maximal(data: Replicates) -> None:
     assert reverse.strategies == found.strategies[::-1]
 
 
+def test_each_strategy_has_its_own_mean_rank() -> None:
+    """Ranks by hand: 1 1 2, 2 3 1 and 3 2 3; then a, b, c from best to worst."""
+    values = np.array([[0.9, 0.8, 0.5], [0.7, 0.2, 0.6], [0.1, 0.3, 0.4]])
+    found = critical_difference(Replicates(("a", "b", "c"), tuple((f"o{k}", 1, None) for k in range(3)), values), True)
+    assert dict(zip(found.strategies, found.ranks.tolist(), strict=True)) == pytest.approx(
+        {"a": 4 / 3, "b": 2.0, "c": 8 / 3}
+    )
+    assert found.strategies == ("a", "b", "c")
+    lower = critical_difference(Replicates(("a", "b", "c"), tuple((f"o{k}", 1, None) for k in range(3)), values), False)
+    assert dict(zip(lower.strategies, lower.ranks.tolist(), strict=True)) == pytest.approx(
+        {"c": 4 / 3, "b": 2.0, "a": 8 / 3}
+    )
+
+
 def test_friedman_with_ties() -> None:
     rng = np.random.default_rng(5)
     data = Replicates(NAMES, tuple(("o", s, None) for s in range(12)), rng.integers(0, 3, (4, 12)))
@@ -249,12 +263,11 @@ def test_equal_differences_have_no_p_and_a_reason(rows: list, unit: float) -> No
     data = Replicates(("a", "b"), tuple((f"o{k}", 1, None) for k in range(len(rows[0]))), unit * np.array(rows))
     fitted = blocked_anova(data)
     assert (math.isnan(fitted.p), fitted.reason) == (True, "all differences are equal")
-    for (pair,) in (paired_t(data), mixed_model(data), tukey(data, fitted)):
+    for (pair,) in (paired_t(data), mixed_model(data), tukey(data, fitted), wilcoxon(data)):
         assert math.isnan(pair.p)
         assert math.isnan(pair.effect)
         assert pair.reason == "all differences are equal"
         assert pair.difference == pytest.approx(unit * (rows[0][0] - rows[1][0]))
-    assert wilcoxon(data)[0].p == (0.5 if rows[0][0] != rows[1][0] else 1.0)
 
 
 def test_small_differences_are_tested_like_large_ones() -> None:
@@ -272,7 +285,8 @@ def test_differences_under_1e_12_are_ties_of_ranks() -> None:
     noise = np.random.default_rng(6).normal(0, 1e-14, (3, 8))
     base = np.linspace(0.2, 0.9, 8)
     equal = critical_difference(Replicates(("a", "b", "c"), blocks, base + noise), True)
-    assert (equal.p, equal.ranks.tolist()) == (1.0, [2.0, 2.0, 2.0])
+    assert equal.ranks.tolist() == [2.0, 2.0, 2.0]
+    assert math.isnan(equal.p)
     steps = np.array([1, 1, -1, 2, 2, 3, -3, 0]) / 100
     exact, noisy = np.array([steps, 0 * steps]), np.array([base + steps, base]) + noise[:2]
     for values in (exact, noisy):

@@ -21,7 +21,7 @@ from xclrun.analysis.record import RunRecord
 
 from .conftest import Told
 
-COLUMNS = "dataset,model,strategy,order,metric,measure,language,value,std,ci_low,ci_high,n,status,task"
+COLUMNS = "dataset,model,strategy,order,metric,measure,language,value,std,ci_low,ci_high,n,status,task,ci_given"
 
 
 def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:

@@ -308,6 +308,8 @@ def test_an_address_of_no_tracking_server(refused: Callable[..., str], here: Pat
 
 def test_a_format_that_no_figure_has(refused: Callable[..., str], here: Path) -> None:
     (here / "mlflow.db").touch()
+    told = refused("report", "--outputs", str(here), "--primary", "F,PF")
+    assert told == "--primary F,PF: unknown measure 'PF'; did you mean 'F'? Known: F, FP, T, T0"
     told = refused("report", "--outputs", str(here), "--formats", "png,pfd")
     assert told == "--formats png,pfd: 'pfd' is none; did you mean 'pdf'? Known: pdf, png, svg"
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
+
 from xclrun.analysis.aggregate import comparisons
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.report.conclusions import UNRANKED, UNTESTED, conclusions
-from xclrun.report.inference import Inference
+from xclrun.report.inference import Inference, p_text
+from xclrun.report.section import Options
 
-from .study import LANGUAGES, pairs_of, run, section_of, study
+from .study import LANGUAGES, ORDERS, run, section_of, study
 from .test_figures import texts
 
 ALL = ("h2l", "l2h", "order3", "order4")
@@ -21,38 +24,94 @@ def inference(records: list[RunRecord]) -> Inference:
     return Inference(comparisons(records)[0], References(records), {})
 
 
-def test_they_say_who_forgets_least_by_how_much_and_with_which_p() -> None:
+def test_they_name_the_lowest_forgetting_and_each_difference_with_its_p_value() -> None:
     made = inference(study(("naive", "er", "kd_logit", "multilingual"), ALL, (1, 2)))
     intent, slots, caveat = conclusions(made)
-    row = pairs_of(made, "intent_accuracy", "F")["naive", "er"]
-    assert "er forgets least of 3 strategies (F " in intent  # a reference is none of them
-    assert f", {row['Δ'].lstrip('-')} points less than naive, the baseline (Tukey's HSD over orders, p " in intent
-    p = row["Tukey, blocks"]
-    assert re.search(rf"over orders, p (= )?{re.escape(p)}\)\.", intent)
-    assert slots.startswith("Slot F1: er forgets least of 3 strategies (F ")
-    assert caveat.startswith("Caveat: replicates: 4 orders (8 runs of each strategy; ")
-    assert "with 4 replicates a paired t-test finds a difference of" in caveat
+    key = ("er", "intent_accuracy", "F")
+    er = made.primary[key]
+    assert er.p < 0.05
+    assert "er has the lowest forgetting of 3 strategies (" in intent  # a reference is none of them
+    said = f"er (−{-100 * er.difference:.2f} points, p {p_text(er.p, sign=True)})"
+    assert re.search(rf"forgetting is significantly lower for {re.escape(said)}", intent)
+    # No other p-values than those of the marks.
+    shown = {p_text(pair.p, sign=True) for (_, metric, _), pair in made.primary.items() if metric == "intent_accuracy"}
+    assert set(re.findall(r"p ([<=] [\d.]+\d)", intent)) <= shown
+    assert slots.startswith("Slot F1: er has the lowest forgetting of 3 strategies (")
+    assert caveat.startswith("Caveat: replicates: 4 orders (8 runs per strategy, ")
+    assert "p-values: paired t-test over orders, Holm over 8 comparisons (F and FP)." in caveat
+    assert "with 4 replicates a paired t-test has 80% power" in caveat
 
 
-def test_what_a_test_does_not_tell_apart_is_no_finding() -> None:
+def test_differences_that_may_be_chance_are_not_significant_and_no_strategy_is_the_best() -> None:
     records = study(("naive",), ALL, (1,))
     # Of one making, but for the noise.
     records += [
         replace(run("naive", r.order, 9, r.languages), strategy="twin", seed=1, run_id=f"twin-{r.order}")
         for r in records
     ]
-    intent, *_ = conclusions(inference(records))
-    assert intent.count("; this may be chance (Tukey") == intent.count("no difference is shown") >= 1
-    assert "zero" not in intent  # T and T0 are told where they differ alone
+    made = inference(records)
+    intent, *_ = conclusions(made)
+    assert all(pair.p > 0.05 for pair in made.primary.values())
+    assert intent.count("is not significant for twin (") == 2
+    assert "significantly" not in intent
+    assert "lowest" not in intent
+    assert "highest" not in intent
 
 
-def test_the_best_is_compared_with_the_next_where_it_is_the_baseline() -> None:
+def test_only_primary_measures_are_reported() -> None:
+    records = study(("naive", "lang_spec_trans", "er"), ALL, (1, 2, 3))
+    made = inference(records)
+    assert ("intent_accuracy", "T0") in made.tests
+    assert not any("transfer" in text for text in conclusions(made)[:-1])
+    chosen = Inference(comparisons(records)[0], References(records), {}, primary=("T0",))
+    assert all("zero-shot transfer" in text and "forgetting" not in text for text in conclusions(chosen)[:-1])
+    assert {name for _, _, name in chosen.marks()} == {"T0"}
+
+
+def test_no_strategy_is_the_best_where_the_baseline_is() -> None:
     records = study(("naive", "er", "kd_logit"), ALL, (1,))
-    comparison = comparisons(records)[0]
-    made = Inference(comparison, References(records), {}, baseline="er")
+    made = Inference(comparisons(records)[0], References(records), {}, baseline="er")
     (intent, *_) = conclusions(made)
+    assert "lowest" not in intent
     assert re.search(
-        r"er forgets least of 3 strategies \(F -?[\d.]+ points\), [\d.]+ points less than kd_logit \(Tukey", intent
+        r"Compared with the baseline, er \([\d.]+ points\), forgetting is significantly higher for", intent
+    )
+
+
+def test_settings_of_one_strategy_are_compared_with_a_caveat_and_no_best() -> None:
+    """A grid: the best of its settings was chosen on test scores."""
+    grid = [
+        run("er", order, seed, LANGUAGES, settings={"memory": memory})
+        for order in ALL for seed in (1, 2) for memory in (100, 6000)
+    ]  # fmt: skip
+    # Each order has its own languages in sequence.
+    grid = [replace(r, languages=ORDERS[r.order]) for r in grid]
+    records = study(("naive",), ALL, (1, 2)) + grid
+    section = section_of(records, options=Options(command="xclrun report grid"))
+    assert "of 3 strategies" not in " ".join(section.conclusions)
+    assert any("significantly lower for er(memory=100)" in text for text in section.conclusions)
+    (caveat,) = (text for text in section.caveats if "on test scores" in text)
+    assert caveat.endswith(": xclrun report grid --select-on dev strategy.memory")
+    assert "er(memory=100), er(memory=6000)" in caveat
+    plain = section_of(study(("naive", "er"), ALL, (1, 2)))
+    assert not any("on test scores" in text for text in plain.caveats)
+    assert "of 2 strategies" in " ".join(plain.conclusions)
+
+
+def test_no_strategy_forgets_least_where_none_forgets() -> None:
+    """Every hop improves all languages: F is below 0, and lower F is no better memory."""
+    records = []
+    for label, gain in (("naive", 0.02), ("er", 0.04)):
+        for k, order in enumerate(ALL):
+            R = np.full((7, 6), 0.4) + gain * np.arange(7)[:, np.newaxis] + 0.001 * k * np.arange(7)[:, np.newaxis]
+            R[-1] += 0.003 * k * (label == "er")
+            records.append(replace(run(label, order, 1, ORDERS[order], metrics=("intent_accuracy",)),
+                                   scores={"intent_accuracy": R}))  # fmt: skip
+    made = inference(records)
+    assert made.primary["er", "intent_accuracy", "F"].p < 0.05
+    intent, _ = conclusions(made)
+    assert intent.startswith(
+        "Intent accuracy: No strategy has forgetting above 0. er has the highest final performance"
     )
 
 
@@ -60,7 +119,7 @@ def test_equal_numbers_and_untested_ones_are_said_to_be_so() -> None:
     records = study(("naive",), ALL, (1,))
     twins = [replace(r, strategy="twin", run_id=f"twin-{r.order}") for r in records]
     (intent, *_) = conclusions(inference([*records, *twins]))
-    assert "naive and twin have the same F, " in intent or "twin and naive, the baseline, have the same F, " in intent
+    assert re.search(r"twin and the baseline, naive \([\d.]+ points\), have the same forgetting\.", intent)
     assert conclusions(inference(study(("naive", "er"), ("h2l",), (1,)))) == [UNTESTED]
     assert conclusions(inference([run("naive", "h2l", 1, LANGUAGES)])) == [UNTESTED]
 

@@ -221,7 +221,7 @@ def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languag
     (row,) = cells(anovas)
     assert (row["analysis of variance"], row["df"]) == ("two-way, blocks: languages", "2, 6")
     assert row["p"].value == pytest.approx(line["PR(>F)"], rel=1e-6)
-    assert "replicates: 4 languages (21 runs of each strategy" in anovas.notes[0]
+    assert "replicates: 4 languages (21 runs per strategy" in anovas.notes[0]
 
     wide = of_language.pivot_table(index="strategy", columns="language", values="value").loc[
         ["full", "fc", "fc_pooler"]
@@ -243,18 +243,17 @@ def test_tests_of_what_is_tuned_are_those_of_other_libraries_on_means_of_languag
     assert [r["paired t"].value for r in found] == pytest.approx(paired)
     assert [r["Wilcoxon"].value for r in found] == pytest.approx(ranked)
 
-    # The table shows the same means, over what all strategies have, and the marks of Tukey against the first.
+    # The table shows the same means, over what all strategies have, and the marks of paired t-tests against the first.
     *rows, across = cells(means)
     assert across["language"] == "mean of 4 languages"
     assert [across[s].value for s in wide.index] == pytest.approx(values.mean(axis=1))
     assert [row[s].value for s in wide.index for row in rows] == pytest.approx(values.ravel())
-    marks = ["", *("***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else "" for p in tukey[:2])]
+    family = multipletests([stats.ttest_rel(values[i], values[0]).pvalue for i in (1, 2)], method="holm")[1]
+    marks = ["", *("***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else "" for p in family)]
     assert [across[s].mark for s in wide.index] == marks
     assert marks[1]
     assert not any(row[s].mark for row in rows for s in wide.index)
-    assert means.raised[0].startswith(
-        "* ** ***: differs from the baseline, full, by Tukey's HSD with languages as blocks"
-    )
+    assert means.raised[0].startswith("* ** ***: differs from the baseline, full: paired t-test over languages, Holm")
     left = "each mean is over those that all have (de K = 1: 5 of 6; hi K = 1: 4 of 6)"
     assert any(note.endswith(left) for note in means.notes)
     assert "buckets: 2 to 3, not the same in all rows; seeds: 1 to 2, not the same for all buckets" in means.notes
@@ -264,7 +263,7 @@ def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
     records = study(languages=("de", "fi", "hi", "tr"), shots=(1,), buckets=3, strategies=TUNED)
     (section,) = few_shot_sections(records)
     said, caveat = section.conclusions
-    means, _, pairs = tables(records)
+    means, *_ = tables(records)
     *_, across = cells(means)
     of_language = (
         few_shot_scores(records).query("strategy == 'full'").groupby("language")[["score", "zero_shot"]].mean()
@@ -273,13 +272,17 @@ def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
     assert said.startswith(
         f"Token accuracy: full gains {gain:.2f} points over zero-shot at K = 1 (mean over 4 languages)."
     )
-    second = max(TUNED[1:], key=lambda s: across[s].value)
-    row = next(r for r in cells(pairs) if (r["a"], r["b"]) == ("full", second))
-    assert (
-        f"At K = 1: full scores highest of 3 strategies (mean score {across['full']}%), {row['Δ']} points more" in said
+    runs = section.data[0]
+    assert isinstance(runs, FewShotRuns)
+    p_values = {label: pair.p for (label, *_), pair in runs.tests.primary.items()}
+    assert max(p_values.values()) < 0.05
+    lower = " and ".join(
+        f"{label} (−{100 * (across['full'].value - across[label].value):.2f} points, p {p_text(p, sign=True)})"
+        for label, p in p_values.items()
     )
-    assert f"than {second} (Tukey's HSD over languages, p {p_text(row['Tukey, blocks'].value, sign=True)})" in said
+    assert f"the baseline, full ({across['full']}%), mean score is significantly lower for {lower}." in said
     assert caveat.startswith("Caveat: replicates: 4 languages")
+    assert "p-values: paired t-test over languages, Holm over 2 comparisons (K = 1)." in caveat
     assert caveat.endswith("under “token accuracy: tests of what is tuned”.")
     # Of one strategy there is its gain alone.
     (alone,) = few_shot_sections(study(languages=("de",), shots=(1,), buckets=2, seeds=(1,)))
@@ -290,6 +293,19 @@ def test_the_section_opens_with_gains_and_with_which_strategy_is_best() -> None:
     assert f"full loses {gain:.2f} points against zero-shot at K = 1" in section.conclusions[0]
 
 
+def test_the_family_of_a_section_holds_every_k_metric_and_source() -> None:
+    """Holm's correction over strategies × K × metrics × sources, as statsmodels computes it."""
+    several = study(languages=("de", "fi", "hi", "tr"), shots=(1, 4), buckets=2, strategies=("naive", "fc"))
+    several += study(languages=("de", "fi", "hi", "tr"), shots=(1,), buckets=2, strategies=("naive", "fc"), source=None)
+    (section,) = few_shot_sections(several)
+    parts = [part for part in section.data if isinstance(part, FewShotRuns)]
+    assert len(parts) == 2
+    raw = [pair.p for part in parts for pair in part.tests.unadjusted.values()]
+    found = [pair.p for part in parts for pair in part.tests.primary.values()]
+    assert len(raw) == 3
+    assert found == pytest.approx(multipletests(raw, method="holm")[1])
+
+
 def test_of_one_language_the_replicates_are_its_buckets() -> None:
     records = study(languages=("de",), shots=(1,), buckets=5, strategies=("naive", "fc"))
     means, anovas, pairs = tables(records, Options(baseline="fc"))
@@ -298,15 +314,13 @@ def test_of_one_language_the_replicates_are_its_buckets() -> None:
     (row,), (shown,) = cells(pairs), cells(means)
     # Of two strategies Tukey's test with blocks is the paired t-test.
     assert (row["Tukey, blocks"].value, row["paired t"].value) == pytest.approx((p, p), rel=1e-5)
-    told = (
-        "replicates: 5 buckets (10 runs of each strategy; what is inside one of the buckets is averaged first) of one "
-    )
+    told = "replicates: 5 buckets (10 runs per strategy, averaged within each replicate) of one "
     assert anovas.notes[0].startswith(f"{told}language: the tests speak of de alone")
     assert (shown["language"], shown["fc"].mark) == ("de", "")
     assert bool(shown["full"].mark) == (p < 0.05)
-    assert "differs from the baseline, fc, by Tukey's HSD with buckets as blocks" in means.raised[0]
+    assert "differs from the baseline, fc: paired t-test over buckets, Holm over 1 comparison" in means.raised[0]
     # What other tables call naive is full here.
-    assert "the baseline, full, by" in tables(records, Options(baseline="naive"))[0].raised[0]
+    assert "the baseline, full: paired t-test" in tables(records, Options(baseline="naive"))[0].raised[0]
 
 
 def test_what_cannot_be_tested_says_why() -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import statsmodels.api as sm
+import statsmodels.formula.api as smf
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.beside import beside, tuning_trials
 from xclrun.analysis.bootstrap import INTERVALS, Interval
+from xclrun.analysis.metrics import forgetting
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Estimate
+from xclrun.analysis.significance import mixed_model
 from xclrun.report.heatmaps import heatmaps
-from xclrun.report.inference import Inference, p_text
+from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
 from xclrun.report.page import table_html
 from xclrun.report.part import Part, make_block
@@ -85,33 +93,161 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
     for table in (inference.anovas(), inference.all_pairs()):
         assert any("replicates: 3 seeds of one order: the tests speak of h2l alone" in note for note in table.notes)
         assert table.notes[0] == "[1] needs two replicates or more"  # the paper's, over orders
-    assert "by Tukey's HSD with seeds as blocks (of h2l alone)" in inference.marks_meaning
+    assert "paired t-test over seeds (of h2l alone), Holm over " in inference.marks_meaning
     rows = pairs_of(inference, "intent_accuracy", "FP")
     assert rows["naive", "agem"]["paired t"] == "n/a [2]"
     assert table.notes[1] == "[2] all differences are equal"
     assert rows["naive", "er"]["paired t"] != "n/a [2]"
 
 
-def test_marks_are_those_of_blocked_tukey() -> None:
+def by_order(label: str, metric: str, measure: Callable[[np.ndarray], float]) -> list[float]:
+    """Means over seeds of one measure of each order, from the score matrices."""
+    runs = [r for r in records() if r.strategy == label]
+    return [float(np.mean([measure(r.scores[metric]) for r in runs if r.order == o])) for o in ORDERS]
+
+
+def test_marks_are_paired_t_tests_against_the_baseline_with_holm_over_one_family() -> None:
+    """Strategies × F and FP × metrics, by scipy and statsmodels; T and T0 have no marks."""
     _, inference, _ = made()
-    pairs = {(p.a, p.b): p.p for p in inference.tests["intent_accuracy", "FP"].blocked[1]}
-    for label in ("er", "ewc_online", "lang_spec_trans"):
-        p = pairs["naive", label]
-        expected = "***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else ""
-        assert inference.marks()[label, "intent_accuracy", "FP"] == expected
-    assert inference.marks()["er", "intent_accuracy", "F"]
+    measures = {"F": lambda R: float(forgetting(R)), "FP": lambda R: float(R[-1].mean())}
+    keys = [
+        (label, metric, name)
+        for label in ("er", "ewc_online", "lang_spec_trans")
+        for metric in ("intent_accuracy", "slot_f1")
+        for name in measures
+    ]
+    raw = [
+        stats.ttest_rel(*(by_order(one, metric, measures[name]) for one in (label, "naive"))).pvalue
+        for label, metric, name in keys
+    ]
+    expected = dict(zip(keys, multipletests(raw, method="holm")[1], strict=True))
+    assert {key: pair.p for key, pair in inference.primary.items()} == pytest.approx(expected, rel=1e-6)
+    levels = {"***": 0.001, "**": 0.01, "*": 0.05}
+    marks = {key: next((mark for mark, level in levels.items() if p < level), "") for key, p in expected.items()}
+    assert inference.marks() == marks
+    assert {"", "***"} <= set(marks.values())
+    table = inference.comparisons()
+    assert table is not None
+    shown = {(row[2], row[0], row[1]): row for row in table.rows}
+    row = shown["er", "intent", "FP"]
+    differences = np.subtract(*(by_order(label, "intent_accuracy", measures["FP"]) for label in ("er", "naive")))
+    interval = stats.t.interval(0.95, len(ORDERS) - 1, differences.mean(), stats.sem(differences))
+    assert row[3:5] == (f"{100 * differences.mean():.2f}", f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]")
+    assert row[6].value == pytest.approx(raw[keys.index(("er", "intent_accuracy", "FP"))])
+
+
+def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
+    """Tukey's pooled error marks the noisy strategy, which differs by chance, and hides a steady difference."""
+    rng = np.random.default_rng(0)
+    orders, level = [f"order{k}" for k in range(6)], rng.normal(0.7, 0.02, 6)
+    noisy = np.array([0.16, -0.14, 0.19, -0.12, 0.2, 0.11])
+    steady = 0.02 + rng.normal(0, 0.004, 6)
+    finals = {"naive": level, "er": level + steady, "wild": level + noisy}
+    made = []
+    for k, order in enumerate(orders):
+        languages = tuple(LANGUAGES[(j + k) % 6] for j in range(6))
+        for label, values in finals.items():
+            R = np.full((7, 6), 0.5)
+            R[-1] = values[k]
+            made.append(dataclasses.replace(
+                run(label, order, 1, languages, metrics=("intent_accuracy",)), scores={"intent_accuracy": R}
+            ))  # fmt: skip
+    (comparison,) = comparisons(made)
+    inference = Inference(comparison, References(made), {}, primary=("FP",))
+    marks = inference.marks()
+    assert marks["wild", "intent_accuracy", "FP"] == ""
+    assert marks["er", "intent_accuracy", "FP"] in ("**", "***")
+    pooled = {pair.b: pair.p for pair in inference.tests["intent_accuracy", "FP"].blocked[1] if pair.a == "naive"}
+    assert pooled["er"] > 0.5
+
+
+def transfer_study(seeds: tuple[int, ...], primary: tuple[str, ...] = ("T",)) -> Inference:
+    """Two strategies, the second with reference models of its own; orders of one seed share the reference models."""
+    rng = np.random.default_rng(7)
+    made = []
+    for seed in seeds:
+        for expansion in (None, "adapters"):
+            extra = {} if expansion is None else {"expansion": {"name": expansion, "pretrained": None}}
+            M = 0.7 + rng.normal(0, 0.02, 6) + rng.normal(0, 0.03)
+            alone = np.full((7, 6), 0.1)
+            alone[range(1, 7), range(6)] = M
+            own = f"lang_spec_ft+{expansion}" if expansion else "lang_spec_ft"
+            made.append(dataclasses.replace(
+                run(own, "h2l", seed, LANGUAGES, settings=extra, metrics=("intent_accuracy",)),
+                stream="independent", scores={"intent_accuracy": alone},
+            ))  # fmt: skip
+            for order, languages in ORDERS.items():
+                R = 0.5 + rng.normal(0, 0.01, (7, 6))
+                name = f"naive+{expansion}" if expansion else "naive"
+                made.append(dataclasses.replace(
+                    run(name, order, seed, languages, settings=extra, metrics=("intent_accuracy",)),
+                    scores={"intent_accuracy": R},
+                ))  # fmt: skip
+    (comparison,) = comparisons(made)
+    return Inference(comparison, References(made), {}, primary=primary)
+
+
+def test_transfer_with_one_seed_is_labelled_and_has_no_marks() -> None:
+    inference = transfer_study((1,), ("T", "T0", "FP"))
+    label = "given these reference models (one seed)"
+    for name in ("T", "T0"):
+        tests = inference.tests["intent_accuracy", name]
+        assert label in tests.scope
+        (pair,) = tests.against(inference.baseline).values()
+        assert (math.isnan(pair.p), pair.reason) == (True, label)
+    assert label not in inference.tests["intent_accuracy", "FP"].scope
+    assert {name: mark for (_, _, name), mark in inference.marks().items() if name != "FP"} == {"T": "", "T0": ""}
+    # What was not tested is no part of the family.
+    assert "Holm over 1 comparison" in inference.marks_meaning
+
+
+def test_transfer_with_several_seeds_takes_seeds_as_crossed_with_orders() -> None:
+    inference = transfer_study((1, 2, 3))
+    tests = inference.tests["intent_accuracy", "T"]
+    assert not tests.given
+    (pair,) = tests.against(inference.baseline).values()
+    d = np.subtract(*tests.data.values[::-1])
+    table = np.array([[d[tests.data.blocks.index((o, s, None))] for s in (1, 2, 3)] for o in ORDERS])
+    long = pd.DataFrame([(o, s, table[o, s]) for o in range(4) for s in range(3)], columns=["o", "s", "d"])
+    squares = sm.stats.anova_lm(smf.ols("d ~ C(o) + C(s)", long).fit())["mean_sq"]
+    of_order, of_seed, rest = squares["C(o)"], squares["C(s)"], squares["Residual"]
+    assert of_seed > of_order + rest  # the reference models' noise
+    variance = (of_order + of_seed - rest) / 12
+    df = (of_order + of_seed - rest) ** 2 / (of_order**2 / 3 + of_seed**2 / 2 + rest**2 / 6)
+    df = max(df, 2)
+    variance = max(variance, of_order / 12, of_seed / 12)
+    assert pair.p == pytest.approx(2 * stats.t.sf(abs(table.mean()) / math.sqrt(variance), df))
+    assert (pair.low, pair.high) == pytest.approx(stats.t.interval(0.95, df, table.mean(), math.sqrt(variance)))
+    # Averaging the seeds of each order first would ignore that noise.
+    assert pair.p > 2 * stats.ttest_1samp(table.mean(axis=1), 0).pvalue
+
+
+def test_the_mixed_model_needs_four_orders_and_shows_its_own_estimate() -> None:
+    runs = study(("naive", "er"), ORDERS, (1, 2, 3))
+    few = [r for r in runs if r.order in ("h2l", "l2h", "order3")]
+    (comparison,) = comparisons(few)
+    assert MIXED not in Inference(comparison, References(few), {}).all_pairs().header
+    # Unequal numbers of seeds: the model weighs orders differently.
+    runs = [r for r in runs if r.seed == 1 or r.order == "h2l"]
+    (comparison,) = comparisons(runs)
+    inference = Inference(comparison, References(runs), {})
+    table = inference.all_pairs()
+    cell = pairs_of(inference, "intent_accuracy", "F")["naive", "er"][MIXED]
+    (pair,) = mixed_model(inference.tests["intent_accuracy", "F"].data)
+    assert cell == f"{100 * pair.difference:.2f}, p {p_text(pair.p, sign=True)}"
+    assert MIXED_NOTE in table.notes
 
 
 def test_marks_compare_with_one_named_baseline() -> None:
     summary, default, references = made()
     assert default.baseline == "naive"
     other = Inference(summary.comparison, references, {}, baseline="er")
-    # The same pair has the same mark from either side; the baseline has none.
+    # The same pair has the same p-value from either side; the baseline has no mark.
+    p_values = (other.unadjusted["naive", "intent_accuracy", "F"].p, default.unadjusted["er", "intent_accuracy", "F"].p)
+    assert p_values[0] == pytest.approx(p_values[1])
     assert other.marks()["naive", "intent_accuracy", "F"] == default.marks()["er", "intent_accuracy", "F"] != ""
     assert not any(label == "er" for label, _, _ in other.marks())
-    assert other.marks_meaning.startswith(
-        "* ** ***: differs from the baseline, er, by Tukey's HSD with orders as blocks"
-    )
+    assert other.marks_meaning.startswith("* ** ***: differs from the baseline, er: paired t-test over orders, Holm")
     # What was not tested has no marks, and no footnote about any.
     alone = Inference(summary.comparison, references, {}, baseline="lang_spec_ft")
     assert alone.marks() == {}
@@ -138,7 +274,7 @@ def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
         assert "bold" not in told
     assert all(html in table_html(table) for html in ("<sup>***</sup>", inference.marks_meaning[:40]))
     assert r"\tnote{***}" in latex(table)
-    assert r"\item[*, **, ***] differs from the baseline, naive, by" in latex(table)
+    assert r"\item[*, **, ***] differs from the baseline, naive:" in latex(table)
     assert r"\item[1] trains each language alone" in latex(table)
     assert r"n/a\tnote{1}" in latex(table)
 
@@ -184,9 +320,10 @@ def test_the_best_of_a_column_is_bold_and_in_latex_text_is_escaped() -> None:
 def test_few_replicates_are_told_and_one_is_no_test() -> None:
     _, inference, _ = made()
     table = inference.anovas()
-    averaged = "8 runs of each strategy; what is inside one of the orders is averaged first"
-    assert table.notes[0] == f"replicates: 4 orders ({averaged}); 4 strategies"
-    assert any("Wilcoxon with 4 pairs" in note or "paired t-test finds" in note for note in table.notes)
+    replicates = "replicates: 4 orders (8 runs per strategy, averaged within each replicate)"
+    assert table.notes[0] == f"intent F, intent FP, slots F, slots FP: {replicates}; 4 strategies"
+    assert any("T0, slots T, slots T0: " in note and "orders of one seed share" in note for note in table.notes)
+    assert any("Wilcoxon with 4 pairs" in note or "a paired t-test has 80% power" in note for note in table.notes)
     single = study(("naive", "er"), ("h2l",), (1,))
     (comparison,) = comparisons(single)
     alone = Inference(comparison, References(single), {})
@@ -200,7 +337,8 @@ def test_what_is_not_said_of_all_tests_names_those_that_it_is_said_of() -> None:
     notes = Inference(comparison, References(records), {}).anovas().notes  # type: ignore[union-attr]
     said = [note for note in notes if "replicates: 2 orders" in note]
     assert said == [
-        "intent F, intent T0, slots F, slots T0: replicates: 2 orders; 2 strategies",
+        "intent F, slots F: replicates: 2 orders; 2 strategies",
+        "intent T0, slots T0: replicates: 2 orders; given these reference models (one seed); 2 strategies",
         "intent FP, slots FP: replicates: 2 orders; 3 strategies",
     ]
     assert [note for note in notes if "Wilcoxon" in note] == [

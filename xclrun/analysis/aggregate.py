@@ -20,7 +20,8 @@ from xclrun.analysis.grouping import grouped, natural, strategy_labels
 from xclrun.analysis.measures import MEASURES, Absent, Measure, Measured, explain, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import REFERENCE_MODELS, References, is_control, is_reference
-from xclrun.analysis.replicates import TIE
+from xclrun.analysis.replicates import TIE, crossed, given_references
+from xclrun.analysis.significance import crossed_error
 from xclrun.core.task import BY_NAME, METRICS, short_name
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "dataset", "model", "strategy", "order", "metric", "measure", "language",
-    "value", "std", "ci_low", "ci_high", "n", "status", "task",
+    "value", "std", "ci_low", "ci_high", "n", "status", "task", "ci_given",
 )  # fmt: skip
 MEAN = "mean"
 CONFIDENCE = 0.95
@@ -235,11 +236,12 @@ def _metric_rows(
                 shown = [run for run in combinations(runs, order).values() if run.run_id in measured]
                 for name, language in _keys(shown, comparison.languages, names):
                     head = (comparison.dataset, comparison.model, label, order, metric, name, language)
-                    yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED, short_name(metric))
+                    yield (*head, *([math.nan] * 4), 0, NOTHING_SHARED, short_name(metric), "")
             for name, language in _keys(scored, comparison.languages, names):
                 head = (comparison.dataset, comparison.model, label, order, metric, name, language)
                 values = [measured[r.run_id].get((name, language)) for r in scored]
-                yield (*head, *_average(values, orders_of(scored), whole - len(same)), short_name(metric))
+                *found, given = _average(MEASURES[name], values, scored, whole - len(same))
+                yield (*head, *found, short_name(metric), given)
 
 
 def _keys(runs: Sequence[RunRecord], languages: Sequence[str], names: Collection[str]) -> Iterable[tuple[str, str]]:
@@ -258,30 +260,40 @@ def _keys(runs: Sequence[RunRecord], languages: Sequence[str], names: Collection
 
 
 def _average(
-    values: Sequence[float | Absent | None], orders: Sequence[tuple[str, ...]], lacking: int
-) -> tuple[float, float, float, float, int, str]:
-    """Return value, std, ci_low, ci_high, n and status of one row, from the values and orders of its runs."""
+    one: Measure, values: Sequence[float | Absent | None], runs: Sequence[RunRecord], lacking: int
+) -> tuple[float, float, float, float, int, str, str]:
+    """Return value, std, ci_low, ci_high, n, status and ci_given of one row, from the values of its runs."""
     nan = math.nan
-    given = [(v, order) for v, order in zip(values, orders, strict=True) if v is not None]
+    given = [(v, run) for v, run in zip(values, runs, strict=True) if v is not None]
     defined = [pair for pair in given if not (isinstance(pair[0], Absent) and pair[0].by_definition)] or given
     absents = [v for v, _ in defined if isinstance(v, Absent)]
     if absents:
-        return nan, nan, nan, nan, 0, f"n/a: {explain(absents)}"
-    numbers, of = np.array([v for v, _ in defined], dtype=float), [order for _, order in defined]
+        return nan, nan, nan, nan, 0, f"n/a: {explain(absents)}", ""
+    numbers, of = np.array([v for v, _ in defined], dtype=float), orders_of(run for _, run in defined)
     weights, n = _weights(of), len(numbers)
     mean = float(np.average(numbers, weights=weights))
     status = _status(f"interim: {len(values)} of {len(values) + lacking} runs" if lacking else "", of, weights)
     if n < 2:
-        return mean, nan, nan, nan, n, status
+        return mean, nan, nan, nan, n, status, ""
     share = 1 / n if weights is None else (weights**2).sum()
     std = math.sqrt(float(np.average((numbers - mean) ** 2, weights=weights)) / (1 - share))
     samples = numbers
     if len(set(of)) > 1:
         samples = np.array([numbers[[o == order for o in of]].mean() for order in dict.fromkeys(of)])
-    if np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max())):
-        return mean, std, nan, nan, n, status  # equal by chance or by rounding: no interval of width 0
-    half = _t_quantile(len(samples)) * float(samples.std(ddof=1)) / math.sqrt(len(samples))
-    return mean, std, mean - half, mean + half, n, status
+    # Equal by chance or by rounding: no interval of width 0.
+    equal = np.ptp(samples) <= TIE * max(1.0, float(np.abs(samples).max()))
+    blocks = [(" ".join(run.path), run.seed, run.bucket) for _, run in defined]
+    cells = crossed(blocks) if one.shared else None
+    if cells is not None and np.ptp(numbers) > TIE:
+        error, df = map(float, crossed_error(numbers[cells]))
+    elif equal:
+        return mean, std, nan, nan, n, status, ""
+    else:
+        error, df = float(samples.std(ddof=1)) / math.sqrt(len(samples)), len(samples) - 1
+    low, high = mean - (half := _t_quantile(df) * error), mean + half
+    if one.unit == "%":
+        low, high = max(0.0, low), min(1.0, high)
+    return mean, std, low, high, n, status, given_references(blocks) if one.shared else ""
 
 
 def _status(interim: str, orders: Sequence[tuple[str, ...]], weights: np.ndarray | None) -> str:
@@ -292,11 +304,11 @@ def _status(interim: str, orders: Sequence[tuple[str, ...]], weights: np.ndarray
 
 
 @lru_cache(maxsize=1024)
-def _t_quantile(n: int) -> float:
-    """Two-sided quantile of Student's t for the mean of n values."""
+def _t_quantile(df: float) -> float:
+    """Two-sided quantile of Student's t."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
+    return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
 
 
 def _is_ordered(comparison: Comparison, label: str) -> bool:

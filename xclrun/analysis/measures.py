@@ -80,7 +80,6 @@ class Measure:
         headline: whether it stands in tables, on the console and in MLflow's columns, and is tested and resampled; the
             others are in ``summary.csv`` and MLflow alone.
         unit: ``%``, ``points`` (a difference of percentages), or another in which values are given as they are.
-        finding: what the best strategy does, for the findings of a report; empty: not said there.
     """
 
     name: str
@@ -97,7 +96,6 @@ class Measure:
     otherwise: str = ""
     headline: bool = False
     unit: str = "points"
-    finding: str = ""
 
     @property
     def arrow(self) -> str:
@@ -112,6 +110,11 @@ class Measure:
     def shown(self, value: float) -> str:
         """Return a value as tables print it: percent, with two decimals and no ``-0.00``."""
         return f"{round(self.scale * value, 2) + 0.0:.2f}"
+
+    @property
+    def shared(self) -> bool:
+        """Whether orders of one seed share some of its inputs: the reference models, or hop 0."""
+        return self.reference or bool(self.needs(3)[0].any())
 
     def left_out(self, n: int, column: int) -> bool:
         """Whether the language in this place has no value, though nothing is missing."""
@@ -192,7 +195,6 @@ for _measure in (
         # F_2 = .80 − .70; F_3 = ((.80 − .75) + (.60 − .55)) / 2
         example=(0.10 + 0.05) / 2,
         headline=True,
-        finding="forgets least",
     ),
     Measure(
         "T",
@@ -208,7 +210,6 @@ for _measure in (
         example=(0.05 + 0.10) / 2,
         reference=True,
         headline=True,
-        finding="learns each language best compared with learning it alone",
     ),
     Measure(
         "T0",
@@ -222,7 +223,6 @@ for _measure in (
         # .60 − .20, and (.40 + .60) / 2 − .30
         example=(0.40 + 0.20) / 2,
         headline=True,
-        finding="gains most on languages before it learns them",
     ),
     Measure(
         "FP",
@@ -237,7 +237,6 @@ for _measure in (
         streams=tuple(STREAMS),
         headline=True,
         unit="%",
-        finding="ends highest on the mean of all languages",
     ),
     Measure(
         "BWT",

@@ -42,7 +42,7 @@ def power_warnings(replicates: int, comparisons: int, alpha: float = ALPHA) -> l
         )
     effect = detectable_effect(replicates, alpha)
     limits.append(
-        f"with {replicates} replicates a paired t-test finds a difference of {effect:.2f} standard deviations or more "
-        f"with {POWER:.0%} probability (before correction)"
+        f"with {replicates} replicates a paired t-test has {POWER:.0%} power for differences of at least {effect:.2f} "
+        "standard deviations (before correction)"
     )
     return limits

@@ -20,7 +20,7 @@ class CriticalDifference:
         strategies: best first.
         ranks: their mean ranks, shape (strategies,).
         critical: least significant difference of two mean ranks.
-        p: of Friedman's test.
+        p: of Friedman's test; NaN where all ranks are equal.
         groups: (first, last) of strategies that are not told apart; only those that are in no larger group.
     """
 
@@ -44,7 +44,7 @@ def critical_difference(data: Replicates, higher_is_better: bool, alpha: float =
     means = ranks.mean(axis=1)
     spread = ((ranks - (k + 1) / 2) ** 2).sum()
     # With ties this is the corrected form, as scipy's.
-    statistic = n * (k - 1) * n * ((means - (k + 1) / 2) ** 2).sum() / spread if spread else 0.0
+    statistic = n * (k - 1) * n * ((means - (k + 1) / 2) ** 2).sum() / spread if spread else math.nan
     critical = range_quantile(1 - alpha, k, math.inf) / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
     order = np.argsort(means, kind="stable")
     sorted_ranks = means[order]

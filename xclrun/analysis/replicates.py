@@ -7,7 +7,7 @@ orders, and are averaged first (`Replicates.averaged`). Every strategy has run e
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -97,3 +97,27 @@ class Replicates:
             for level in distinct
         ]  # fmt: skip
         return Replicates(self.strategies, tuple(blocks), np.stack(means, axis=1))
+
+
+def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
+    """Return the places of the blocks of each order and seed, shape (orders, seeds); None where they are not crossed.
+
+    Every order must have the same two seeds or more. A bucket counts as a seed: it has its own reference models.
+    """
+    orders = list(dict.fromkeys(order for order, _, _ in blocks))
+    seeds = list(dict.fromkeys((seed, bucket) for _, seed, bucket in blocks))
+    at = {block: k for k, block in enumerate(blocks)}
+    if min(len(orders), len(seeds)) < 2 or len(at) < len(orders) * len(seeds):
+        return None
+    return np.array([[at[order, seed, bucket] for seed, bucket in seeds] for order in orders])
+
+
+def given_references(blocks: Sequence[Block]) -> str:
+    """Return the label of results that hold for these reference models and this hop 0 alone; empty where they do not.
+
+    Reference models and hop 0 are the same in all orders of a seed, so that orders share their noise.
+    """
+    if len({order for order, _, _ in blocks}) < 2 or crossed(blocks) is not None:
+        return ""
+    several = len({block[1:] for block in blocks}) > 1
+    return f"given these reference models ({'orders differ in their seeds' if several else 'one seed'})"

@@ -20,6 +20,8 @@ from xclrun.analysis.replicates import Replicates
 ALPHA = 0.05
 FEW = "needs two replicates or more"
 EQUAL = "all differences are equal"
+# With fewer orders the mixed model rejects too often (docs/statistics.md).
+MIXED_ORDERS = 4
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,6 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     t with Satterthwaite's degrees of freedom, Holm over all pairs; see `xclrun.analysis.mixed`. No p where the fit did
     not converge.
     """
-    from scipy.stats import t as t_distribution
-
     from xclrun.analysis.mixed import fit
 
     levels = data.levels()
@@ -82,12 +82,13 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     fitted = fit(data.values, replicate)
     if not fitted.converged:
         return untested(data, "the mixed model did not converge")
-    pairs = []
-    half = float(t_distribution.ppf(1 - alpha / 2, fitted.df)) * fitted.error
-    for (a, mean_a), (b, mean_b) in combinations(zip(data.strategies, fitted.means.tolist(), strict=True), 2):
-        d = mean_a - mean_b
-        pairs.append(Pair(a, b, d, d - half, d + half, 2 * float(t_distribution.sf(abs(d) / fitted.error, fitted.df))))
-    return with_holm(pairs)
+    means = zip(data.strategies, fitted.means.tolist(), strict=True)
+    return with_holm(
+        [
+            _t_pair(a, b, mean_a - mean_b, fitted.error, fitted.df, alpha)
+            for (a, mean_a), (b, mean_b) in combinations(means, 2)
+        ]
+    )
 
 
 def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
@@ -95,25 +96,78 @@ def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
 
     None where all differences of a pair are equal: they then have no standard deviation.
     """
+    return with_holm([t_test(a, b, d, data.tolerance, alpha) for a, b, d in data.differences()])
+
+
+def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: float = ALPHA) -> Pair:
+    """Paired t-test of one pair of strategies, without correction.
+
+    Args:
+        a, b: labels.
+        differences: a − b of each replicate, shape (n,).
+        tolerance: differences that vary by no more are equal.
+    """
     from scipy.special import nctdtrinc
+
+    n = len(differences)
+    if n < 2:
+        return _without_p(a, b, differences, FEW)
+    if np.ptp(differences) <= tolerance:
+        return _without_p(a, b, differences, EQUAL)
+    mean, std = float(differences.mean()), float(differences.std(ddof=1))
+    error = std / math.sqrt(n)
+    # The noncentralities for which the observed t lies in a tail of α/2, over √n.
+    low, high = nctdtrinc(n - 1, [1 - alpha / 2, alpha / 2], mean / error) / math.sqrt(n)
+    tested = _t_pair(a, b, mean, error, n - 1, alpha)
+    return replace(tested, effect=mean / std, effect_low=float(low), effect_high=float(high))
+
+
+def crossed_test(
+    a: str, b: str, differences: np.ndarray, cells: np.ndarray, tolerance: float, alpha: float = ALPHA
+) -> Pair:
+    """Test one pair with orders and seeds as crossed random factors (`crossed_error`), without correction.
+
+    Args:
+        a, b: labels.
+        differences: a − b of each block, shape (blocks,).
+        cells: blocks of each order and seed, as `crossed` returns them.
+        tolerance: differences that vary by no more are equal.
+    """
+    if np.ptp(differences) <= tolerance:
+        return _without_p(a, b, differences, EQUAL)
+    error, df = crossed_error(differences[cells])
+    return _t_pair(a, b, float(differences.mean()), float(error), float(df), alpha)
+
+
+def crossed_error(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standard error of means of orders × seeds tables, and its degrees of freedom.
+
+    Reference models and hop 0 are the same in all orders of a seed, so seeds are crossed with orders:
+    Var(mean) = (MS_order + MS_seed − MS_residual) / (ab), not below the larger of MS_order / (ab) and MS_seed / (ab).
+    Satterthwaite's degrees of freedom, not below the smaller of a − 1 and b − 1.
+
+    Args:
+        values: shape (..., a orders, b seeds), both at least 2.
+    """
+    table = np.asarray(values, dtype=float)
+    a, b = table.shape[-2:]
+    order, seed = table.mean(axis=-1, keepdims=True), table.mean(axis=-2, keepdims=True)
+    residuals = table - order - seed + table.mean(axis=(-2, -1), keepdims=True)
+    of_order = b * order[..., 0].var(axis=-1, ddof=1)
+    of_seed = a * seed[..., 0, :].var(axis=-1, ddof=1)
+    residual = (residuals**2).sum(axis=(-2, -1)) / ((a - 1) * (b - 1))
+    square = np.maximum(of_order + of_seed - residual, np.maximum(of_order, of_seed))
+    spread = of_order**2 / (a - 1) + of_seed**2 / (b - 1) + residual**2 / ((a - 1) * (b - 1))
+    with np.errstate(invalid="ignore"):
+        df = (of_order + of_seed - residual) ** 2 / spread
+    return np.sqrt(square / (a * b)), np.maximum(df, min(a, b) - 1)
+
+
+def _t_pair(a: str, b: str, mean: float, error: float, df: float, alpha: float) -> Pair:
     from scipy.stats import t as t_distribution
 
-    n = len(data.blocks)
-    if n < 2:
-        return untested(data, FEW)
-    pairs = []
-    for a, b, d in data.differences():
-        if np.ptp(d) <= data.tolerance:
-            pairs.append(_without_p(a, b, d, EQUAL))
-            continue
-        mean, std = float(d.mean()), float(d.std(ddof=1))
-        error = std / math.sqrt(n)
-        half = float(t_distribution.ppf(1 - alpha / 2, n - 1)) * error
-        p = 2 * float(t_distribution.sf(abs(mean) / error, n - 1))
-        # The noncentralities under which the t that was found lies in a tail of α/2, over √n.
-        low, high = nctdtrinc(n - 1, [1 - alpha / 2, alpha / 2], mean / error) / math.sqrt(n)
-        pairs.append(Pair(a, b, mean, mean - half, mean + half, p, mean / std, float(low), float(high)))
-    return with_holm(pairs)
+    half = float(t_distribution.ppf(1 - alpha / 2, df)) * error
+    return Pair(a, b, mean, mean - half, mean + half, 2 * float(t_distribution.sf(abs(mean) / error, df)))
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
@@ -128,11 +182,11 @@ def wilcoxon(data: Replicates) -> list[Pair]:
         return untested(data, FEW)
     pairs = []
     for a, b, d in data.differences():
+        if np.ptp(d) <= data.tolerance:
+            pairs.append(_without_p(a, b, d, EQUAL))
+            continue
         moved = d[np.abs(d) > data.tolerance]
         moved = np.sign(moved) * tied(np.abs(moved), data.tolerance)
-        if len(moved) == 0:
-            pairs.append(Pair(a, b, 0.0, math.nan, math.nan, 1.0, 0.0))
-            continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # ties make it approximate; that is in the documentation
             p = float(signed_rank(moved).pvalue)

@@ -79,6 +79,8 @@ def main(arguments: Sequence[str]) -> int:
             given.baseline,
             given.formats,
             choice,
+            given.primary,
+            command(),
         ),
         read_few_shot(outputs, records, _dataset),
         _commands(known.values(), choice),
@@ -135,6 +137,13 @@ def _parser() -> argparse.ArgumentParser:
         "--baseline",
         metavar="LABEL",
         help="strategy that significance marks compare with, as tables name it (default: naive, else the first tested)",
+    )
+    options.add_argument(
+        "--primary",
+        default="F,FP",
+        metavar="MEASURES",
+        help="measures on which each strategy is compared with the baseline: significance marks and “What was found” "
+        "are corrected over these comparisons (default: %(default)s)",
     )
     options.add_argument(
         "--into",
@@ -203,7 +212,22 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         if not given.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
             raise UsageError(f"--name {given.name}: letters, digits, '-', '_' and '.' only")
     given.formats = _formats(given.formats)
+    given.primary = _primary(given.primary)
     return given
+
+
+def _primary(text: str) -> tuple[str, ...]:
+    """Return the measures of ``--primary``, each once.
+
+    Raises:
+        UsageError: one is not among the measures of tables.
+    """
+    from xclrun.analysis.measures import headlines
+
+    names, known = [name.strip() for name in text.split(",")], [one.name for one in headlines()]
+    if unknown := next((name for name in names if name not in known), None):
+        raise UsageError(f"--primary {text}: unknown measure '{unknown}'; {did_you_mean(unknown, known)}")
+    return tuple(dict.fromkeys(names))
 
 
 def _formats(text: str) -> tuple[str, ...]:

@@ -9,25 +9,63 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from xclrun.analysis.aggregate import Comparison, missing_combinations
-from xclrun.analysis.grouping import differing_settings, grouped, numbered_labels
+from xclrun.analysis.grouping import config_settings, differing_settings, grouped, numbered_labels
 from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import References, reference_command, reference_name, shared_overrides
+from xclrun.analysis.reference import References, is_ranked, reference_command, reference_name, shared_overrides
+from xclrun.analysis.tuning import unsighted
 from xclrun.core.identity import adapters_of
 
 
-def comparison_caveats(comparison: Comparison, commands: Mapping[str, str] | None = None) -> list[str]:
+def comparison_caveats(
+    comparison: Comparison, commands: Mapping[str, str] | None = None, command: str = ""
+) -> list[str]:
     """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike.
 
-    ``commands`` is run id → the command that made it, where that is known.
+    Args:
+        comparison: the runs.
+        commands: run id → the command that made it, where that is known.
+        command: what was typed to make the report; empty where it is not known.
     """
     return [
         *(f"{label}: {meaning}" for label, meaning in numbered_labels(comparison.runs).items()),
         *_missing(comparison),
         *_references(comparison, commands or {}),
         *_differing(comparison),
+        *_chosen_on_test(comparison, command),
         *_alike(comparison),
         *_versions(comparison),
     ]
+
+
+def grids(comparison: Comparison) -> dict[str, tuple[list[str], list[str]]]:
+    """Return strategy → (labels, keys) where several of its settings are ranked, and the keys in which they differ."""
+    ranked = {runs[0].run_id: label for label, runs in comparison.strategies.items() if is_ranked(runs[0])}
+    first = [run for run in comparison.runs if run.run_id in ranked]
+    found = {}
+    for strategy, runs in grouped(first, lambda run: run.strategy).items():
+        settings = [dict(config_settings(run)) for run in runs]
+        keys = sorted({key for of in settings for key in of if len({str(other.get(key)) for other in settings}) > 1})
+        if keys:
+            found[strategy] = [ranked[run.run_id] for run in runs], keys
+    return found
+
+
+def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
+    """Warn of rankings among settings of one strategy, which are by test scores."""
+    ranked = grids(comparison)
+    if not ranked:
+        return
+    labels = "; ".join(f"{strategy}: {', '.join(labels)}" for strategy, (labels, _) in ranked.items())
+    keys = ",".join(dict.fromkeys(key for _, keys in ranked.values() for key in keys))
+    text = (
+        f"the tables rank several settings of one strategy ({labels}) on test scores, so the best setting looks better "
+        "than it is"
+    )
+    runs = [run for run in comparison.runs if run.strategy in ranked]
+    if "--select-on" in command or any(unsighted(run.strategy, run.config, bool(run.edited)) for run in runs):
+        yield text
+    else:
+        yield f"{text}; choose the settings on dev scores: {command or 'xclrun report NAME'} --select-on dev {keys}"
 
 
 def _versions(comparison: Comparison) -> Iterator[str]:

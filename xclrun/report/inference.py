@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
+
+import numpy as np
 
 from xclrun.analysis.aggregate import BASELINE, Comparison
 from xclrun.analysis.anova import Anova, anova, blocked_anova, tukey
@@ -14,9 +17,19 @@ from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.power import power_warnings
 from xclrun.analysis.ranks import CriticalDifference, critical_difference
 from xclrun.analysis.reference import References, is_control, is_reference
-from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.replicates import Replicates, crossed, given_references
 from xclrun.analysis.resampling import Resampled, replicates
-from xclrun.analysis.significance import Pair, mixed_model, paired_t, untested, wilcoxon, with_holm
+from xclrun.analysis.significance import (
+    MIXED_ORDERS,
+    Pair,
+    crossed_test,
+    holm,
+    mixed_model,
+    t_test,
+    untested,
+    wilcoxon,
+    with_holm,
+)
 from xclrun.core.task import short_name
 from xclrun.report.tables import Cell, Reasons, Table, percent
 
@@ -26,13 +39,28 @@ DIFFERENCES = (
     "Δ: a − b in points, with the interval of blocked Tukey; d_z: Δ over the standard deviation of differences "
     "between replicates, with 95 % interval"
 )
+EXPLORATORY = "exploratory: significance marks and “What was found” use the primary comparisons only"
 P_VALUES = "p-values: Tukey's are adjusted for all pairs; the others by Holm over all pairs"
-P_VALUES_OF_ORDERS = (
-    f"{P_VALUES}; mixed model: t with Satterthwaite's degrees of freedom; paired bootstrap: over test sentences, of "
-    "these runs alone"
+P_VALUES_OF_ORDERS = f"{P_VALUES}; paired bootstrap: over test sentences, of these runs alone"
+MIXED_NOTE = (
+    "mixed model: t with Satterthwaite's degrees of freedom, Δ is the model's own estimate; where it estimates the "
+    "variance of strategy × order as 0, it takes runs of one order as independent and its p-values are too small"
+)
+# The numbers are those of docs/statistics.md.
+TUKEY = (
+    "Tukey's HSD is the CCL paper's method. Its pooled error assumes that all strategies have the same spread: with 10 "
+    "strategies that do not differ and 6 orders, it finds a difference from the baseline in 1 % of studies with equal "
+    "spreads, in 14 % if the baseline's spread is three times the others', and in 22 % at ten times"
+)
+SHARED = (
+    "orders of one seed share its reference models and hop 0; only the paired t takes this into account (seeds crossed "
+    "with orders)"
 )
 # Names of the tests of all pairs that are asked for elsewhere.
 PAPER, BLOCKED, PAIRED_T = "Tukey, orders (CCL)", "Tukey, blocks", "paired t"
+MIXED = "mixed model"
+# Measures of the primary comparisons (`--primary`).
+PRIMARY = ("F", "FP")
 REPLICATES = {"order": "orders", "languages": "sets of languages", "bucket": "buckets", "seed": "seeds"}
 
 
@@ -44,6 +72,7 @@ class Tests:
         data: all runs; tests are over its replicates, the mixed model over all of it.
         few_shot: the languages of its blocks are targets, each a replicate; else sets of languages.
         resampled: gives the measure, ``name``, of each strategy in every resample; None: there is no bootstrap.
+        shared: whether orders of one seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
     """
 
     data: Replicates
@@ -51,6 +80,7 @@ class Tests:
     few_shot: bool = False
     resampled: Resampled | None = None
     name: str = ""
+    shared: bool = False
 
     @cached_property
     def averaged(self) -> Replicates:
@@ -81,14 +111,47 @@ class Tests:
             )
         text = f"replicates: {n} {self.replicates}"
         if runs > n:
-            text += f" ({runs} runs of each strategy; what is inside one of the {self.replicates} is averaged first)"
+            text += f" ({runs} runs per strategy, averaged within each replicate)"
         if self.few_shot and self.data.kind != "languages":
             text += f" of one language: the tests speak of {self.data.languages[0]} alone"
         elif self.data.kind == "seed":
             text += f" of one order: the tests speak of {self.data.blocks[0][0]} alone"
         elif self.data.kind == "bucket":
             text += " of one set of languages: the tests speak of these languages alone"
+        if self.given:
+            text += f"; {self.given}"
+        elif self._crossed is not None:
+            text += f"; {SHARED}"
         return text
+
+    @property
+    def given(self) -> str:
+        """Condition under which the tests hold, where orders share reference models; empty where there is none."""
+        return given_references(self.data.blocks) if self.shared and self.data.kind == "order" else ""
+
+    @cached_property
+    def _crossed(self) -> np.ndarray | None:
+        return crossed(self.data.blocks) if self.shared and self.data.kind == "order" else None
+
+    def t_test(self, a: str, b: str) -> Pair:
+        """Test one pair by the paired t-test, with the pair's own variance and without correction."""
+        data = self.averaged if self._crossed is None else self.data
+        differences = data.values[data.strategies.index(a)] - data.values[data.strategies.index(b)]
+        if self._crossed is None:
+            return t_test(a, b, differences, data.tolerance)
+        return crossed_test(a, b, differences, self._crossed, data.tolerance)
+
+    def against(self, baseline: str) -> dict[str, Pair]:
+        """Test each strategy against the baseline, without correction; no p where the test is conditional (`given`)."""
+        labels = self.data.strategies if baseline in self.data.strategies else ()
+        pairs = {label: self.t_test(label, baseline) for label in labels if label != baseline}
+        if not self.given:
+            return pairs
+        nan = math.nan
+        return {
+            label: replace(pair, low=nan, high=nan, p=nan, effect=nan, reason=self.given)
+            for label, pair in pairs.items()
+        }
 
     @cached_property
     def paper(self) -> tuple[Anova, list[Pair]]:
@@ -115,11 +178,14 @@ class Tests:
     @cached_property
     def pairs(self) -> dict[str, list[Pair]]:
         """The tests of all pairs by name."""
-        blocked, data = {BLOCKED: self.blocked[1]}, self.averaged
+        tests, data = {BLOCKED: self.blocked[1]}, self.averaged
         if not self.few_shot:
-            blocked = {PAPER: self.paper[1], **blocked, "mixed model (Satterthwaite)": mixed_model(self.data)}
+            tests = {PAPER: self.paper[1], **tests}
+            if data.kind == "order" and len(data.blocks) >= MIXED_ORDERS:
+                tests[MIXED] = mixed_model(self.data)
+        tests[PAIRED_T] = with_holm([self.t_test(a, b) for a, b in combinations(data.strategies, 2)])
         bootstrap = {} if self.resampled is None else {"paired bootstrap": self._bootstrap(self.resampled)}
-        return {**blocked, PAIRED_T: paired_t(data), "Wilcoxon": wilcoxon(data), **bootstrap}
+        return {**tests, "Wilcoxon": wilcoxon(data), **bootstrap}
 
     def _bootstrap(self, resampled: Resampled) -> list[Pair]:
         of = {label: resampled.of_strategy(label, self.name) for label in self.averaged.strategies}
@@ -134,32 +200,69 @@ class Tests:
 class Verdicts:
     """Tests of several measures of the same strategies: tables of them, and the marks that follow.
 
+    The primary comparisons are the one confirmatory family of a section: each strategy against the baseline on the
+    primary measures, by paired t-tests with Holm's correction over all of them. docs/metrics.md, "Significance".
+
     Args:
         tests: (metric, measure) → its tests, or what `SUBJECTS` names.
         baseline: label of the strategy that marks compare with.
+        primary: measures of the primary comparisons; None: all.
     """
 
     SUBJECTS = ("metric", "measure")
 
-    def __init__(self, tests: Mapping[tuple[str, str], Tests], baseline: str) -> None:
-        self.tests, self.baseline = tests, baseline
+    def __init__(
+        self, tests: Mapping[tuple[str, str], Tests], baseline: str, primary: Sequence[str] | None = PRIMARY
+    ) -> None:
+        self.tests, self.baseline, self._primary = tests, baseline, primary
 
     def of(self, metric: str) -> dict[str, Tests]:
         """Return measure → its tests of one metric."""
         return {name: tests for (other, name), tests in self.tests.items() if other == metric}
 
+    @cached_property
+    def unadjusted(self) -> dict[tuple[str, str, str], Pair]:
+        """(strategy, metric, measure) → its test against the baseline, of the primary measures, without correction."""
+        return {
+            (label, metric, name): pair
+            for (metric, name), tests in self.tests.items()
+            if self._primary is None or name in self._primary
+            for label, pair in tests.against(self.baseline).items()
+        }
+
+    @property
+    def p_values(self) -> list[float]:
+        """The uncorrected p-values of the primary comparisons."""
+        return [pair.p for pair in self.unadjusted.values() if not math.isnan(pair.p)]
+
+    @property
+    def family(self) -> list[float]:
+        """The same of the whole section, those of `p_values` first."""
+        return self.p_values
+
+    @cached_property
+    def primary(self) -> dict[tuple[str, str, str], Pair]:
+        """(strategy, metric, measure) → its test against the baseline, Holm over the family."""
+        adjusted = iter(holm(self.family))
+        return {
+            key: pair if math.isnan(pair.p) else replace(pair, p=float(next(adjusted)))
+            for key, pair in self.unadjusted.items()
+        }
+
+    @property
+    def method(self) -> str:
+        """The test of the primary comparisons, in words."""
+        names = " and ".join(dict.fromkeys(name for _, _, name in self.unadjusted))
+        replicates = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
+        one = next((t for t in self.tests.values() if t.data.kind == "seed" and not t.few_shot), None)
+        alone = f" (of {one.data.blocks[0][0]} alone)" if one else ""
+        n = len(self.family)
+        return f"paired t-test over {replicates}{alone}, Holm over {n} comparison{'s' * (n != 1)} ({names})"
+
     @property
     def marks_meaning(self) -> str:
         """What marks mean."""
-        first = next(iter(self.tests.values()), None)
-        blocks = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
-        by = f"Tukey's HSD with {blocks} as blocks"
-        by += (
-            f" (of {first.data.blocks[0][0]} alone)"
-            if first and first.data.kind == "seed" and not first.few_shot
-            else ""
-        )
-        return f"* ** ***: differs from the baseline, {self.baseline}, by {by}, p < 0.05, 0.01, 0.001"
+        return f"* ** ***: differs from the baseline, {self.baseline}: {self.method}, p < 0.05, 0.01, 0.001"
 
     def baseline_notes(self) -> list[str]:
         """Say where there are no marks since the baseline was not tested."""
@@ -172,17 +275,30 @@ class Verdicts:
         return [f"no significance marks{where}: the baseline, {self.baseline}, is not among the strategies tested"]
 
     def marks(self) -> dict[tuple[str, str, str], str]:
-        """Return (strategy, metric, measure) → mark of its difference from the baseline, by Tukey over replicates.
+        """Return (strategy, metric, measure) → mark of its primary comparison with the baseline."""
+        return {key: next((mark for level, mark in LEVELS if pair.p < level), "") for key, pair in self.primary.items()}
 
-        Marks come from this test since it keeps to its level (docs/statistics.md).
-        """
-        marks = {}
-        for (metric, name), tests in self.tests.items():
-            for pair in tests.blocked[1]:
-                if self.baseline in (pair.a, pair.b):
-                    other = pair.b if pair.a == self.baseline else pair.a
-                    marks[other, metric, name] = next((mark for level, mark in LEVELS if pair.p < level), "")
-        return marks
+    def comparisons(self, title: str = "Primary comparisons with the baseline") -> Table | None:
+        """Return the table of the primary comparisons; None where there are none."""
+        reasons, rows = Reasons(), []
+        for (label, metric, name), pair in self.primary.items():
+            raw = self.unadjusted[label, metric, name]
+            interval = f"[{percent(pair.low)}, {percent(pair.high)}]" if pair.low == pair.low else "–"
+            effect = Cell(_number(pair.effect), pair.effect)
+            p_values = [_p_cell(one.p, one.reason, reasons) for one in (raw, pair)]
+            difference = Cell(percent(pair.difference), pair.difference)
+            rows.append((*subject((metric, name)), label, difference, interval, effect, *p_values))
+        if not rows:
+            return None
+        notes = (
+            *reasons.lines(),
+            *self._of_each(lambda tests: [tests.scope], {key[1:] for key in self.primary}),
+            f"Δ: strategy − {self.baseline}, the baseline, in points, with the 95 % interval of the paired t-test "
+            "(each pair has its own variance, no correction); d_z: Δ over the standard deviation of the differences",
+            f"p (Holm): {self.method}; significance marks and “What was found” use these p-values only",
+        )
+        header = (*self.SUBJECTS, "strategy", "Δ", "95 % interval", "d_z", "p", "p (Holm)")
+        return Table(title, header, tuple(rows), notes, left=3)
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
         """Return the table of analyses of variance: does any strategy differ at all?"""
@@ -197,7 +313,12 @@ class Verdicts:
         scopes = self._of_each(
             lambda tests: [f"{tests.scope}; {len(tests.data.strategies)} strategies", *tests.warnings]
         )
-        notes = (*reasons.lines(), *scopes, "η²: share of the variance that strategies explain (partial, with blocks)")
+        notes = (
+            *reasons.lines(),
+            *scopes,
+            f"{EXPLORATORY}; p-values without correction over measures",
+            "η²: share of the variance that strategies explain (partial, with blocks)",
+        )
         header = (*self.SUBJECTS, "analysis of variance", "df", "F ratio", "p", "η²")
         return Table(title, header, tuple(rows), notes, left=3)
 
@@ -216,20 +337,25 @@ class Verdicts:
                     effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
                 difference = Cell(percent(pair.difference), pair.difference)
                 own = {name: _p_cell(pairs[k].p, pairs[k].reason, reasons) for name, pairs in tests.pairs.items()}
+                if MIXED in own and not (fitted := tests.pairs[MIXED][k]).reason:
+                    own[MIXED] = Cell(f"{percent(fitted.difference)}, p {p_text(fitted.p, sign=True)}", fitted.p)
                 rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
                              *(own.get(name, Cell("–")) for name in names)))  # fmt: skip
         scopes = self._of_each(lambda tests: [f"{tests.scope}; the replicates are the blocks"])
         p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
-        return Table(title, header, tuple(rows), (*reasons.lines(), *scopes, DIFFERENCES, p_values), left=4)
+        further = [MIXED_NOTE] if MIXED in names else []
+        notes = (*reasons.lines(), *scopes, EXPLORATORY, DIFFERENCES, p_values, *further, TUKEY)
+        return Table(title, header, tuple(rows), notes, left=4)
 
-    def _of_each(self, say: Callable[[Tests], list[str]]) -> list[str]:
-        """Return what there is to say of the tests, each line once, with what it is said of where that is not all."""
+    def _of_each(self, say: Callable[[Tests], list[str]], keys: Collection[tuple[str, str]] | None = None) -> list[str]:
+        """Return the notes on the tests with these keys (None: all): each once, with its subjects if it is on some."""
         said: dict[str, list[str]] = {}
-        for key, tests in self.tests.items():
+        about = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
+        for key, tests in about.items():
             for line in say(tests):
                 said.setdefault(line, []).append(" ".join(subject(key)))
-        return [line if len(of) == len(self.tests) else f"{', '.join(of)}: {line}" for line, of in said.items()]
+        return [line if len(of) == len(about) else f"{', '.join(of)}: {line}" for line, of in said.items()]
 
 
 class Inference(Verdicts):
@@ -241,6 +367,7 @@ class Inference(Verdicts):
         resampled: metric → its bootstrap; a metric that is missing has none.
         kind: of the bootstrap's intervals.
         baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
+        primary: measures of the primary comparisons.
     """
 
     def __init__(
@@ -250,15 +377,18 @@ class Inference(Verdicts):
         resampled: Mapping[str, Resampled],
         kind: str = "basic",
         baseline: str | None = None,
+        primary: Sequence[str] = PRIMARY,
     ) -> None:
         self.comparison, self.resampled, self.kind = comparison, resampled, kind
         tests: dict[tuple[str, str], Tests] = {}
         for metric in comparison.metrics:
             for name, data in replicates(comparison, references, metric).items():
                 if len(data.blocks) > 1:
-                    better = MEASURES[name].higher_is_better
-                    tests[metric, name] = Tests(data, better, resampled=resampled.get(metric), name=name)
-        super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline)
+                    one = MEASURES[name]
+                    tests[metric, name] = Tests(
+                        data, one.higher_is_better, resampled=resampled.get(metric), name=name, shared=one.shared
+                    )
+        super().__init__(tests, self._default_baseline(tests) if baseline is None else baseline, primary)
 
     def baseline_notes(self) -> list[str]:
         if self.baseline and self.baseline not in self.comparison.strategies:

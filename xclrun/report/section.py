@@ -23,6 +23,8 @@ class Options:
         baseline: label of the strategy that marks and budgets compare with; None: ``naive``, else the first tested.
         formats: in which figures are saved besides SVG, of `xclrun.report.style.FURTHER`.
         choice: by which the settings of the runs were chosen on dev; None: the runs are all there are.
+        primary: measures of the primary comparisons.
+        command: what was typed to make the report; empty where it is not known.
     """
 
     unpaired: bool = False
@@ -33,6 +35,8 @@ class Options:
     baseline: str | None = None
     formats: tuple[str, ...] = ()
     choice: Choice | None = None
+    primary: tuple[str, ...] = ("F", "FP")
+    command: str = ""
 
 
 class Section:

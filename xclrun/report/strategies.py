@@ -140,8 +140,9 @@ class StrategySection(Section):
         """Tests and intervals."""
         options = self.options
         return Inference(
-            self.comparison, self.shared.references, self._bootstrap[0], options.interval, options.baseline
-        )
+            self.comparison, self.shared.references, self._bootstrap[0], options.interval, options.baseline,
+            options.primary,
+        )  # fmt: skip
 
     @cached_property
     def summary(self) -> Summary:
@@ -159,7 +160,7 @@ class StrategySection(Section):
     @property
     def caveats(self) -> list[str]:
         unpaired = [UNPAIRED] if self.options.unpaired else []
-        own = comparison_caveats(self.comparison, self.shared.commands)
+        own = comparison_caveats(self.comparison, self.shared.commands, self.options.command)
         return [*own, *self._bootstrap[1], *self.inference.baseline_notes(), *unpaired, *super().caveats]
 
     @property

@@ -58,6 +58,7 @@ class FewShotRuns:
         records: all runs, by run id.
         given: predictions and words.
         options: how the report is made.
+        section: the runs of all metrics and sources of the section, whose tests are one family.
     """
 
     dataset: str
@@ -68,6 +69,7 @@ class FewShotRuns:
     records: Mapping[str, RunRecord]
     given: FewShotData
     options: Options = field(default_factory=Options)
+    section: list[FewShotRuns] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -104,7 +106,10 @@ class FewShotRuns:
     @cached_property
     def tests(self) -> FewShotTests:
         """Tests of the strategies."""
-        return FewShotTests(self.scores, self.strategies, self.options.baseline)
+        return FewShotTests(
+            self.scores, self.strategies, self.options.baseline,
+            lambda: [other.tests for other in self.section if other is not self],
+        )  # fmt: skip
 
     @property
     def first(self) -> str:

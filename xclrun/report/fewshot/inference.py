@@ -5,7 +5,7 @@ At each K blocks are target languages, buckets and seeds averaged first; of a si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from xclrun.analysis.fewshot.scores import NO_SOURCE, called, groups, replicates
@@ -27,11 +27,16 @@ class FewShotTests(Verdicts):
         scores: their rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
         strategies: labels, in the order of the tables.
         baseline: label that marks compare with; None: the first that is tested (``full`` stands first).
+        others: returns the tests of the other metrics and sources of the section, whose p-values Holm's correction
+            includes.
     """
 
     SUBJECTS = ("metric", "K")
 
-    def __init__(self, scores: pd.DataFrame, strategies: Sequence[str], baseline: str | None = None) -> None:
+    def __init__(
+        self, scores: pd.DataFrame, strategies: Sequence[str], baseline: str | None = None,
+        others: Callable[[], Sequence[FewShotTests]] = tuple,
+    ) -> None:  # fmt: skip
         self.without: list[str] = []
         tests: dict[tuple[str, str], Tests] = {}
         for (metric, k), own in groups(scores, ["metric", "shots"]):
@@ -46,11 +51,20 @@ class FewShotTests(Verdicts):
         self.several_languages = any(t.data.kind == "languages" for t in tests.values())
         self.source = str(scores["source"].iloc[0])
         first = next((t.data.strategies[0] for t in tests.values()), "")
-        super().__init__(tests, first if baseline is None else called(baseline))
+        self._others = others
+        super().__init__(tests, first if baseline is None else called(baseline), primary=None)
+
+    @property
+    def family(self) -> list[float]:
+        return [*self.p_values, *(p for other in self._others() for p in other.p_values)]
 
     def tables(self, what: str) -> list[Table]:
-        """Return the table of analyses of variance, and that of all pairs; ``what`` begins their titles."""
-        made = (self.anovas(f"{what}: do strategies differ"), self.all_pairs(f"{what}: all pairs of strategies"))
+        """Return the tables of the primary comparisons and of the other tests; ``what`` begins their titles."""
+        made = (
+            self.comparisons(f"{what}: primary comparisons with the baseline"),
+            self.anovas(f"{what}: do strategies differ"),
+            self.all_pairs(f"{what}: all pairs of strategies"),
+        )
         return [table for table in made if table is not None]
 
     def notes(self, where: str) -> list[str]:

@@ -72,12 +72,14 @@ class FewShotSection(Section):
     def data(self) -> list[object]:
         """For each source the runs of each metric, then what is the same for all; last the section itself."""
         found: list[object] = []
+        together: list[FewShotRuns] = []
         for (source,), of_source in groups(self.scores, ["source"]):
             of_metrics = [
                 FewShotRuns(self.dataset, self.model, str(metric), str(source), own, self.records, self.given,
-                            self.options)
+                            self.options, together)
                 for (metric,), own in groups(of_source, ["metric"])
             ]  # fmt: skip
+            together += of_metrics
             found += [*of_metrics, FewShotSource(of_metrics[0])]
         return [*found, self]
 
@@ -109,14 +111,14 @@ def few_shot_conclusions(runs: FewShotRuns) -> list[str]:
             does = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
             said.append(f"{runs.first} {does} zero-shot at {shots_name(k)} (mean over {over}).")
     tests = runs.tests.of(runs.metric)
-    for shots, one in tests.items():
-        said += [f"At {shots}: {text}" for text in compare(runs.tests, one, (), "scores highest", "mean score", "%")]
+    for shots in tests:
+        said += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score", "%")]
     if not said:
         return []
     title = f"{runs.heading['metric']}{runs.heading['source']}"
     paragraph = f"{title[0].upper()}{title[1:]}: {' '.join(said)}"
     tested = [one for one in tests.values() if len(one.averaged.blocks) > 1]
-    return [paragraph, *(caveat(one, f"{title}: tests of what is tuned") for one in tested[:1])]
+    return [paragraph, *(caveat(runs.tests, one, f"{title}: tests of what is tuned") for one in tested[:1])]
 
 
 def _uneven(means: pd.DataFrame) -> list[str]:

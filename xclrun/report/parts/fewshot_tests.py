@@ -18,13 +18,18 @@ def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
         "All strategies adapt to the same languages: these are blocks (buckets and seeds are averaged first); of a "
         "single language its buckets are. What a block does to all strategies is no error."
     )
+    yield (
+        f"The primary comparisons are confirmatory: each strategy against the baseline, {runs.tests.baseline}, at each "
+        "K, by paired t-tests with Holm's correction over all of them in this section. All other tests are exploratory."
+    )
     yield from runs.tests.tables(f"{runs.short}{source_name(runs.source)}")
     tests = {k: one for k, one in runs.tests.of(runs.metric).items() if len(one.averaged.blocks) > 1}
     if tests:
         replicates = " or ".join(dict.fromkeys(one.replicates for one in tests.values()))
         what = f"{runs.dataset}, {runs.model}{source_name(runs.source)}: {runs.title}"
         title = (
-            f"{what}; p-values. Below the diagonal: paired t-test (Holm); above: Tukey's HSD, {replicates} as blocks"
+            f"{what}; p-values (exploratory). Below the diagonal: paired t-test (Holm); above: Tukey's HSD, "
+            f"{replicates} as blocks"
         )
         draw = partial(p_value_figure, tests, title, PAIRED_T)
         yield runs.plot("p_values", "p-values of all pairs", draw)

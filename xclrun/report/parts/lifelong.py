@@ -233,7 +233,7 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
     header = ("order", "measure", "A", "B", "seeds", "A − B", "p (as LL)", "p (Holm)")
     notes = (
         "two-tailed paired t-test over the seeds that all strategies have; A − B: mean difference in points; p (as "
-        f"LL): without correction, at {ALPHA}; p (Holm): over the pairs of the measure in this order",
+        f"LL): without correction, at {ALPHA}; p (Holm): over the pairs of the measure in this order; exploratory",
         "– where all differences are equal, or there are fewer than two seeds",
         *unadapted_note(summary.comparison.strategies),
         *(

@@ -86,6 +86,7 @@ def _findings(found: Sequence[Finding], over: str, tested: str) -> Table:
         "findings; – of a single replicate, of strategies that do not learn in sequence, and of differences between "
         "metrics or orders",
         "over sentences: p when test sentences are drawn again, which says nothing of other seeds and orders",
+        "all p-values of this table are exploratory",
         f"holds, does not hold: told apart at p < {ALPHA} over {tested}",
     )
     header = ("finding", "metric", "difference", "paper", "ours", "p", "over sentences", "here")

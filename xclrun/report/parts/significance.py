@@ -10,7 +10,7 @@ from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES
 from xclrun.analysis.measures import headlines
 from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
-from xclrun.report.inference import PAPER, Inference, subject
+from xclrun.report.inference import PAPER, TUKEY, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -27,13 +27,19 @@ WITH_TEXTS = {
 
 @part(StrategySection, place=40, title="Intervals and tests")
 def significance(section: StrategySection) -> Iterator[Item]:
-    yield (
-        "CCL compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. Here all strategies also "
-        "run the same orders: these are blocks (seeds of an order are averaged first), and what a block does to all "
-        "strategies is no error."
-    )
     inference = section.inference
+    yield (
+        "The primary comparisons are confirmatory: each strategy against the baseline, "
+        f"{inference.baseline or 'naive'}, on {' and '.join(section.options.primary)}, by paired t-tests with Holm's "
+        "correction over all of them. All other tests are exploratory."
+    )
+    yield (
+        "The CCL paper compares strategies by a one-way ANOVA with orders as samples and Tukey's HSD. All strategies "
+        "run the same orders, so the two-way ANOVA takes orders as blocks (seeds of an order are averaged first): "
+        f"differences between orders do not count as error. {TUKEY}."
+    )
     tables = (
+        (inference.comparisons(), section.comparison.metrics),
         (bootstrap_table(inference, section.summary), list(inference.resampled)),
         (inference.anovas(), section.comparison.metrics),
         (inference.all_pairs(), section.comparison.metrics),
@@ -47,8 +53,8 @@ def significance(section: StrategySection) -> Iterator[Item]:
             replicates = next(iter(tests.values())).replicates
             what = f"{section.names}: {section.summary.title(metric)}"
             title = (
-                f"{what}; Tukey's HSD, p-values. Below the diagonal: one-way, over orders (CCL); above: {replicates} "
-                "as blocks"
+                f"{what}; Tukey's HSD, p-values (exploratory). Below the diagonal: one-way, over orders (CCL); above: "
+                f"{replicates} as blocks"
             )
             draw = partial(p_value_figure, tests, title, PAPER)
             yield Plot(section.file("p_values", metric), "p-values of all pairs", draw)
