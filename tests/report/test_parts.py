@@ -60,6 +60,7 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     rows = [(hop, "de", word, 9, 0.1 + 0.1 * hop * (word == "gut")) for hop in (1, 2) for word in ("gut", "ein")]
     behind.attention[buckets[0].run_id] = pd.DataFrame(rows, columns=list(COLUMNS))  # type: ignore[index]
     sections = [strategies, *few_shot_sections(buckets, behind)]
+    sections += few_shot_sections([few_shot.run("tr", 1, 0, source=source) for source in ("en", None)])
     # Each of these is shown of runs of its own kind.
     sections += [section_of(test_checkpoints.RUNS), test_overlap.section(naive1=test_overlap.COUNTS)]
     sections += [section_of([test_lifelong.statements(seed=1)])]
