@@ -26,6 +26,7 @@ from xclrun.report.tables import Table
 from . import (
     few_shot,
     test_checkpoints,
+    test_class_gradients,
     test_codelength,
     test_generalisation,
     test_lifelong,
@@ -63,6 +64,7 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     sections += few_shot_sections([few_shot.run("tr", 1, 0, source=source) for source in ("en", None)])
     # Each of these is shown of runs of its own kind.
     sections += [section_of(test_checkpoints.RUNS), test_overlap.section(naive1=test_overlap.COUNTS)]
+    sections += [test_class_gradients.section()]
     sections += [section_of([test_lifelong.statements(seed=1)])]
     standard, online = ll.STREAMS["standard"], test_lifelong.online
     sections += [section_of([online(name, seed, standard) for name in ("naive", "replay") for seed in (1, 2, 3)])]
