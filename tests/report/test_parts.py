@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,15 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     sections += [section_of([test_lifelong.statements(seed=1)])]
     standard, online = ll.STREAMS["standard"], test_lifelong.online
     sections += [section_of([online(name, seed, standard) for name in ("naive", "replay") for seed in (1, 2, 3)])]
+    sections += [
+        section_of(
+            [
+                online("naive", 1, keys, order="-".join(keys), run_id=str(k))
+                for k, keys in enumerate(permutations(standard))
+                if k < 20
+            ]
+        )
+    ]
     sections += codelength_sections([test_codelength.coded([9.0, 8.0, 7.0], dataset="squad", model="bert")])
     grid = [run("er", "h2l", 1, orders["h2l"], settings={"memory": memory}) for memory in (1, 2)]
     sections += [section_of(grid[:1], options=Options(choice=choose(grid, ("strategy.memory",))))]
