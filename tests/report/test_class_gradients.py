@@ -16,7 +16,8 @@ from xclrun.report.strategies import ReportData, StrategySection
 
 # hop, step, class, gradient
 ROWS = [
-    (1, 1, "en:a", -0.2), (1, 1, "en:b", 0.1), (1, 1, "de:c", 0.3),
+    # As labels are sorted; the figure has keys in the order of training.
+    (1, 1, "de:c", 0.3), (1, 1, "en:a", -0.2), (1, 1, "en:b", 0.1),
     (1, 2, "en:a", -0.4), (1, 2, "en:b", 0.1), (1, 2, "de:c", 0.1),
     (2, 1, "en:a", 0.5), (2, 1, "en:b", 0.1), (2, 1, "de:c", -0.6),
 ]  # fmt: skip

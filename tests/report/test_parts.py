@@ -26,6 +26,7 @@ from xclrun.report.tables import Table
 
 from . import (
     few_shot,
+    test_captions,
     test_checkpoints,
     test_class_gradients,
     test_codelength,
@@ -86,10 +87,19 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     shown = [block for section in sections for block in section.blocks]
 
     assert PARTS.keys() - {block.part.name for block in shown} == set()
+    named: set[tuple[str, str, str]] = set()
     for section in sections:
         plots = [plot for block in section.blocks for plot in block.plots]
         assert len({plot.name for plot in plots}) == len(plots)
         assert all(plot.caption for plot in plots)
+        for plot in plots:
+            kind = plot.name.removeprefix("few_shot_")
+            figures = [mention for mention in test_captions.mentions(plot.caption) if mention[1] == "figure"]
+            if figures:
+                (*_, figure) = sorted((one for one in test_captions.FIGURES if kind.startswith(f"{one}_")), key=len)
+                assert all(test_captions.shows(figure, mention) for mention in figures), plot
+                named |= {*figures}
+    assert len(named) > 10
     assert all(table.title and table.rows for block in shown for table in block.tables)
     assert not any("{" in block.title for block in shown)
 

@@ -36,7 +36,7 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
             having = [run for run in runs if run.run_id in recorded]
             if having:
                 elements = having[0].elements
-                found.setdefault(order, {})[label] = elements, by_step(recorded[having[0].run_id])
+                found.setdefault(order, {})[label] = elements, by_step(recorded[having[0].run_id], elements)
     if not found:
         return
     yield (
@@ -56,10 +56,16 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
         yield Plot(section.file("key_curves", metric), "Scores of each key while training (LL Fig. 2)", draw)
 
 
-def by_step(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the gradients with a row for each class and a column for each (hop, step), in the order of training."""
+def key_of(name: str) -> str:
+    """Return the key in the name of a class (``yelp:5``)."""
+    return name.partition(":")[0]
+
+
+def by_step(rows: pd.DataFrame, elements: Sequence[str]) -> pd.DataFrame:
+    """Return the gradients: a row for each class, keys as trained, and a column for each (hop, step)."""
     table = rows.pivot_table(index="class", columns=["hop", "step"], values="gradient", sort=False)
-    return table.sort_index(axis=1)
+    place = {key: k for k, key in enumerate(elements)}
+    return table.loc[sorted(table.index, key=lambda name: place.get(key_of(name), 0))].sort_index(axis=1)
 
 
 def sides_table(found: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFrame]]]) -> Table | None:
@@ -70,10 +76,10 @@ def sides_table(found: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFra
     rows: list[tuple[str, ...]] = []
     for order, of in found.items():
         for label, (elements, gradients) in of.items():
-            key_of = {name: name.partition(":")[0] for name in gradients.index}
-            if not set(key_of.values()) <= set(elements):
+            keys = [key_of(name) for name in gradients.index]
+            if not set(keys) <= set(elements):
                 continue
-            place = np.array([elements.index(key_of[name]) for name in gradients.index])[:, None]
+            place = np.array([elements.index(key) for key in keys])[:, None]
             hop = gradients.columns.get_level_values("hop").to_numpy()[None, :] - 1
             values = gradients.to_numpy(dtype=float)
             for name, mask in (("being learned", place == hop), ("earlier", place < hop), ("later", place > hop)):
@@ -108,11 +114,14 @@ def gradient_figure(found: Mapping[str, pd.DataFrame], title: str) -> Figure:
         hops = table.columns.get_level_values("hop").to_numpy()
         for end in np.flatnonzero(np.diff(hops)) + 1:
             axes.axvline(end, color=GREY, linewidth=0.9, linestyle=":")
-        axes.set_yticks(np.arange(len(shown)) + 0.5, [cut(name, 28) for name in shown], fontsize=6)
+        axes.set_yticks(np.arange(len(shown)) + 0.5, [cut(name, 28) for name in shown])
         tickless(axes)
+        axes.tick_params(labelsize=6)
         axes.set_title(label, fontsize=9)
     grid[-1].set_xlabel("main steps of the stream", fontsize=8)
-    figure.colorbar(image, ax=grid, label="gradient, summed over a class's weights", fraction=0.04, pad=0.01)
+    bar = figure.colorbar(image, ax=grid, fraction=0.04, pad=0.01, format=lambda value, _: f"{value:g}")
+    bar.set_label("gradient, summed over a class's weights", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
     some = f"; {len(shown)} of {len(names)} classes" if len(shown) < len(names) else ""
     titled(figure, f"{title}: gradient of each class on the head (dotted: ends of hops{some})")
     return figure
