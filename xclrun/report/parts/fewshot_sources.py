@@ -40,9 +40,8 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
             header = ("language", *(n for k in shots for n in (shots_name(k), *(["published"] * (k in beside)))))
             notes = ["mean score over buckets without source training minus mean score after English, in points"]
             notes += ["published: FS Table 4, mBERT, 40 buckets"] if beside else []
-            if beside and task_name(section.dataset) == "udpos":
-                notes.append(
-                    "published at K = 4 for ru and es: the score of K = 2 was subtracted (misprint in Table 4)"
-                )
+            for (task, language, k), subtracted in fsxlt.MISPRINTS.items() if beside else ():
+                if task == task_name(section.dataset) and (language, k) in found:
+                    notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")
             title = f"{short_name(metric)}: drop without source training, {strategy} (FS Table 4)"
             yield Table(title, header, tuple(rows), tuple(notes))

@@ -148,8 +148,10 @@ def influences(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
         axes.set_yticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
         tickless(axes)
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
-    figure.colorbar(image, ax=grid, label="softmax of the Jaccard index over a row (%)", fraction=0.05, pad=0.01)
-    what = "Jaccard index of a bucket's words with the words improved by adapting to a bucket"
+    bar = figure.colorbar(image, ax=grid, fraction=0.05, pad=0.01)
+    bar.set_label("softmax over a row (%)", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    what = "Jaccard index of a bucket's words with the words improved by each bucket (framed: the same bucket)"
     titled(figure, f"{title}: {what}", "improved by bucket", "words of bucket")
     return figure
 
