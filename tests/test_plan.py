@@ -186,6 +186,7 @@ EXPECTED = {
     "evaluate.attention": "id",
     # Counted in training.
     "evaluate.gradient_overlap": "trained",
+    "evaluate.class_gradients": "trained",
     "tracking.enabled": "nothing",
     "tracking.to": "nothing",
     "tracking.uri": "nothing",

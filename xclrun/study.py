@@ -25,7 +25,7 @@ from xclrun.analysis.reference import References
 from xclrun.config.files import default_outputs
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.task import BY_SHORT
-from xclrun.store.records import UNREADABLE, read_overlaps, read_predictions, read_records, sweeps
+from xclrun.store.records import UNREADABLE, read_gradients, read_predictions, read_records, sweeps
 from xclrun.store.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Study:
         data = ReportData(
             others,
             predictions=lambda: read_predictions(self.outputs, finished, _warn),
-            overlaps=lambda: read_overlaps(self.outputs, finished, _warn),
+            gradients=lambda: read_gradients(self.outputs, finished, _warn),
         )
         sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(others)]
         behind = read_few_shot(self.outputs, self.records, lambda directory: thaw(directory).dataset)

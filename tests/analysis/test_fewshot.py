@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ from tests.report.few_shot import run
 from xclrun.analysis.fewshot.gains import ALL, associations, with_mean
 from xclrun.analysis.fewshot.scores import (
     KEYS,
-    best_so_far,
     common,
+    dev_curve,
     few_shot_scores,
     over_buckets,
     seeds_against_buckets,
+    selected_dev,
 )
 from xclrun.analysis.fewshot.words import Outcome
 from xclrun.analysis.record import RunRecord
@@ -110,15 +112,20 @@ def test_confusions_leave_out_what_training_never_had() -> None:
     np.testing.assert_array_equal(outcome.confusion(after), [[1, 0], [1, 1]])
 
 
-def test_the_best_score_stays_after_stopping() -> None:
-    points = [
+def test_dev_scores_by_epoch_may_fall() -> None:
+    """As in FS Fig. 6: nothing is smoothed, and a curve ends where training stopped."""
+    points = (
         {"hop": 1, "epoch": 1, "dev": {"de": {"token_accuracy": 0.99}}},
         {"hop": 2, "epoch": 1, "dev": {"de": {"token_accuracy": 0.5}}},
         {"hop": 2, "epoch": 2, "dev": {"de": {"token_accuracy": 0.7}}},
         {"hop": 2, "epoch": 3, "dev": {"de": {"token_accuracy": 0.6}}},
-    ]
-    np.testing.assert_allclose(best_so_far(points, 2, "de", "token_accuracy", 5), [0.5, 0.7, 0.7, 0.7, 0.7])
-    assert np.isnan(best_so_far(points, 2, "hi", "token_accuracy", 2)).all()
+    )
+    one = replace(run("de", 1, 0), curve=points)
+    np.testing.assert_allclose(dev_curve(one, "token_accuracy"), [0.5, 0.7, 0.6])
+    assert selected_dev(one, "token_accuracy") == 0.7
+    assert np.isnan(dev_curve(one, "class_accuracy")).tolist() == [True] * 3
+    assert math.isnan(selected_dev(one, "class_accuracy"))
+    assert math.isnan(selected_dev(replace(one, curve=()), "token_accuracy"))
 
 
 def test_gains_are_set_against_every_factor() -> None:

@@ -70,9 +70,9 @@ def test_a_list_of_sweeps_says_what_each_yields(xclrun: Callable[..., Told]) -> 
     assert lines == xclrun("list", "sweep").out.splitlines()
     sweeps = [line.split()[0] for line in lines[1:] if not line.startswith("    ")]
     assert sweeps == [name for name in choices()["sweep"] if name not in published()]
-    beneath = lines[1 + [line.split()[0] for line in lines[1:]].index("ccl_memory") + 1 :][:2]
-    assert [line.split()[0] for line in beneath] == ["ccl_table17", "ccl_fig9"]
-    assert all(line.startswith("    ccl_") for line in beneath)
+    beneath = lines[1 + [line.split()[0] for line in lines[1:]].index("gli_continual") + 1 :][:2]
+    assert [line.split()[0] for line in beneath] == ["gli_fig4", "gli_fig5"]
+    assert all(line.startswith("    gli_") for line in beneath)
 
 
 def test_what_makes_a_sweep_smaller_has_the_layers_that_it_names() -> None:

@@ -48,12 +48,13 @@ def printed(value: float) -> str:
 def test_trade_offs_draw_every_row_of_the_table() -> None:
     summary = made().summary
     table, figure = summary.main(["slot_f1"]), trade_offs.trade_off_figure(summary, "slot_f1")
-    for axes, name in zip(figure.axes, ("FP ↑", "T ↑", "T0 ↑"), strict=True):
+    panels = (("FP ↑", "F ↓"), ("FP ↑", "T ↑"), ("T ↑", "F ↓"), ("T0 ↑", "F ↓"))
+    for axes, (up, across) in zip(figure.axes, panels, strict=True):
         points = {line.get_gid().split(":")[1]: line.get_xydata()[0] for line in axes.lines if line.get_gid()}
-        shown = {k: v for k, v in column(table, name).items() if k != "lang_spec_ft"}
+        shown = {k: v for k, v in column(table, up).items() if k != "lang_spec_ft"}
         assert points.keys() == shown.keys()
         for label, (x, y) in points.items():
-            assert printed(-x) == column(table, "F ↓")[label].split(" ±")[0]
+            assert printed(-x if across == "F ↓" else x) == column(table, across)[label].split(" ±")[0]
             assert printed(y) == shown[label].split(" ±")[0]
         # Bars are the standard deviations that the table has after ±.
         bars = [collection.get_segments()[0] for collection in axes.collections]
@@ -127,6 +128,13 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     one, many = dots[0].get_ydata(), dots[k].get_ydata()
     np.testing.assert_allclose(many, [100 * metrics.forgetting(r.scores["intent_accuracy"]) for r in runs])
     np.testing.assert_allclose(one, [100 * metrics.forgetting(r.scores["intent_accuracy"][:3, :2]) for r in runs])
+    # One panel for each measure; T0 and FP of the first two hops are those of a stream of two languages.
+    assert [axes.get_ylabel() for axes in boxes.axes] == ["F (points)", "T (points)", "T0 (points)", "FP (%)"]
+    for axes, measured in zip(boxes.axes[2:], (metrics.zero_shot_transfer, lambda R: R[-1].mean()), strict=True):
+        dots = [line.get_ydata() for line in axes.lines if line.get_marker() == "."]
+        for values, size in ((dots[0], 2), (dots[k], None)):
+            cut = slice(None if size is None else size + 1), slice(size)
+            np.testing.assert_allclose(values, [100 * measured(r.scores["intent_accuracy"][cut]) for r in runs])
     # Of forgetting the mean over runs is the table's.
     assert printed(float(np.mean(many))) == column(summary.main(["intent_accuracy"]), "F ↓")["naive"].split(" ±")[0]
 

@@ -15,23 +15,29 @@ from statsmodels.stats.multitest import multipletests
 
 from tests.conftest import blank_figures
 from xclrun.analysis.fewshot.attention import COLUMNS
-from xclrun.analysis.fewshot.scores import few_shot_scores
-from xclrun.analysis.fewshot.words import improvement, jaccards, overlaps
+from xclrun.analysis.fewshot.gains import mean_gains
+from xclrun.analysis.fewshot.scores import dev_curve, few_shot_scores
+from xclrun.analysis.fewshot.words import Outcome, improvement, jaccards, overlaps
 from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError
 from xclrun.report import Options, write_report
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.inference import p_text
-from xclrun.report.parts.fewshot_gains import scatter, table_3
+from xclrun.report.parts.fewshot_curves import adapting_curves
+from xclrun.report.parts.fewshot_gains import gain_figure, scatter, script_table, table_3
 from xclrun.report.parts.fewshot_means import by_language, by_strategy
+from xclrun.report.published import fsxlt
 from xclrun.report.tables import Table
 from xclrun.report.write import Report
 
 from .few_shot import given, run, study
 from .study import run as other
 
-FIGURES = ("histograms", "jaccard", "improved", "confusions", "gains", "curves", "curves_fc", "p_values", "critical")
+FIGURES = (
+    "histograms", "improved", "improved_words", "confusions", "gains", "gains_by_language", "curves", "curves_fc",
+    "p_values", "critical",
+)  # fmt: skip
 
 
 # A run of another experiment, whose figures are quickly drawn.
@@ -134,9 +140,101 @@ def test_what_could_not_be_tested_is_said_under_the_means() -> None:
 
 
 def test_another_source_has_no_published_numbers() -> None:
-    table = by_language(first_of(study(shots=(1,), buckets=2, source=None)), "full")
+    table = by_language(first_of(study(shots=(1,), buckets=2, source="fr")), "full")
     assert "published" not in table.header
-    assert table.title.endswith("source none")
+    assert table.title.endswith("source fr")
+
+
+def test_runs_without_source_training_have_those_of_table_11() -> None:
+    table = by_language(first_of(study(("tr", "de"), (1, 2), 2, source=None)), "full")
+    assert table.header == ("language", "K = 0", "K = 1", "published", "K = 2")
+    # FS has no German POS there.
+    assert {row[0]: row[3] for row in table.rows} == {"tr": "48.96 ± 3.15", "de": "–"}
+
+
+def test_the_drop_without_source_training_is_a_difference_of_means() -> None:
+    runs = [*study(("tr", "de"), (1, 2), 3), *study(("tr",), (1,), 2, source=None)]
+    (section,) = few_shot_sections(runs)
+    (table,) = next(block.tables for block in section.blocks if block.part.name == "fewshot_sources")
+    assert table.header == ("language", "K = 1", "published")
+    ((language, drop, published),) = table.rows
+    means = {s: np.mean([r.scores["token_accuracy"][-1, -1] for r in runs if r.config["source"] == s
+             and r.languages[-1] == "tr" and r.config["shots"] == 1]) for s in ("none", "en")}  # fmt: skip
+    assert (language, drop, published) == ("tr", f"{100 * (means['none'] - means['en']):.2f}", "-15.05")
+    assert not any("misprint" in note for note in table.notes)
+    (without,) = few_shot_sections(study(("tr",), (1,), 2))
+    assert "fewshot_sources" not in {block.part.name for block in without.blocks}
+
+
+def test_gains_by_script_and_language() -> None:
+    runs = first_of(study(shots=(1, 4), buckets=3, seeds=(1, 2)))
+    gained = mean_gains(runs.means, "full")
+    table = script_table("gain by script", "pud", gained)
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert list(rows) == ["Latin", "Devanagari", "Chinese ideograms"]
+    assert rows["Latin"][0] == "de, fi, tr"
+    assert rows["Latin"][1] == f"{100 * np.mean([gained[1][c] for c in ('de', 'fi', 'tr')]):.2f}"
+    published = {c: fsxlt.published_gains("udpos")[4][c] for c in ("de", "fi", "tr")}
+    assert rows["Latin"][4] == f"{100 * np.mean(list(published.values())):.2f}"
+
+    (axes,) = gain_figure(runs).axes
+    bars = {tuple(gid.split(":")[1].strip().split(", ")): patch.get_height()
+            for patch in axes.patches if (gid := patch.get_gid())}  # fmt: skip
+    assert bars["de", "K = 4"] == pytest.approx(100 * gained[4]["de"])
+    assert axes.get_xticklabels()[0].get_text() == f"de\n{100 * (0.86 + 0.004 * 1.5):.1f}"
+    assert len(gain_figure(replace(runs, scores=pd.concat(
+        [runs.scores.assign(language=runs.scores["language"] + str(i)) for i in range(5)]))).axes) == 2  # fmt: skip
+
+
+def test_histograms_are_of_dev_scores() -> None:
+    """As FS Fig. 1; test scores are other numbers."""
+    records = study(("de",), (1,), buckets=4, seeds=(1,)) + study(("de",), (1,), buckets=1, seeds=(2, 3))
+    for bucket, record in enumerate(records):
+        for point in record.curve:
+            point["dev"]["de"]["token_accuracy"] += 0.01 * bucket
+    (section,) = few_shot_sections(records)
+    plot = next(p for block in section.blocks for p in block.plots if "histograms" in p.name)
+    dev = [100 * max(p["dev"]["de"]["token_accuracy"] for p in r.curve) for r in records]
+    test = [100 * r.scores["token_accuracy"][-1, -1] for r in records]
+    drawn = {text.get_text() for text in plot.draw().axes[0].get_legend().get_texts()}
+    stds = [f"4 buckets, std {np.std(of[:4], ddof=1):.2f}" for of in (dev, test)]
+    assert stds[0] in drawn
+    assert stds[0] != stds[1]
+    silent = [replace(r, curve=()) for r in records]
+    assert not [p for s in few_shot_sections(silent) for b in s.blocks for p in b.plots if "histograms" in p.name]
+
+
+def test_learning_curves_fall_where_dev_scores_fall() -> None:
+    def curve(*scores: float) -> tuple[dict[str, object], ...]:
+        return tuple({"hop": 2, "epoch": e, "dev": {"de": {"token_accuracy": s}}} for e, s in enumerate(scores, 1))
+
+    falling, rising = (
+        replace(run("de", 1, 0), curve=curve(0.9, 0.8, 0.85)),
+        replace(run("de", 1, 1), curve=curve(0.5, 0.6)),
+    )
+    figure = adapting_curves({("de", 1): [dev_curve(r, "token_accuracy") for r in (falling, rising)]}, "score", "x")
+    (axes,) = figure.axes
+    lines = [line for line in axes.lines if line.get_marker() == "None"]
+    assert [line.get_ydata().tolist() for line in lines] == [pytest.approx([50, 60]), pytest.approx([90, 80, 85])]
+    assert lines[0].get_color() != lines[1].get_color()
+    assert "first epoch best in 1 of 2" in axes.get_title()
+
+
+def test_confusions_of_marc_stand_next_to_those_of_table_10() -> None:
+    records = [run("de", 1, b, dataset="marc", metric="class_accuracy") for b in (0, 1)]
+    names, gold = ("5", "1", "2", "3", "4"), np.array([1, 1, 0])
+    outcomes = {
+        r.run_id: Outcome(names, ("a", "b", "c"), np.ones(3, int), gold, before=np.array([1, 2, 0]), after=after)
+        for r, after in zip(records, (np.array([1, 1, 0]), np.array([2, 1, 0])), strict=True)
+    }
+    (section,) = few_shot_sections(records, FewShotData({"class_accuracy": outcomes}))
+    (table,) = next(block.tables for block in section.blocks if block.part.name == "fewshot_confusions")
+    assert [row[:2] for row in table.rows] == [(k, str(s)) for k in ("K = 0", "K = 1") for s in range(1, 6)]
+    # Gold 1: once right and once 2 before; after it 1.5 times right on average, over the two buckets.
+    assert table.rows[0][2:6] == ("292", "1.0", "584", "1.0")
+    assert table.rows[5][2:6] == ("526", "1.5", "361", "0.5")
+    # The gold label 5 is the first of the names, and the last row.
+    assert table.rows[9][-2:] == ("670", "1.0")
 
 
 def test_table_3_says_what_comes_closest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,31 @@ def test_statements_by_key_are_the_means_over_runs() -> None:
     assert found["naive", "mean"]["choice"] == "–"
     assert found["naive", "mean"]["accuracy"] == "83.50"
     assert lifelong.statement_table(section_of([record()]).summary) is None
+
+
+def test_measures_are_distributed_over_many_orders() -> None:
+    """As LL's study of the 120 orders of five tasks: extremes, median and histograms, one value for each order."""
+    keys = ll.STREAMS["standard"]
+    runs = [
+        dataclasses.replace(online("naive", k, order), seed=1, order="-".join(order), run_id=f"naive{k}")
+        for k, order in enumerate(permutations(keys))
+    ]
+    runs.append(record("lang_spec_ft", seed=1, languages=keys, order="-".join(keys), stream="independent",
+                       scores={METRIC: np.full((6, 5), 0.6)}, run_id="alone"))  # fmt: skip
+    section = section_of(runs)
+    block = make_block(lifelong.over_orders, section)
+    found = rows(block.tables[0])
+    assert {key[1]: key[2] for key in found} == {"AULTC": "120", "F_m": "120", "I_m": "120", "A_m": "120"}
+    final = {run.order: run.scores[METRIC][-1].mean() for run in runs[:-1]}
+    lowest = found["naive", "A_m", "120"]
+    assert lowest["lowest"] == f"{100 * min(final.values()):.2f}"
+    assert lowest["median"] == f"{100 * np.median(list(final.values())):.2f}"
+    assert block.tables[0].rows[3][4] == min(final, key=final.__getitem__)
+    published = {key[1]: row["published"] for key, row in found.items()}
+    assert published == {"AULTC": "lowest 58.72", "F_m": "highest 16.77", "I_m": "highest 6.07", "A_m": "lowest 62.94"}
+    panels = block.plots[0].draw().axes
+    assert [sum(patch.get_height() for patch in axes.patches) for axes in panels] == [120] * 4
+    assert not make_block(lifelong.over_orders, section_of(runs[:5]))
 
 
 def test_rates_over_time_are_means_over_keys_and_seeds() -> None:

@@ -54,7 +54,7 @@ def section(**counts: Any) -> StrategySection:
     runs = [record(name, seed=seed, languages=("en", "de"), run_id=f"{name}{seed}") for name in ("naive", "er")
             for seed in (1, 2)]  # fmt: skip
     (comparison,) = comparisons(runs)
-    return StrategySection(comparison, ReportData(runs, overlaps=lambda: counts))
+    return StrategySection(comparison, ReportData(runs, gradients=lambda: {"overlap": counts}))
 
 
 def test_the_report_tells_and_draws_what_runs_counted() -> None:

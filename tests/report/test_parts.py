@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from xclrun.report.tables import Table
 
 from . import (
     few_shot,
+    test_captions,
     test_checkpoints,
+    test_class_gradients,
     test_codelength,
     test_generalisation,
     test_lifelong,
@@ -60,11 +63,22 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     rows = [(hop, "de", word, 9, 0.1 + 0.1 * hop * (word == "gut")) for hop in (1, 2) for word in ("gut", "ein")]
     behind.attention[buckets[0].run_id] = pd.DataFrame(rows, columns=list(COLUMNS))  # type: ignore[index]
     sections = [strategies, *few_shot_sections(buckets, behind)]
+    sections += few_shot_sections([few_shot.run("tr", 1, 0, source=source) for source in ("en", None)])
     # Each of these is shown of runs of its own kind.
     sections += [section_of(test_checkpoints.RUNS), test_overlap.section(naive1=test_overlap.COUNTS)]
+    sections += [test_class_gradients.section()]
     sections += [section_of([test_lifelong.statements(seed=1)])]
     standard, online = ll.STREAMS["standard"], test_lifelong.online
     sections += [section_of([online(name, seed, standard) for name in ("naive", "replay") for seed in (1, 2, 3)])]
+    sections += [
+        section_of(
+            [
+                online("naive", 1, keys, order="-".join(keys), run_id=str(k))
+                for k, keys in enumerate(permutations(standard))
+                if k < 20
+            ]
+        )
+    ]
     sections += codelength_sections([test_codelength.coded([9.0, 8.0, 7.0], dataset="squad", model="bert")])
     grid = [run("er", "h2l", 1, orders["h2l"], settings={"memory": memory}) for memory in (1, 2)]
     sections += [section_of(grid[:1], options=Options(choice=choose(grid, ("strategy.memory",))))]
@@ -73,10 +87,19 @@ def test_every_part_shows_something_where_there_is_what_it_needs() -> None:
     shown = [block for section in sections for block in section.blocks]
 
     assert PARTS.keys() - {block.part.name for block in shown} == set()
+    named: set[tuple[str, str, str]] = set()
     for section in sections:
         plots = [plot for block in section.blocks for plot in block.plots]
         assert len({plot.name for plot in plots}) == len(plots)
         assert all(plot.caption for plot in plots)
+        for plot in plots:
+            kind = plot.name.removeprefix("few_shot_")
+            figures = [mention for mention in test_captions.mentions(plot.caption) if mention[1] == "figure"]
+            if figures:
+                (*_, figure) = sorted((one for one in test_captions.FIGURES if kind.startswith(f"{one}_")), key=len)
+                assert all(test_captions.shows(figure, mention) for mention in figures), plot
+                named |= {*figures}
+    assert len(named) > 10
     assert all(table.title and table.rows for block in shown for table in block.tables)
     assert not any("{" in block.title for block in shown)
 

@@ -190,6 +190,7 @@ def test_padding_to_few_shapes_changes_no_more_than_rounding(
         (("trainer.packing=true",), r"trainer\.packing=true: .* choose one"),
         (("trainer.precision=fp16",), r"trainer\.precision=fp16: .* use bf16"),
         (("evaluate.gradient_overlap=true",), r"evaluate\.gradient_overlap=true: gradients"),
+        (("evaluate.class_gradients=true",), r"evaluate\.class_gradients=true: gradients"),
         (("model.max_length=50",), r"model\.max_length=50: must be a multiple of 16"),
         (("model.family=distilbert",), r"is for encoders of BERT's and RoBERTa's families"),
     ],

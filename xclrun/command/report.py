@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.report.published import table_of
     from xclrun.report.published.fsxlt import sweep_table
     from xclrun.report.style import more_formats
-    from xclrun.store.records import read_overlaps, read_predictions, sweeps
+    from xclrun.store.records import read_gradients, read_predictions, sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, unreadable)}
     if given.sweep:
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         ),
         read_few_shot(outputs, records, _dataset),
         _commands(known.values(), choice),
-        lambda: read_overlaps(outputs, records, unreadable),
+        lambda: read_gradients(outputs, records, unreadable),
         beside,
     )
     if mirror is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,9 @@ from xclrun.core.version import PACKAGE
 
 # Beside the sweeps, and not one of them.
 PUBLISHED = "published.yaml"
+PAPERS = ("ccl", "fs", "ll", "gli", "ed")
+# Names of entries that are a table or a figure of a paper: `ccl_fig4`, `fs_table2_marc`.
+_NUMBERED = re.compile(rf"({'|'.join(PAPERS)})_(fig|table)(\d+)(?:_\w+)?")
 
 
 def default_outputs() -> str:
@@ -63,14 +68,16 @@ class Shown:
     """What a published table or figure needs.
 
     Attributes:
-        shows: what it is, in a line.
+        shows: one line: paper, number and caption.
         sweep: the sweep that yields it; several with commas: their runs together.
+        figure: the report's figure that shows it, as its file name begins; "": none does.
         set: values, as if typed.
         without: values that are left out.
     """
 
     shows: str
     sweep: str
+    figure: str = ""
     set: dict[str, Any] = field(default_factory=dict)
     without: dict[str, str] = field(default_factory=dict)
 
@@ -78,7 +85,33 @@ class Shown:
 @cache
 def published() -> dict[str, Shown]:
     """Return name of a published table or figure, which can be given as a sweep → what it needs."""
-    return {name: Shown(**entry) for name, entry in load_yaml(packaged("sweeps") / PUBLISHED).items()}
+    entries = load_yaml(packaged("sweeps") / PUBLISHED)
+    return {name: Shown(**({"shows": _caption(name, entry)} | entry)) for name, entry in entries.items()}
+
+
+@cache
+def captions() -> dict[tuple[str, str, str], str]:
+    """Return (paper, ``figure`` or ``table``, number) → what it shows; ``10-12`` stands for three numbers."""
+    found = {}
+    # By path: importing `xclrun.report` from here would load it for every command.
+    with (PACKAGE / "report" / "published" / "captions.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            first, _, last = row["number"].partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                found[row["paper"], row["kind"], str(number)] = row["shows"]
+    return found
+
+
+def _caption(name: str, entry: dict[str, Any]) -> str:
+    """Return the line of an entry that is a numbered table or figure; takes ``detail`` out of the entry."""
+    parts = _NUMBERED.fullmatch(name)
+    if parts is None:
+        return ""
+    paper, kind, number = parts.groups()
+    written = {"fig": ("figure", f"Fig. {number}"), "table": ("table", f"Table {number}")}[kind]
+    added = [entry.pop("detail", ""), f"figure {entry['figure']} of the report" if "figure" in entry else ""]
+    line = "; ".join(filter(None, [captions()[paper, written[0], number], *added]))
+    return f"{paper.upper()} paper, {written[1]}: {line}."
 
 
 def yielded(sweep: str) -> list[str]:

@@ -332,6 +332,7 @@ class EvaluateConfig:
     keep_points: str | None = None
     attention: bool = False
     gradient_overlap: bool = False
+    class_gradients: bool = False
 
     @property
     def has_points(self) -> bool:

@@ -79,6 +79,7 @@ LATER: Mapping[str, Any] = {
     "evaluate.keep_points": None,
     "evaluate.attention": False,
     "evaluate.gradient_overlap": False,
+    "evaluate.class_gradients": False,
     **{
         f"{strategy}.{key}": value
         for strategy in ("strategy", "strategy.expansion")
@@ -265,9 +266,10 @@ def stages(
         **{key: value for key, value in flat(known) if key in PLUGINS and value},
     }
     # Further measurements change neither predictions nor training; those in a training are a part of what it gives.
-    measured = ("attention", "gradient_overlap")
+    gradients = ("gradient_overlap", "class_gradients")
+    measured = ("attention", *gradients)
     evaluate = {k: v for k, v in known["evaluate"].items() if k not in measured} | {"slot_f1": SPAN_MICRO}
-    inside = {"gradient_overlap": True} if known["evaluate"].get("gradient_overlap") else {}
+    inside = {key: True for key in gradients if known["evaluate"].get(key)}
     trained: dict[int, str] = {}
     states: dict[int, str | None] = {}
     result = []

@@ -3,9 +3,9 @@
 A part is a heading with paragraphs, tables and figures under it: a function, in a file of `xclrun.report.parts`, that
 yields them. `part` enters it here; nothing else has to know of it::
 
-    @part(StrategySection, place=30, title="What is traded for what")
+    @part(StrategySection, place=30, title="Trade-offs")
     def trade_offs(section: StrategySection) -> Iterator[Item]:
-        yield "Right and up is better."
+        yield "Top right is better."
         yield Plot("trade_offs_…", "Final performance against forgetting", draw)
 """
 

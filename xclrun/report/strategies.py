@@ -40,7 +40,7 @@ class ReportData:
         pool: all runs that are read, to count tuning trials; None: ``records``.
         predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none.
         commands: run id → the command that made it, to tell how to make what is missing.
-        overlaps: reads run id → its counts of gradients; None: there are none.
+        gradients: reads ``overlap`` and ``class_gradients`` → run id → what was recorded; None: there is nothing.
         others: finished runs that are not read, to count their tuning trials too.
     """
 
@@ -51,12 +51,12 @@ class ReportData:
         pool: Sequence[RunRecord] | None = None,
         predictions: Callable[[], Mapping[str, Predictions]] | None = None,
         commands: Mapping[str, str] | None = None,
-        overlaps: Callable[[], Mapping[str, pd.DataFrame]] | None = None,
+        gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
         others: Sequence[Beside] = (),
     ) -> None:
         self.records, self.options, self.commands = records, options or Options(), commands or {}
         self._pool, self._others = records if pool is None else pool, others
-        self._read_predictions, self._read_overlaps = predictions, overlaps
+        self._read_predictions, self._read_gradients = predictions, gradients
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -73,9 +73,9 @@ class ReportData:
         return {} if self._read_predictions is None else self._read_predictions()
 
     @cached_property
-    def overlaps(self) -> Mapping[str, pd.DataFrame]:
-        """Run id → its counts of gradients (see `xclrun.analysis.overlap`); there may be none."""
-        return {} if self._read_overlaps is None else self._read_overlaps()
+    def gradients(self) -> Mapping[str, Mapping[str, pd.DataFrame]]:
+        """``overlap`` (see `xclrun.analysis.overlap`) and ``class_gradients`` → run id → what was recorded."""
+        return {} if self._read_gradients is None else self._read_gradients()
 
     @cached_property
     def trials(self) -> dict[tuple[str, str, str], int]:

@@ -131,7 +131,7 @@ def write_report(
     options: Options | None = None,
     given: FewShotData | None = None,
     started: Mapping[str, str] | None = None,
-    overlaps: Callable[[], Mapping[str, pd.DataFrame]] | None = None,
+    gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
     beside: Sequence[Beside] = (),
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
@@ -149,7 +149,7 @@ def write_report(
         options: how it is made.
         given: predictions and words of few-shot runs.
         started: run id → the command that made it, to tell how to make what is missing.
-        overlaps: reads run id → its counts of gradients (see `xclrun.analysis.overlap`); None: there are none.
+        gradients: reads ``overlap`` and ``class_gradients`` → run id → what was recorded; None: there is nothing.
         beside: finished runs that were not read, to count their tuning trials too.
 
     Raises:
@@ -168,7 +168,7 @@ def write_report(
     compared = comparisons(others)
     if options.baseline is not None:
         _check_baseline(options.baseline, compared, unique)
-    data = ReportData(others, options, records if pool is None else pool, predictions, started, overlaps, beside)
+    data = ReportData(others, options, records if pool is None else pool, predictions, started, gradients, beside)
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures", options.formats) as workers:
         workers.begin(_plots(block for section in sections for block in section.make(runs_alone=True)))

@@ -75,10 +75,11 @@ def check_graphs(config: Config) -> None:
             )
         if trainer.precision is Precision.fp16:
             raise UsageError(f"{key}=true {name}.precision=fp16: its loss scaler looks at each step; use bf16")
-        if config.evaluate.gradient_overlap:
-            raise UsageError(
-                f"{key}=true evaluate.gradient_overlap=true: gradients of recorded steps cannot be looked at"
-            )
+        for observed in ("gradient_overlap", "class_gradients"):
+            if getattr(config.evaluate, observed):
+                raise UsageError(
+                    f"{key}=true evaluate.{observed}=true: gradients of recorded steps cannot be looked at"
+                )
         if longest % EVEN_PIECES:
             raise UsageError(f"{key}=true model.max_length={longest}: must be a multiple of {EVEN_PIECES}")
         check_masks(config.model, key)
@@ -97,6 +98,11 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
         raise UsageError(
             f"evaluate.attention=true: how {kind.title} attends is not known; choose an encoder of BERT's or RoBERTa's "
             "family"
+        )
+    if config.evaluate.class_gradients and not any(of.labels for of in dataset.targets):
+        raise UsageError(
+            f"evaluate.class_gradients=true: dataset '{dataset.name}' has no classes; set it to false or choose a "
+            "dataset with intents or classes"
         )
     for task in (of.task for of in dataset.targets):
         if task.tag is not None and kind.causal and config.model.label_on is not LabelOn.last:

@@ -327,20 +327,23 @@ def read_predictions(
     return {run_id: found[run_id] for run_id in by_run if run_id in found}
 
 
-def read_overlaps(outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]) -> dict[str, pd.DataFrame]:
-    """Return run id → rows of ``overlap.parquet`` of the finished runs here that counted gradients.
+def read_gradients(
+    outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
+) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return ``overlap`` and ``class_gradients`` → run id → rows of that file, of the finished runs here that have it.
 
-    ``warn`` is called for those that are damaged.
+    ``warn`` is called for files that cannot be read.
     """
-    by_run = {}
+    found: dict[str, dict[str, pd.DataFrame]] = {"overlap": {}, "class_gradients": {}}
     for mine in records:
         directory = RunDirectory(outputs / "runs" / mine.run_id)
-        if directory.finished and directory.overlap.is_file():
+        files = {kind: path for kind in found if (path := getattr(directory, kind)).is_file()}
+        for kind, path in files.items() if files and directory.finished else ():
             try:
-                by_run[mine.run_id] = directory.table(directory.overlap).to_pandas()
+                found[kind][mine.run_id] = directory.table(path).to_pandas()
             except (OSError, ValueError, KeyError) as error:
-                warn(f"gradient overlap of {mine.run_id} cannot be read ({error})")
-    return by_run
+                warn(f"{path.name} of {mine.run_id} cannot be read ({error})")
+    return found
 
 
 def outcomes(directory: RunDirectory) -> dict[str, Outcome]:

@@ -5,6 +5,7 @@ config.yaml   the resolved config             predictions/hop-<i>.parquet   one 
                                               predictions/next-<i>.parquet  of the block that comes next, in blocks
                                               attention.parquet             of [CLS], by word, where asked for
                                               overlap.parquet               of gradients, by step, where asked for
+                                              class_gradients.parquet       of class heads, by step, where asked for
 manifest.json ids, versions, timings, counts  scores.parquet                base scores of every hop and language
                                               counts.parquet                of the predictions, for reports
                                               averages/*.parquet            predictions of averaged checkpoints
@@ -72,6 +73,8 @@ class RunDirectory:
     attention = _File("attention.parquet")
     # Which parameters got gradients in consecutive steps (`xclrun.train.overlap`), where that was asked for.
     overlap = _File("overlap.parquet")
+    # Gradients of the class heads (`xclrun.train.class_gradients`), where that was asked for.
+    class_gradients = _File("class_gradients.parquet")
     # Predictions of averaged checkpoints (`xclrun.train.average`), each named by its checksum: made after the run.
     averages = _File("averages")
     # How far the run is, for display.
@@ -101,8 +104,8 @@ class RunDirectory:
 
     def results(self) -> list[Path]:
         """Return the files of what the run predicted and measured."""
-        asked_for = [path for path in (self.attention, self.overlap) if path.is_file()]
-        return [self.scores, *self.prediction_files(), *asked_for]
+        asked_for = (self.attention, self.overlap, self.class_gradients)
+        return [self.scores, *self.prediction_files(), *(path for path in asked_for if path.is_file())]
 
     @property
     def finished(self) -> bool:

@@ -30,6 +30,7 @@ from xclrun.store.files import atomic_write, writing
 from xclrun.store.records import write_counts
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
+from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
 from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.points import FILE as POINTS
 from xclrun.train.progress import Listener
@@ -119,7 +120,7 @@ class _Execution:
             scores = [self._hop(stage) for stage in self.run.stages]
             self._write_scores(scores)
             self._write_attention()
-            self._write_overlap()
+            self._write_gradients()
             seconds = round(time.monotonic() - started, 3)
             self.manifest |= {"status": "finished", "finished": _now(), "seconds": seconds}
             directory.write_manifest(self.manifest)
@@ -223,10 +224,11 @@ class _Execution:
         folders = [(stage.hop.index, self.graph.attention(stage)) for stage in self.run.stages]
         _gather([(hop, folder / attention.FILE) for hop, folder in folders if folder], self.directory.attention)
 
-    def _write_overlap(self) -> None:
-        """Write what was counted of the gradients of all hops into one file, if asked for."""
-        files = [(stage.hop.index, self.graph.evaluation(stage)[0] / OVERLAP) for stage in self.run.stages]
-        _gather([(hop, file) for hop, file in files if file.is_file()], self.directory.overlap)
+    def _write_gradients(self) -> None:
+        """Write what was recorded of the gradients of all hops into one file of each kind, if asked for."""
+        folders = [(stage.hop.index, self.graph.evaluation(stage)[0]) for stage in self.run.stages]
+        for name, path in ((OVERLAP, self.directory.overlap), (CLASS_GRADIENTS, self.directory.class_gradients)):
+            _gather([(hop, folder / name) for hop, folder in folders if (folder / name).is_file()], path)
 
 
 def _gather(files: Sequence[tuple[int, Path]], path: Path) -> None:

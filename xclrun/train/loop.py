@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ from xclrun.train.curriculum import Mixed, Passes
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
 from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
-from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast, products
 from xclrun.train.progress import Listener, Progress
@@ -72,6 +71,19 @@ class Position:
     points: list[dict[str, Any]] = field(default_factory=list)
 
 
+class GradientObserver(Protocol):
+    """Looks at the gradients of the main steps, before a strategy edits them and before clipping."""
+
+    def look(self, step: int) -> None:
+        """Look at the gradients of a main step, as they are now."""
+
+    def tensors(self) -> Iterable[tuple[str, Tensor]]:
+        """Return everything, by name, for a checkpoint."""
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load what `tensors` gave."""
+
+
 def _seed_dropout(seed: int, device: torch.device) -> None:
     # Not torch.manual_seed: it formats a stack trace at every call where there is no GPU.
     torch.default_generator.manual_seed(seed)
@@ -111,7 +123,7 @@ class HopTraining:
         stop: is set when the run should stop.
         points: takes the evaluation points inside the hop; None: there are none.
         inherited: what the optimiser begins with (see `state_by_name`).
-        overlap: looks at the gradients of the main steps; None: they are not counted.
+        observers: look at the gradients of the main steps, by their name in checkpoints.
     """
 
     def __init__(
@@ -126,9 +138,9 @@ class HopTraining:
         stop: StopFlag,
         points: Points | None = None,
         inherited: Mapping[str, Tensor] | None = None,
-        overlap: GradientOverlap | None = None,
+        observers: Mapping[str, GradientObserver] | None = None,
     ) -> None:
-        self.overlap = overlap
+        self.observers = observers or {}
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
@@ -260,8 +272,9 @@ class HopTraining:
             self.scaler.scale(loss).backward()
             losses.append(loss.detach())
         self.scaler.unscale_(self.optimizer)
-        if main and self.overlap is not None:
-            self.overlap.look(self.position.step)
+        if main:
+            for observer in self.observers.values():
+                observer.look(self.position.step)
         self.strategy.edit_gradients(self.context)
         if self.trainer.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.context.model.parameters(), self.trainer.clip_norm)
@@ -375,7 +388,7 @@ class HopTraining:
             "optimizer": optimizer_tensors(self.optimizer).items(),
             "strategy": changed.items(),
             "gathered": self.gathered.tensors.items(),
-            "overlap": [] if self.overlap is None else self.overlap.tensors(),
+            **{name: observer.tensors() for name, observer in self.observers.items()},
         }
         self.checkpoints.save(facts, {f"{group}/{name}": t for group, items in groups.items() for name, t in items})
         if self.points is not None:
@@ -393,7 +406,7 @@ class HopTraining:
         if self.points is not None and not self.points.has(facts.get("points", [])):
             self.checkpoints.warn("files of evaluation points are missing: the hop begins anew")
             return
-        kinds = ("model", "best", "optimizer", "strategy", "gathered", "overlap")
+        kinds = ("model", "best", "optimizer", "strategy", "gathered", *self.observers)
         groups: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         for key, tensor in tensors.items():
             group, name = key.split("/", 1)
@@ -402,8 +415,8 @@ class HopTraining:
         self.best = groups["best"]
         load_optimizer_tensors(self.optimizer, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))
-        if self.overlap is not None:
-            self.overlap.load(groups["overlap"])
+        for name, observer in self.observers.items():
+            observer.load(groups[name])
         state = State(facts.pop("strategy"), groups["strategy"] | unchanged)
         self.gathered = State(facts.pop("gathered", {}), groups["gathered"])
         if self.own:

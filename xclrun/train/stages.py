@@ -30,6 +30,7 @@ from xclrun.strategy import State
 from xclrun.strategy.shared.parameters import sizes
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
 from xclrun.train.features import load_features, save_features
 from xclrun.train.loop import take_over
 from xclrun.train.overlap import FILE as OVERLAP
@@ -360,7 +361,7 @@ class StageGraph:
             encoder: Any = model.encoder
             facts["parameters"] = sizes(model)
             facts["vocabulary"] = {"encoder": model.vocabulary, "kept": encoder.config.vocab_size}
-        inside = [self.store.path(stage.train) / name for name in (POINTS, OVERLAP)]
+        inside = [self.store.path(stage.train) / name for name in (POINTS, OVERLAP, CLASS_GRADIENTS)]
 
         def fill(folder: Path) -> None:
             predictions.write(folder / "predictions.parquet", table)
@@ -412,6 +413,8 @@ def _save(trained: Trained, folder: Path) -> None:
     if trained.overlap is not None:
         predictions.write(folder / OVERLAP, trained.overlap.table())
         save_tensors(folder / LAST, trained.overlap.last())
+    if trained.class_gradients is not None:
+        predictions.write(folder / CLASS_GRADIENTS, trained.class_gradients.table())
     if trained.gathered is not None:
         _save_state(folder, GATHERED, trained.gathered)
     for name, path in trained.point_weights.items():

@@ -30,10 +30,11 @@ from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context, State
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
+from xclrun.train.class_gradients import ClassGradients
 from xclrun.train.encodings import Encodings, encodings, kept_cut
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_cls, with_features
-from xclrun.train.loop import HopTraining, trained_tensors
+from xclrun.train.loop import GradientObserver, HopTraining, trained_tensors
 from xclrun.train.optimize import state_by_name
 from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import SPLITS, Points
@@ -82,6 +83,7 @@ class Trained:
         points: predictions at the evaluation points inside the hop, if any were asked for.
         point_weights: name in the store → file with the weights of a point, of those that are kept.
         overlap: what was counted of its gradients, if that was asked for.
+        class_gradients: the gradients of its class heads, if that was asked for.
         gathered: the strategy's state with which the weights go, where it gathers one in training; else None.
     """
 
@@ -91,6 +93,7 @@ class Trained:
     points: pa.Table | None
     point_weights: Mapping[str, Path]
     overlap: GradientOverlap | None
+    class_gradients: ClassGradients | None
     gathered: State | None = None
 
 
@@ -245,6 +248,10 @@ class Workbench:
                 checkpoints.warn,
             )
         overlap = GradientOverlap(self.model, load_tensors(last) if last else {}) if evaluate.gradient_overlap else None
+        classes = ClassGradients(self.model, self.run.dataset.targets) if evaluate.class_gradients else None
+        observers: dict[str, GradientObserver] = {} if overlap is None else {"overlap": overlap}
+        if classes is not None:
+            observers["class_gradients"] = classes
         training = HopTraining(
             context,
             self.strategy,
@@ -256,7 +263,7 @@ class Workbench:
             self.stop,
             points,
             inherited,
-            overlap,
+            observers,
         )
         counters = training.run()
         hands_over = trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream)
@@ -268,6 +275,7 @@ class Workbench:
             None if points is None else points.table(counters["points"]),
             {} if points is None else points.kept_weights(counters["points"]),
             overlap,
+            classes,
             training.gathered if training.gathers else None,
         )
 

@@ -215,11 +215,12 @@ def seeds_against_buckets(own: pd.DataFrame) -> Spreads | None:
     """Return the scores over buckets with the seed that has most of them, and over seeds likewise.
 
     Args:
-        own: rows of one of `KEYS`. Of equals the smallest seed or bucket counts.
+        own: rows of one of `KEYS`; those without a score are left out. Of equals the smallest seed or bucket counts.
 
     Returns:
         None where there are not two buckets with a seed in common.
     """
+    own = own.dropna(subset="score")
     pairs = own[["seed", "bucket"]].drop_duplicates()
     buckets, seeds = Counter(sorted(pairs["seed"].tolist())), Counter(sorted(pairs["bucket"].tolist()))
     if not buckets or max(buckets.values()) < 2:
@@ -229,14 +230,20 @@ def seeds_against_buckets(own: pd.DataFrame) -> Spreads | None:
     return Spreads(of_seed, seed, own[own["bucket"] == bucket].sort_values("seed")["score"].to_numpy(), bucket)
 
 
-def best_so_far(points: Iterable[dict[str, Any]], hop: int, language: str, metric: str, epochs: int) -> np.ndarray:
-    """Return the dev score of the best epoch up to each of ``epochs`` of a hop, shape (epochs,); NaN before the first.
+def selected_dev(run: RunRecord, metric: str) -> float:
+    """Return the dev score on the target of the epoch that was selected; NaN where dev was not evaluated."""
+    curve = dev_curve(run, metric)
+    return float(np.nanmax(curve)) if np.isfinite(curve).any() else math.nan
 
-    After training has stopped the best stays what it was: that is the model which is kept (FS Fig. 6).
+
+def dev_curve(run: RunRecord, metric: str) -> np.ndarray:
+    """Return the dev score on the target after each epoch of adapting, shape (epochs,); NaN: not measured (FS Fig. 6).
+
+    The curve ends where training stopped.
     """
-    best = np.full(epochs, np.nan)
+    points = [point for point in run.curve if point["hop"] == run.hops]
+    curve = np.full(max((point["epoch"] for point in points), default=0), np.nan)
     for point in points:
-        score = (point.get("dev") or {}).get(language, {}).get(metric)
-        if point["hop"] == hop and score is not None:
-            best[point["epoch"] - 1 :] = np.fmax(best[point["epoch"] - 1 :], score)
-    return best
+        score = (point.get("dev") or {}).get(target(run), {}).get(metric)
+        curve[point["epoch"] - 1] = np.nan if score is None else score
+    return curve

@@ -105,6 +105,29 @@ def improved_predictions(where: np.ndarray, before: np.ndarray, after: np.ndarra
     return np.stack([np.bincount(where[mark], minlength=len(PRESENCE)) for mark in marks], axis=1)
 
 
+def improved_words(outcome: Outcome, words: Words) -> frozenset[str]:
+    """Return the distinct test words that have an occurrence whose label was wrong zero-shot and is right now."""
+    text = [word for i, n in zip(outcome.ids, outcome.lengths, strict=True) for word in words.test[i][:n]]
+    improved = (outcome.before != outcome.gold) & (outcome.after == outcome.gold) & (outcome.gold >= 0)
+    return frozenset(word for word, better in zip(text, improved.tolist(), strict=True) if better)
+
+
+def bucket_influence(buckets: Sequence[Collection[str]], improved: Sequence[Collection[str]]) -> np.ndarray:
+    """Return the Jaccard index of each bucket's words with each bucket's improved words, as FS Fig. 3.
+
+    Args:
+        buckets: the words of n buckets.
+        improved: the words improved by adapting to each of them (`improved_words`).
+
+    Returns:
+        Shape (n, n), percent: row i is the softmax over j of the index of bucket i's words and the words improved by
+        bucket j, so each row sums to 100. An index of two empty sets counts as 0.
+    """
+    index = np.array([[jaccard(words, others) for others in improved] for words in buckets])
+    weights = np.exp(np.nan_to_num(index))
+    return 100 * weights / weights.sum(axis=1, keepdims=True)
+
+
 def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, ByLanguage]:
     """Return K → language → mean Jaccard index over all pairs of buckets; languages with one bucket are left out."""
     found: dict[int, dict[str, float]] = {}

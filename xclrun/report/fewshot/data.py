@@ -95,8 +95,8 @@ class FewShotRuns:
 
     @cached_property
     def published(self) -> Mapping[tuple[str, int, str], fsxlt.Reported]:
-        """(language, K, method) → the paper's number; none of another source."""
-        return fsxlt.scores(task_name(self.dataset)) if self.source == fsxlt.SOURCE else {}
+        """(language, K, method) → the paper's number; none of a source other than English."""
+        return fsxlt.scores(task_name(self.dataset), self.source)
 
     @cached_property
     def strategies(self) -> list[str]:

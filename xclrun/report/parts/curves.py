@@ -49,7 +49,7 @@ def score_matrices(section: StrategySection) -> Iterator[Item]:
         yield f"Matrices of the first {MATRICES} of {len(comparison.orders)} orders."
     for metric in comparison.metrics:
         pages = learning_curve_pages(comparison, metric)
-        yield from _numbered(section.file("learning_curves", metric), "Score by hop and language", pages)
+        yield from _numbered(section.file("learning_curves", metric), "Score by hop and language (CCL Fig. 7)", pages)
     for order in comparison.orders[:MATRICES]:
         for metric in comparison.metrics:
             chosen = {

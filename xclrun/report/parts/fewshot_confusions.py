@@ -1,4 +1,4 @@
-"""What labels are taken for, zero-shot and after adapting (FS Fig. 5)."""
+"""Confusion matrices, zero-shot and after adapting (FS Fig. 5, Table 10)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.report.fewshot.data import Cell, FewShotRuns
-from xclrun.report.fewshot.names import shots_name
+from xclrun.report.fewshot.names import shots_name, task_name
 from xclrun.report.part import Item, Needs, part
+from xclrun.report.published import fsxlt
 from xclrun.report.style import confusion_panel, cut, panel_grid, titled
+from xclrun.report.tables import Cell as TableCell
+from xclrun.report.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +29,7 @@ LABELS = 20
 @part(FewShotRuns, place=60, title="{metric}{source}: confusions", folded=True)
 def fewshot_confusions(runs: FewShotRuns) -> Iterator[Item]:
     """At the smallest K."""
-    yield "What each gold label (rows) was taken for (columns), before and after adapting (FS Fig. 5)."
+    yield "Gold labels (rows) and predicted labels (columns), before and after adapting."
     given = runs.given.outcomes.get(runs.metric, {})
     found = {place: [given[i] for i in own["run_id"] if i in given] for place, own in runs.cells(runs.first).items()}
     found = {place: outcomes for place, outcomes in found.items() if outcomes}
@@ -36,20 +39,56 @@ def fewshot_confusions(runs: FewShotRuns) -> Iterator[Item]:
     for place, outcomes in found.items():
         if place[1] == least and len(pairs) < LANGUAGES and names in ((), outcomes[0].names):
             names = outcomes[0].names
-            before = np.sum([one.confusion(one.before) for one in outcomes], axis=0)
-            pairs[place] = before, np.sum([one.confusion(one.after) for one in outcomes], axis=0)
+            before = np.mean([one.confusion(one.before) for one in outcomes], axis=0)
+            pairs[place] = before, np.mean([one.confusion(one.after) for one in outcomes], axis=0)
     if not pairs:
         yield Needs("predictions")
         return
     draw = partial(confusion_pairs, pairs, names, runs.names(runs.first))
-    yield runs.plot("confusions", "Confusion matrices, zero-shot and few-shot", draw)
+    yield runs.plot("confusions", "Confusion matrices, zero-shot and few-shot (FS Fig. 5)", draw)
+    theirs = fsxlt.confusions(task_name(runs.dataset))
+    for (language, k), matrices in pairs.items():
+        if (language, k) in theirs:
+            published = theirs[language, 0], theirs[language, k]
+            yield confusion_table(f"{runs.short}, {language}: confusions", k, names, matrices, published)
+
+
+def confusion_table(
+    title: str,
+    k: int,
+    names: Sequence[str],
+    ours: tuple[np.ndarray, np.ndarray],
+    published: tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], int]],
+) -> Table:
+    """Return mean counts next to the published ones (FS Table 10): a row for each K and gold label.
+
+    Args:
+        ours: mean counts before and after adapting, shape (labels, labels).
+        published: (gold label, predicted label) → count, before and after.
+    """
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rows = []
+    for shots, counts, theirs in zip((0, k), ours, published, strict=True):
+        for i in order:
+            cells: list[str] = []
+            for j in order:
+                count = theirs.get((names[i], names[j]))
+                mean = float(counts[i, j])
+                cells += ["–" if count is None else TableCell(f"{count}", count), TableCell(f"{mean:.1f}", mean)]
+            rows.append((shots_name(shots), names[i], *cells))
+    header = ("K", "gold", *(name for j in order for name in (f"{names[j]} published", "ours")))
+    notes = (
+        "counts of test examples by gold label (rows) and predicted label (columns); ours: mean over buckets and seeds",
+        "published: FS Table 10, K = 0 zero-shot, K = 1 mean over 5 buckets",
+    )
+    return Table(title, header, tuple(rows), notes, left=2, ruled=(len(order),))
 
 
 def confusion_pairs(pairs: Mapping[Cell, tuple[np.ndarray, np.ndarray]], names: Sequence[str], title: str) -> Figure:
     """Draw what each label was taken for zero-shot and after adapting, a row for each (language, K) (FS Fig. 5).
 
     Args:
-        pairs: (language, K) → counts before and after, summed over buckets and seeds, shape (labels, labels).
+        pairs: (language, K) → mean counts before and after, over buckets and seeds, shape (labels, labels).
         names: of the labels.
     """
     frequency = np.sum([before.sum(axis=1) for before, _ in pairs.values()], axis=0)

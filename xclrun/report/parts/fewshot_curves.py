@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.analysis.fewshot.scores import best_so_far
-from xclrun.report.fewshot.data import PANELS, FewShotRuns
+from xclrun.analysis.fewshot.scores import dev_curve
+from xclrun.report.fewshot.data import PANELS, Cell, FewShotRuns
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.part import Item, Needs, part
-from xclrun.report.style import colour, marker, panel_grid, plain, tip, titled
+from xclrun.report.style import colour, panel_grid, plain, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,59 +21,47 @@ if TYPE_CHECKING:
 @part(FewShotRuns, place=70, title="{metric}{source}: learning curves of target adapting", folded=True)
 def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
     """A figure for each strategy."""
-    yield "The best dev score so far: after early stopping it stays what it was (FS Fig. 6)."
+    yield (
+        "Dev score after each epoch of target adapting, a line for each run up to the epoch where it stopped; dots: "
+        "selected epochs. A curve that only falls selects the first epoch."
+    )
     drawn = False
     for strategy in runs.strategies:
-        lines: dict[str, dict[int, np.ndarray]] = {}
-        records = [runs.records[i] for i in runs.scores[runs.scores["strategy"] == strategy]["run_id"]]
-        epochs = max((p["epoch"] for r in records for p in r.curve if p["hop"] == r.hops), default=0)
-        for (language, k), own in runs.cells(strategy).items() if epochs > 1 else ():
-            found = [
-                best_so_far(record.curve, record.hops, language, runs.metric, epochs)
-                for record in map(runs.records.__getitem__, own["run_id"])
-            ]
-            whole = [values for values in found if np.isfinite(values).all()]
-            if whole and len(lines) < PANELS:
-                lines.setdefault(language, {})[k] = np.stack(whole)
+        lines: dict[Cell, list[np.ndarray]] = {}
+        for place, own in runs.cells(strategy).items():
+            curves = [dev_curve(runs.records[i], runs.metric) for i in own["run_id"]]
+            several = [curve for curve in curves if len(curve) > 1 and np.isfinite(curve).all()]
+            if several and len(lines) < PANELS:
+                lines[place] = several
         if lines:
             drawn = True
             kind = "curves" if strategy == runs.first else f"curves_{strategy}"
             draw = partial(adapting_curves, lines, runs.title, runs.names(strategy))
-            yield runs.plot(kind, "Learning curves of target adapting", draw)
+            yield runs.plot(kind, "Learning curves of target adapting (FS Fig. 6)", draw)
     if not drawn:
         yield Needs("dev scores of more than one epoch")
 
 
-def adapting_curves(lines: Mapping[str, Mapping[int, np.ndarray]], metric: str, title: str) -> Figure:
-    """Draw the best dev score so far over epochs of target adapting: a panel per language, a line per K (FS Fig. 6).
+def adapting_curves(lines: Mapping[Cell, list[np.ndarray]], metric: str, title: str) -> Figure:
+    """Draw dev scores over epochs of target adapting, a panel for each (language, K), a line for each run (FS Fig. 6).
+
+    Runs whose selected epoch is the first one stand out in colour.
 
     Args:
-        lines: language → K → shape (runs, epochs): see `xclrun.analysis.fewshot.scores.best_so_far`.
+        lines: (language, K) → of each run the scores after its epochs, shape (epochs,).
     """
-    figure, grid = panel_grid(len(lines), 4, (2.9, 2.2), (1.3, 0.9))
-    shots = sorted({k for them in lines.values() for k in them})
-    for axes, (language, by_shots) in zip(grid, lines.items(), strict=False):
-        for k, values in by_shots.items():
-            j, epochs = shots.index(k), np.arange(1, values.shape[1] + 1)
-            mean = 100 * values.mean(axis=0)
-            low, high = 100 * values.min(axis=0), 100 * values.max(axis=0)
-            axes.fill_between(epochs, low, high, color=colour(j + 1), alpha=0.15, linewidth=0)
-            (line,) = axes.plot(epochs, mean, color=colour(j + 1), marker=marker(j), markersize=3, markevery=5)
-            tip(line, f"{language}, {shots_name(k)}: {mean[-1]:.2f} at the end, {len(values)} runs")
-        axes.set_title(language, fontsize=9)
+    figure, grid = panel_grid(len(lines), 4, (2.9, 2.3), (0.6, 0.9))
+    for axes, ((language, k), curves) in zip(grid, lines.items(), strict=False):
+        best = [int(np.argmax(curve)) for curve in curves]
+        # Those that stand out are drawn last.
+        for epoch, curve in sorted(zip(best, curves, strict=True), key=lambda pair: -pair[0]):
+            look = {"color": colour(2 if epoch == 0 else 0), "alpha": 0.9 if epoch == 0 else 0.35}
+            (line,) = axes.plot(np.arange(1, len(curve) + 1), 100 * curve, linewidth=0.9, **look)
+            axes.plot(epoch + 1, 100 * curve[epoch], "o", markersize=3, **look)
+            tip(line, f"{language}, {shots_name(k)}: best {100 * curve[epoch]:.2f} after epoch {epoch + 1}")
+        axes.set_title(f"{language}, {shots_name(k)}: first epoch best in {best.count(0)} of {len(best)}", fontsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         plain(axes)
-    _key(figure, [(shots_name(k), {"color": colour(j + 1), "marker": marker(j)}) for j, k in enumerate(shots)])
-    titled(
-        figure,
-        f"{title}: learning curves of target adapting, mean and range over buckets and seeds",
-        "epochs of target adapting",
-        f"best dev {metric} so far",
-    )
+    what = "dev score after each epoch of target adapting; dots: selected; colour: the first epoch is best"
+    titled(figure, f"{title}: {what}", "epochs of target adapting", f"dev {metric}")
     return figure
-
-
-def _key(figure: Figure, entries: Sequence[tuple[str, dict[str, str]]]) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], label=name, markersize=4, **look) for name, look in entries]  # type: ignore[arg-type]
-    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)

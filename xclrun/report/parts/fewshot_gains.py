@@ -1,13 +1,16 @@
-"""Gains of few-shot transfer against what languages share with English (FS Table 3).
+"""Gains of few-shot transfer by language (FS Fig. 2), by script, and against shared features (FS Table 3).
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, FACTORS, Association, ByLanguage, associations, mean_gains, with_mean
 from xclrun.report.fewshot.data import FewShotRuns
@@ -16,19 +19,27 @@ from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
 from xclrun.report.published import fsxlt
-from xclrun.report.style import GREY, colour, figure_of, marker, plain, tip, titled
+from xclrun.report.style import GREY, colour, figure_of, marker, panel_grid, plain, tip, titled
 from xclrun.report.tables import Cell, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@part(FewShotRuns, place=40, title="{metric}{source}: gains and what languages share with the source (FS Table 3)")
+# Languages in a row of the figure of gains.
+IN_A_ROW = 20
+
+
+@part(FewShotRuns, place=40, title="{metric}{source}: gains over zero-shot")
 def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     """Nothing where the source is another than English, the paper's."""
     gained = mean_gains(runs.means, runs.first)
     if runs.source != fsxlt.SOURCE or not gained[ALL]:
         return
+    yield runs.plot(
+        "gains_by_language", "Gain over zero-shot by language and K (FS Fig. 2)", partial(gain_figure, runs)
+    )
+    yield script_table(f"{runs.short}: gain by script, {runs.first}", runs.dataset, gained)
     yield association_table(f"{runs.short}: gains, {runs.first}", gained, runs.overlap)
     shares: dict[str, ByLanguage] = {}
     if runs.overlap:
@@ -42,7 +53,66 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     points = {name: them for name, them in points.items() if len(them) > 1}
     if points:
         draw = partial(scatter, points, runs.heading["metric"], runs.names(runs.first))
-        yield runs.plot("gains", "Gains against what languages share with the source", draw)
+        yield runs.plot("gains", "Gains against overlap and features shared with the source (FS Table 3)", draw)
+
+
+def gain_figure(runs: FewShotRuns) -> Figure:
+    """Draw the gain over zero-shot, mean ± standard deviation over buckets, a bar for each K (FS Fig. 2)."""
+    gains: dict[str, dict[int, tuple[float, float]]] = {}
+    zero_shot: dict[str, float] = {}
+    for (language, k), own in runs.cells(runs.first).items():
+        of_buckets = (own["score"] - own["zero_shot"]).groupby(own["bucket"]).mean()
+        gains.setdefault(language, {})[k] = 100 * float(of_buckets.mean()), 100 * float(of_buckets.std())
+        zero_shot[language] = 100 * float(own["zero_shot"].mean())
+    shots = sorted({k for of in gains.values() for k in of})
+    languages = sorted(gains)
+    rows = [languages[at : at + IN_A_ROW] for at in range(0, len(languages), IN_A_ROW)]
+    width = 0.8 / len(shots)
+    figure, grid = panel_grid(len(rows), 1, (max(4.0, 0.55 * len(rows[0])), 2.2), (1.6, 0.8), sharey=True)
+    for axes, row in zip(grid, rows, strict=True):
+        for j, k in enumerate(shots):
+            means, stds = zip(*(gains[language].get(k, (math.nan, math.nan)) for language in row), strict=True)
+            at = [place + width * (j - (len(shots) - 1) / 2) for place in range(len(row))]
+            bars = axes.bar(at, means, width, yerr=stds, color=colour(j + 1), edgecolor="black", linewidth=0.4,
+                            error_kw={"elinewidth": 0.7, "capsize": 1.5}, label=shots_name(k))  # fmt: skip
+            for bar, language, mean, std in zip(bars, row, means, stds, strict=True):
+                tip(bar, f"{language}, {shots_name(k)}: gain {mean:.2f} ± {std:.2f}")
+        axes.set_xticks(range(len(row)), [f"{language}\n{zero_shot[language]:.1f}" for language in row])
+        axes.axhline(0, color=GREY, linewidth=0.7)
+        plain(axes)
+    handles, names = grid[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
+    title = f"{runs.names(runs.first)}: gain in {runs.heading['metric']} over zero-shot, mean ± std over buckets"
+    titled(figure, title, "target language; below it the zero-shot score (%)", "gain (points)")
+    return figure
+
+
+def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage]) -> Table:
+    """Return mean gains over the languages of each script, with the same means of the published scores (FS §5.2)."""
+    task = task_name(dataset)
+    theirs = fsxlt.published_gains(task) if task in fsxlt.TABLES else {}
+    shots = [k for k in gained if k != ALL]
+    by_script: dict[str, list[str]] = {}
+    for language in sorted({c for k in shots for c in gained[k]}):
+        by_script.setdefault(fsxlt.scripts().get(language, "unknown"), []).append(language)
+    rows = []
+    for script, languages in sorted(by_script.items(), key=lambda item: -len(item[1])):
+        cells: list[str] = []
+        for k in shots:
+            # Both means are over the same languages.
+            both = [c for c in languages if c in gained[k] and (k not in theirs or c in theirs[k])]
+            of = [gained[k], *([theirs[k]] if k in theirs else [])]
+            cells += [cell(float(np.mean([one[c] for c in both])) if both else None, 100, 2) for one in of]
+        rows.append((script, ", ".join(languages), *cells))
+    header = (
+        "script",
+        "languages",
+        *(name for k in shots for name in (shots_name(k), *(["published"] * (k in theirs)))),
+    )
+    notes = ["gain: few-shot score minus zero-shot score, points, mean over the languages of a script (FS Table 9)"]
+    if theirs:
+        notes.append(f"published: from FS Table {fsxlt.TABLES[task]}, mean over the same languages")
+    return Table(title, header, tuple(rows), tuple(notes), left=2)
 
 
 @part(FewShotSection, place=10, title="FS paper, Table 3")

@@ -1,4 +1,4 @@
-"""What the choice of shots does, against what the seed does: FS Fig. 1, and variance components.
+"""Effect of the bucket and effect of the seed: histograms (FS Fig. 1) and variance components.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.fewshot.scores import Spreads, groups, seeds_against_buckets
+from xclrun.analysis.fewshot.scores import Spreads, groups, seeds_against_buckets, selected_dev
 from xclrun.analysis.fewshot.variance import balanced, nested_variance
 from xclrun.report.fewshot.data import PANELS, FewShotRuns
 from xclrun.report.fewshot.data import Cell as Place
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 
 @part(FewShotRuns, place=30, title="{metric}{source}: buckets and seeds")
 def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
-    yield "What the choice of shots does, against what the seed does (FS Fig. 1)."
-    found = {cell: seeds_against_buckets(own) for cell, own in runs.cells(runs.first).items()}
-    spreads = dict([(cell, one) for cell, one in found.items() if one is not None][:PANELS])
+    yield "Histograms: dev scores of the selected epochs, as FS. Variance components: test scores."
+    dev = {i: selected_dev(runs.records[i], runs.metric) for i in runs.scores["run_id"]}
+    found = {
+        place: seeds_against_buckets(own.assign(score=own["run_id"].map(dev)))
+        for place, own in runs.cells(runs.first).items()
+    }
+    spreads = dict([(place, one) for place, one in found.items() if one is not None][:PANELS])
     if spreads:
         draw = partial(histograms, spreads, runs.title, runs.names(runs.first))
-        yield runs.plot("histograms", "Scores over buckets and over seeds", draw)
+        yield runs.plot("histograms", "Dev scores over buckets and over seeds (FS Fig. 1)", draw)
     for strategy in runs.strategies:
         title = f"{runs.short}: where the variance comes from, {strategy}{source_name(runs.source)}"
         table = variance_table(title, runs.scores[runs.scores["strategy"] == strategy])
@@ -43,7 +47,7 @@ def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
 
 
 def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Figure:
-    """Draw the distribution of scores over buckets and over seeds, a panel for each (language, K) (FS Fig. 1)."""
+    """Draw the distribution of dev scores over buckets and over seeds, a panel for each (language, K) (FS Fig. 1)."""
     figure, grid = panel_grid(len(spreads), 4, (2.9, 2.2), (1.3, 0.9))
     for axes, ((language, k), one) in zip(grid, spreads.items(), strict=False):
         parts = [(f"{len(one.buckets)} buckets", 100 * one.buckets), (f"{len(one.seeds)} seeds", 100 * one.seeds)]
@@ -66,7 +70,10 @@ def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Fig
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         plain(axes)
     titled(
-        figure, f"{title}: scores over buckets (one seed) and over seeds (one bucket)", metric, "share of scores (%)"
+        figure,
+        f"{title}: dev scores over buckets (one seed) and over seeds (one bucket)",
+        f"dev {metric}",
+        "share of scores (%)",
     )
     return figure
 

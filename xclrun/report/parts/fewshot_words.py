@@ -1,4 +1,4 @@
-"""Words: what buckets share with the source and with each other, and what they do to predictions.
+"""Words: lexical overlap of buckets with the source, and the predictions that adapting improves.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021),
 Table 14, Figs. 3 and 4.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, ByLanguage
-from xclrun.analysis.fewshot.words import PRESENCE, improvement, jaccard_matrix, jaccards
+from xclrun.analysis.fewshot.words import PRESENCE, bucket_influence, improved_words, improvement, jaccards
 from xclrun.core.task import BY_NAME, Scored
 from xclrun.report.fewshot.data import PANELS, FewShotRuns, FewShotSource
 from xclrun.report.fewshot.data import Cell as Place
@@ -32,16 +32,24 @@ BUCKETS = 10  # in a matrix: more cannot be read
 
 @part(FewShotRuns, place=50, title="{metric}{source}: improved predictions", folded=True)
 def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
-    """Improved word-label predictions by presence in the bucket (FS Fig. 4); labels of whole texts have no words."""
+    """Improved words and predictions against the words of the buckets (FS Figs. 3 and 4).
+
+    Labels of whole texts have no words.
+    """
     if BY_NAME[runs.metric].of is Scored.labels:
         return
-    yield "Where adapting puts labels right: by whether the bucket holds the test word (FS Fig. 4)."
+    yield "Improved: the label of a test word is wrong zero-shot and right after adapting."
     given, known = runs.given.outcomes.get(runs.metric, {}), runs.given.words
-    counts = {}
+    counts, influence = {}, {}
     for place, own in runs.cells(runs.first).items():
         pairs = [(given[i], known[i]) for i in own["run_id"] if i in given and i in known]
         if pairs:
             counts[place] = improvement(pairs)
+        first = own.sort_values(["bucket", "seed"]).drop_duplicates("bucket")["run_id"]
+        of_buckets = [(known[i], improved_words(given[i], known[i])) for i in first if i in given and i in known]
+        if len(of_buckets) > 1 and len(influence) < PANELS:
+            words, improved = zip(*of_buckets[:BUCKETS], strict=True)
+            influence[place] = bucket_influence([one.bucket for one in words], improved)
     if not counts:
         yield Needs("predictions and the words of the buckets")
         return
@@ -49,13 +57,16 @@ def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
     yield improvement_table(title, counts)
     shown = dict(list(counts.items())[: 2 * PANELS])
     draw = partial(improvements, shown, runs.names(runs.first))
-    yield runs.plot("improved", "Improved predictions by presence in the bucket", draw)
+    yield runs.plot("improved", "Improved predictions by presence in the bucket (FS Fig. 4)", draw)
+    if influence:
+        draw = partial(influences, influence, runs.names(runs.first))
+        yield runs.plot("improved_words", "Words of each bucket and words improved by each bucket (FS Fig. 3)", draw)
 
 
 @part(FewShotSource, place=10, title="Lexical overlap{source}", folded=True)
 def fewshot_overlap(source: FewShotSource) -> Iterator[Item]:
-    """Overlap with the source and between buckets (FS Fig. 3, Table 14)."""
-    yield "Which words buckets share with the source, and with each other (FS Fig. 3, Table 14)."
+    """Overlap with the source (FS Table 14) and between buckets."""
+    yield "Words shared with the source (FS Table 14) and between buckets."
     runs = source.runs
     if not runs.words:
         yield Needs("the words of the buckets")
@@ -63,11 +74,6 @@ def fewshot_overlap(source: FewShotSource) -> Iterator[Item]:
     if runs.overlap:
         title = f"Lexical overlap{source_name(runs.source)}"
         yield overlap_table(title, runs.dataset, runs.overlap, jaccards(runs.words))
-    several = {place: [one.bucket for one in them] for place, them in runs.words.items() if len(them) > 1}
-    shown = {place: jaccard_matrix(them[:BUCKETS]) for place, them in list(several.items())[:PANELS]}
-    if shown:
-        draw = partial(similarities, shown, runs.dataset)
-        yield runs.plot("jaccard", "Words that buckets have in common", draw)
 
 
 def overlap_table(
@@ -123,33 +129,35 @@ def _share(part: float, whole: float) -> Cell:
     return cell(part / whole if whole else None, 100, 1)
 
 
-def similarities(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
-    """Draw the Jaccard index of every two buckets, a panel for each (language, K) (FS Fig. 3)."""
-    figure, grid = panel_grid(len(matrices), 4, (2.7, 2.4), (1.3, 0.9))
-    shown = {cell: matrix[:BUCKETS, :BUCKETS] for cell, matrix in matrices.items()}
-    between = [matrix[np.triu_indices(len(matrix), k=1)] for matrix in shown.values()]
-    top = max((float(values.max()) for values in between if values.size), default=1.0) or 1.0
-    image = None
-    for axes, ((language, k), matrix) in zip(grid, shown.items(), strict=False):
-        hidden = np.where(np.eye(len(matrix), dtype=bool), np.nan, matrix)
-        axes.set_facecolor("#dddddd")
-        image = axes.imshow(np.ma.masked_invalid(hidden), cmap="viridis", vmin=0, vmax=top)
-        for (i, j), value in np.ndenumerate(hidden):
-            if i != j and len(matrix) <= BUCKETS:
-                ink = "white" if value < 0.6 * top else "black"
-                axes.text(j, i, f"{100 * value:.0f}", ha="center", va="center", fontsize=5, color=ink)
+def influences(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
+    """Draw the results of `bucket_influence`, a panel for each (language, K) (FS Fig. 3); framed: the same bucket."""
+    from matplotlib.patches import Rectangle
+
+    side = 0.9 + 0.34 * max(map(len, matrices.values()))
+    figure, grid = panel_grid(len(matrices), 3, (side, side), (1.5, 0.9))
+    low = min(float(matrix.min()) for matrix in matrices.values())
+    high = max(float(matrix.max()) for matrix in matrices.values())
+    for axes, ((language, k), matrix) in zip(grid, matrices.items(), strict=False):
+        image = axes.imshow(matrix, cmap="viridis", vmin=low, vmax=high if high > low else low + 1)
+        for (i, j), value in np.ndenumerate(matrix):
+            ink = "white" if value < low + 0.6 * (high - low) else "black"
+            axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=5.5, color=ink)
+        for i in range(len(matrix)):
+            axes.add_patch(Rectangle((i - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="white", linewidth=1.2))
         axes.set_xticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
         axes.set_yticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
         tickless(axes)
         axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
-    if image is not None:
-        figure.colorbar(image, ax=grid[: len(shown)], label="Jaccard index", fraction=0.05, pad=0.01)
-    titled(figure, f"{title}: words that buckets have in common (Jaccard index; numbers: × 100)", "bucket", "bucket")
+    bar = figure.colorbar(image, ax=grid, fraction=0.05, pad=0.01)
+    bar.set_label("softmax over a row (%)", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    what = "Jaccard index of a bucket's words with the words improved by each bucket (framed: the same bucket)"
+    titled(figure, f"{title}: {what}", "improved by bucket", "words of bucket")
     return figure
 
 
 def improvements(counts: Mapping[Place, np.ndarray], title: str) -> Figure:
-    """Draw the share of wrong zero-shot predictions that adapting puts right, by presence in the bucket (FS Fig. 4)."""
+    """Draw the share of wrong zero-shot predictions that adapting corrects, by presence in the bucket (FS Fig. 4)."""
     cells = list(counts)
     figure = figure_of(max(5.0, 1.6 + 0.62 * len(cells)), 3.3)
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Lifelong learning: scores of statements, their rates over time, LL's table beside ours, and its tests over seeds.
+"""Lifelong learning: statements, rates over time, LL's table beside ours, tests over seeds, distributions over orders.
 
 LL = "Towards a robust experimental framework … for lifelong language learning" (Hussain et al. 2021). Scores in
 percent, differences in points.
@@ -27,7 +27,7 @@ from xclrun.report.inference import p_text
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import ll
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
+from xclrun.report.style import GREY, colour, figure_of, legend, marker, panel_grid, places, plain, tip, titled
 from xclrun.report.summary import CONSTANT, Summary
 from xclrun.report.tables import Cell, Table, percent, percent_cell
 
@@ -39,6 +39,8 @@ TESTED = ("AULTC", "F_m_curve", "F_m", "I", "FP")
 RATES = ("true_f1", "true_rate", "false_rate")
 # Orders side by side in a figure.
 PANELS = 3
+# Orders from which on their distribution is shown.
+MANY = 20
 
 
 @part(StrategySection, place=26, title="Statements")
@@ -69,6 +71,77 @@ def seeds(section: StrategySection) -> Iterator[Item]:
             "Seeds of one order say nothing of other orders: the tests of this report, above, take orders."
         )
         yield from tables
+
+
+@part(StrategySection, place=91, title="Distribution over orders")
+def over_orders(section: StrategySection) -> Iterator[Item]:
+    for metric in section.comparison.metrics:
+        found = by_order(section.summary, metric)
+        if found:
+            yield orders_table(section.summary, metric, found)
+            draw = partial(orders_figure, section.summary, metric, found)
+            yield Plot(section.file("orders", metric), "Histograms of LL's measures over orders (LL section 4.3)", draw)
+
+
+# Strategy → LL's name of a measure → order → value, a fraction.
+ByOrder = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+def by_order(summary: Summary, metric: str) -> ByOrder:
+    """Return LL's measures in each order, of the strategies that have `MANY` orders or more."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for label, runs in summary.comparison.strategies.items():
+        orders = sorted({run.order for run in runs if run.stream == "sequence"}, key=natural)
+        for name, ours in ll.MEASURES.items() if len(orders) >= MANY else ():
+            values = {order: summary.value(label, metric, ours, order) for order in orders}
+            known = {order: value for order, value in values.items() if not math.isnan(value)}
+            if known:
+                found.setdefault(label, {})[name] = known
+    return found
+
+
+def orders_table(summary: Summary, metric: str, found: ByOrder) -> Table:
+    """Return lowest, median and highest value over orders, a row for each strategy and measure."""
+    standard = set(ll.STREAMS["standard"]) == set(summary.comparison.languages)
+    rows = []
+    for label, measures in found.items():
+        for name, values in measures.items():
+            low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+            of = summary.comparison.strategies[label]
+            ends = [
+                (percent_cell(values[order], summary.behind(label, order, metric, ll.MEASURES[name])), order)
+                for order in (low, high)
+            ]
+            middle = percent_cell(float(np.median(list(values.values()))), tuple(run.run_id for run in of))
+            published = "–"
+            if standard and of[0].strategy == "naive":
+                end, value = ll.extreme(name)
+                published = f"{end} {percent(value)}"
+            rows.append((label, name, str(len(values)), *ends[0], middle, *ends[1], published))
+    header = ("strategy", "measure", "orders", "lowest", "in order", "median", "highest", "in order", "published")
+    notes = (
+        "a value for each order, mean over its seeds; F_m is F_m_curve, I_m is I, A_m is FP",
+        *(["published: LL, section 4.3, BERT-base, one run in each of 120 orders"] if standard else []),
+    )
+    return Table(f"{headline(metric)}, LL's measures over orders", header, tuple(rows), notes, left=3)
+
+
+def orders_figure(summary: Summary, metric: str, found: ByOrder) -> Figure:
+    """Draw a histogram of each of LL's measures over orders; bars of several strategies stand next to each other."""
+    names = [name for name in ll.MEASURES if any(name in measures for measures in found.values())]
+    figure, grid = panel_grid(len(names), 2, (3.2, 2.3), (2.2, 0.9))
+    for axes, name in zip(grid, names, strict=False):
+        having = [label for label in found if name in found[label]]
+        values = [[100 * value for value in found[label][name].values()] for label in having]
+        colours = [colour(k) for k in places(having, summary.comparison.strategies).values()]
+        axes.hist(values, bins=20, color=colours, edgecolor="white", linewidth=0.4)
+        axes.set_xlabel(f"{name} (%)" if name in ("AULTC", "A_m") else f"{name} (points)", fontsize=8)
+        plain(axes)
+    legend(figure, list(found), summary.comparison.strategies)
+    count = max(len(values) for measures in found.values() for values in measures.values())
+    title = f"{summary.names}: {summary.title(metric)}, LL's measures over {count} orders"
+    titled(figure, title, up="number of orders")
+    return figure
 
 
 def final_scores(run: RunRecord, metric: str) -> np.ndarray:

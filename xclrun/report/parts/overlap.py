@@ -28,13 +28,13 @@ POINTS = 200
 
 @part(StrategySection, place=96, title="Gradient overlap", folded=True)
 def gradient_overlap(section: StrategySection) -> Iterator[Item]:
-    found = of_strategies(section.summary, section.shared.overlaps)
+    found = of_strategies(section.summary, section.shared.gradients.get("overlap", {}))
     if not found:
         return
     yield overlap_table(found)
     for order in sorted(found, key=natural):
         draw = partial(overlap_figure, section.summary, order, found[order])
-        yield Plot(section.file("overlap", order), "Gradient overlap over steps", draw)
+        yield Plot(section.file("overlap", order), "Gradient overlap over steps (LL Fig. 5)", draw)
 
 
 # Order → strategy → part → its runs.

@@ -1,4 +1,4 @@
-"""What strategies trade for what, and how results depend on the stream."""
+"""Trade-offs between measures, and how results depend on the stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy as np
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import config_settings, content_settings
-from xclrun.analysis.measures import MEASURES
 from xclrun.analysis.reference import References
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
@@ -27,6 +26,7 @@ from xclrun.report.style import (
     figure_of,
     legend,
     marker,
+    panel_grid,
     places,
     plain,
     tip,
@@ -37,62 +37,89 @@ from xclrun.report.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Panels of CCL's Figs. 4 and 6: measure upwards, measure across.
+PANELS = (("FP", "F"), ("FP", "T"), ("T", "F"), ("T0", "F"))
+AXES = {
+    "F": "−F: negative forgetting (points)",
+    "FP": "FP: final performance (%)",
+    "T": "T: transfer (points)",
+    "T0": "T0: zero-shot transfer (points)",
+}
+# Panels of CCL's Figs. 3 and 9.
+HOP_TITLES = {
+    "F": "forgetting (lower is better)",
+    "T": "transfer (higher is better)",
+    "T0": "zero-shot transfer (higher is better)",
+    "FP": "final performance (higher is better)",
+}
+
 # Runs of a box, up to which each is a dot.
 DOTS = 100
 
 
-@part(StrategySection, place=30, title="What is traded for what")
+@part(StrategySection, place=30, title="Trade-offs")
 def trade_offs(section: StrategySection) -> Iterator[Item]:
-    yield "Right and up is better. Bars: standard deviation over runs."
+    yield "Top right is better. Bars: standard deviation over runs."
     summary = section.summary
     for metric in section.comparison.metrics:
         yield Plot(
             section.file("trade_offs", metric),
-            "Final performance, transfer and zero-shot transfer against negative forgetting",
+            "FP against −F, FP against T, T against −F, T0 against −F (CCL Figs. 4 and 6)",
             partial(trade_off_figure, summary, metric),
         )
         yield Plot(
-            section.file("distances", metric), "Zero-shot gain by distance", partial(distance_figure, summary, metric)
+            section.file("distances", metric),
+            "Zero-shot gain by distance (CCL Fig. 8)",
+            partial(distance_figure, summary, metric),
         )
         yield Plot(
             section.file("one_hop", metric),
-            "One-hop against multi-hop",
+            "Forgetting and transfer, one-hop against multi-hop (CCL Figs. 3 and 9)",
             partial(one_hop_figure, summary, section.shared.references, metric),
         )
         yield Plot(
-            section.file("memory", metric), "Replay by size of its memory", partial(memory_figure, summary, metric)
+            section.file("memory", metric),
+            "Replay by memory size (CCL Table 17)",
+            partial(memory_figure, summary, metric),
         )
 
 
 def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
-    """Draw FP, T and T0 against negative forgetting, a point for each strategy (mean ± std over runs; CCL Figs. 5, 6).
+    """Draw FP against −F, FP against T, T against −F and T0 against −F, a point for each strategy (CCL Figs. 4, 6).
 
-    Up and to the right is better. None where fewer than two strategies have both.
+    Mean ± standard deviation over runs. Panels without a strategy that has both measures are left out. None where fewer
+    than two strategies have F.
     """
     comparison = summary.comparison
     labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "F"))]
     if len(labels) < 2:
         return None
-    shown = [name for name in ("FP", "T", "T0") if any(not math.isnan(summary.value(k, metric, name)) for k in labels)]
-    figure = figure_of(3.3 * len(shown) + 1.9, 3.5)
-    grid = figure.subplots(1, len(shown), squeeze=False)[0]
-    for axes, name in zip(grid, shown, strict=True):
+    shown = [pair for pair in PANELS if any(_both(summary, k, metric, pair) for k in labels)]
+    figure, grid = panel_grid(len(shown), 2, (3.3, 3.0), (1.9, 0.5))
+    for axes, pair in zip(grid, shown, strict=False):
         for label, k in places(labels, comparison.strategies).items():
-            x, y = -100 * summary.value(label, metric, "F"), 100 * summary.value(label, metric, name)
-            if math.isnan(y):
+            if not _both(summary, label, metric, pair):
                 continue
-            spreads = [100 * summary.std(label, metric, measure) for measure in ("F", name)]
+            # Forgetting is negated, so that the top right is better in every panel.
+            up, across = (100 * summary.value(label, metric, name) * (-1 if name == "F" else 1) for name in pair)
+            spreads = [100 * summary.std(label, metric, name) for name in pair]
             bars = [None if math.isnan(spread) else spread for spread in spreads]
-            axes.errorbar(x, y, xerr=bars[0], yerr=bars[1], fmt="none", ecolor=colour(k), elinewidth=0.7, alpha=0.5)
-            (point,) = axes.plot(x, y, marker(k), color=colour(k), markersize=7)
-            tip(point, f"{label}: −F {x:.2f}, {name} {y:.2f}")
-        axes.set_xlabel("−F: negative forgetting (points)", fontsize=8)
-        axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)
-        axes.set_title(MEASURES[name].title, fontsize=9)
+            axes.errorbar(
+                across, up, yerr=bars[0], xerr=bars[1], fmt="none", ecolor=colour(k), elinewidth=0.7, alpha=0.5
+            )
+            (point,) = axes.plot(across, up, marker(k), color=colour(k), markersize=7)
+            names = ["−F" if name == "F" else name for name in pair]
+            tip(point, f"{label}: {names[1]} {across:.2f}, {names[0]} {up:.2f}")
+        axes.set_xlabel(AXES[pair[1]], fontsize=8)
+        axes.set_ylabel(AXES[pair[0]], fontsize=8)
         plain(axes)
     legend(figure, labels, comparison.strategies)
-    titled(figure, f"{summary.names}: {summary.title(metric)}, against negative forgetting (right and up is better)")
+    titled(figure, f"{summary.names}: {summary.title(metric)}, trade-offs between measures (top right is better)")
     return figure
+
+
+def _both(summary: Summary, label: str, metric: str, pair: tuple[str, str]) -> bool:
+    return not any(math.isnan(summary.value(label, metric, name)) for name in pair)
 
 
 def distance_figure(summary: Summary, metric: str) -> Figure | None:
@@ -126,22 +153,24 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
 
 
 def one_hop_figure(summary: Summary, references: References, metric: str) -> Figure | None:
-    """Draw F and T of two-hop prefixes (one-hop) beside those of whole streams (multi-hop), as box plots over runs.
+    """Draw F, T, T0 and FP of two-hop prefixes (one-hop) next to those of whole streams (multi-hop), over runs.
 
-    CCL §4.1. A box is the middle half, its line the median, whiskers reach all runs, which are the dots (of up to
-    `DOTS` runs).
+    CCL Figs. 3 and 9. A box is the middle half, its line the median, whiskers reach all runs; of up to `DOTS` runs each
+    is a dot.
     """
-    samples: dict[str, dict[str, tuple[list[float], list[float]]]] = {"F": {}, "T": {}}
+    samples: dict[str, dict[str, tuple[list[float], list[float]]]] = {name: {} for name in HOP_TITLES}
     for label, (runs, _) in compared(summary.comparison).items():
         having = [r for r in runs if metric in r.metrics and r.stream == "sequence" and len(r.languages) > 2]
         if not having:
             continue
-        pairs: dict[str, list[tuple[float, float]]] = {"F": [], "T": []}
+        pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in HOP_TITLES}
         for run in having:
             R, M = run.scores[metric], references.scores(run, metric)
             prefix = metrics.one_hop(R)
             pairs["F"].append((float(metrics.forgetting(prefix)), float(metrics.forgetting(R))))
             pairs["T"].append((float(metrics.transfer(prefix, M[:2])), float(metrics.transfer(R, M))))
+            pairs["T0"].append((float(metrics.zero_shot_transfer(prefix)), float(metrics.zero_shot_transfer(R))))
+            pairs["FP"].append((float(prefix[-1].mean()), float(R[-1].mean())))
         for name, values in pairs.items():
             if np.isfinite(values).all():
                 one, many = zip(*values, strict=True)
@@ -151,10 +180,10 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
         return None
     labels = list(next(iter(shown.values())))
     width = 0.62 * len(labels)
-    # Side by side as long as the names can be read on a page of usual width; else one above the other.
-    across, down = (len(shown), 1) if width * len(shown) <= WIDEST else (1, len(shown))
-    figure = figure_of(max(6.5, 1.5 + width * across), 0.4 + 3.4 * down)
-    for axes, (name, them) in zip(figure.subplots(down, across, squeeze=False).ravel(), shown.items(), strict=True):
+    # Two to a row as long as the names can be read on a page of usual width; else one above the other.
+    across = min(len(shown), 2 if 2 * width <= WIDEST else 1)
+    figure, grid = panel_grid(len(shown), across, (max(width, 3.25), 3.4), (1.5, 0.4))
+    for axes, (name, them) in zip(grid, shown.items(), strict=False):
         for side, look in enumerate(SIDES):
             drawn = [[100 * v for v in pair[side]] for pair in them.values()]
             at = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)
@@ -170,8 +199,8 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
                 for artist in (box, *dots):
                     tip(artist, f"{label}, {hops}: median {np.median(own):.2f}, {min(own):.2f} to {max(own):.2f}")
         axes.set_xticks(range(len(them)), list(them), rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
-        axes.set_ylabel(f"{name} (points)", fontsize=8)
-        axes.set_title({"F": "forgetting (lower is better)", "T": "transfer (higher is better)"}[name], fontsize=9)
+        axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)
+        axes.set_title(HOP_TITLES[name], fontsize=9)
         plain(axes)
     from matplotlib.patches import Patch
 

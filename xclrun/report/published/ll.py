@@ -1,7 +1,7 @@
 """The figures of "Towards a robust experimental framework … for lifelong language learning", as data.
 
 ``ll_tables.csv`` holds facts from LL (Hussain et al. 2021): Table 1, on its Standard stream, and numbers in its text.
-Reports set Table 1 beside runs on the same stream of keys.
+Reports set Table 1 beside runs on the same stream of keys, and section 4.3 beside runs on all orders of these keys.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ METHODS = {
 MEASURES = {"AULTC": "AULTC", "F_m": "F_m_curve", "I_m": "I", "A_m": "FP"}
 # Of multi-task training, which has one hop, intransigence is read off the curve.
 OF_MULTI_TASK = {**MEASURES, "I_m": "I_m_curve"}
+# Its measures → which end of their distribution over the 120 orders is printed (section 4.3), and of which stream.
+EXTREMES = {
+    "AULTC": ("lowest", "standard"),
+    "F_m": ("highest", "standard"),
+    "I_m": ("highest", "intransigence"),
+    "A_m": ("lowest", "standard"),
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,12 @@ def ll_tables() -> dict[tuple[str, str], dict[tuple[str, str], Reported]]:
         value, std = (float(row[key]) / scale if row[key] else math.nan for key in ("value", "std"))
         found.setdefault((row["table"], row["stream"]), {})[row["method"], row["measure"]] = Reported(value, std)
     return found
+
+
+def extreme(measure: str) -> tuple[str, float]:
+    """Return which end of a measure's distribution over orders is printed, and its value as a fraction."""
+    end, stream = EXTREMES[measure]
+    return end, ll_tables()["s4.3", stream]["naive", measure].value
 
 
 def stream_of(run: RunRecord) -> str | None:

@@ -1,0 +1,127 @@
+"""Gradients for each class on the head, and scores of each key while training (LL §3, Figs. 1 and 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xclrun.analysis.aggregate import compared
+from xclrun.analysis.grouping import natural
+from xclrun.report.part import Item, Plot, part
+from xclrun.report.parts.tasks import key_figure
+from xclrun.report.strategies import StrategySection
+from xclrun.report.style import GREY, cut, figure_of, tickless, titled
+from xclrun.report.tables import Cell, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+# Columns of the figure; of more steps each column is a mean.
+COLUMNS = 200
+# Classes of the figure: of more the names cannot be read.
+CLASSES = 80
+
+
+@part(StrategySection, place=95, title="Gradients of classes", folded=True)
+def class_gradients(section: StrategySection) -> Iterator[Item]:
+    recorded = section.shared.gradients.get("class_gradients", {})
+    # Order → strategy → its first run that recorded gradients.
+    found: dict[str, dict[str, tuple[tuple[str, ...], pd.DataFrame]]] = {}
+    for order in sorted(section.comparison.orders, key=natural):
+        for label, (runs, _) in compared(section.comparison, order).items():
+            having = [run for run in runs if run.run_id in recorded]
+            if having:
+                elements = having[0].elements
+                found.setdefault(order, {})[label] = elements, by_step(recorded[having[0].run_id], elements)
+    if not found:
+        return
+    yield (
+        "Gradient of the class head at each main step, summed over the weights of a class; the first seed. Gradient "
+        "descent lowers the logits of classes with a positive sum where features are positive."
+    )
+    table = sides_table(found)
+    if table is not None:
+        yield table
+    for order, of in found.items():
+        draw = partial(
+            gradient_figure, {label: gradients for label, (_, gradients) in of.items()}, f"{section.names}, {order}"
+        )
+        yield Plot(section.file("class_gradients", order), "Gradients for each class on the head (LL Fig. 1)", draw)
+    for metric in section.comparison.metrics:
+        draw = partial(key_figure, section.summary, metric)
+        yield Plot(section.file("key_curves", metric), "Scores of each key while training (LL Fig. 2)", draw)
+
+
+def key_of(name: str) -> str:
+    """Return the key in the name of a class (``yelp:5``)."""
+    return name.partition(":")[0]
+
+
+def by_step(rows: pd.DataFrame, elements: Sequence[str]) -> pd.DataFrame:
+    """Return the gradients: a row for each class, keys as trained, and a column for each (hop, step)."""
+    table = rows.pivot_table(index="class", columns=["hop", "step"], values="gradient", sort=False)
+    place = {key: k for k, key in enumerate(elements)}
+    return table.loc[sorted(table.index, key=lambda name: place.get(key_of(name), 0))].sort_index(axis=1)
+
+
+def sides_table(found: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFrame]]]) -> Table | None:
+    """Return the mean gradient of the classes of the key being learned, of earlier keys and of later keys.
+
+    None where classes do not name their keys (``yelp:5``).
+    """
+    rows: list[tuple[str, ...]] = []
+    for order, of in found.items():
+        for label, (elements, gradients) in of.items():
+            keys = [key_of(name) for name in gradients.index]
+            if not set(keys) <= set(elements):
+                continue
+            place = np.array([elements.index(key) for key in keys])[:, None]
+            hop = gradients.columns.get_level_values("hop").to_numpy()[None, :] - 1
+            values = gradients.to_numpy(dtype=float)
+            for name, mask in (("being learned", place == hop), ("earlier", place < hop), ("later", place > hop)):
+                chosen = values[mask & np.isfinite(values)]
+                if chosen.size:
+                    mean, share = float(chosen.mean()), float((chosen > 0).mean())
+                    rows.append((order, label, name, Cell(f"{mean:+.5f}", mean), Cell(f"{100 * share:.1f}", share)))
+    if not rows:
+        return None
+    notes = ("over main steps and classes; at each step the classes of a key are of the one of three kinds",)
+    header = ("order", "strategy", "classes of keys", "mean gradient", "positive (%)")
+    return Table("Gradients of classes, by key", header, tuple(rows), notes, left=3)
+
+
+def gradient_figure(found: Mapping[str, pd.DataFrame], title: str) -> Figure:
+    """Draw the gradient of each class (rows) over main steps, a panel for each strategy; dotted: ends of hops."""
+    from matplotlib.colors import SymLogNorm
+
+    names = list(dict.fromkeys(name for table in found.values() for name in table.index))
+    shown = names[:CLASSES]
+    figure = figure_of(8.4, 1.0 + len(found) * (0.5 + 0.125 * len(shown)))
+    grid = figure.subplots(len(found), 1, squeeze=False)[:, 0]
+    largest = max(float(np.nanmax(np.abs(table.to_numpy()))) for table in found.values()) or 1.0
+    norm = SymLogNorm(largest / 100, vmin=-largest, vmax=largest)
+    for axes, (label, table) in zip(grid, found.items(), strict=True):
+        steps = table.shape[1]
+        columns = np.array_split(np.arange(steps), min(COLUMNS, steps))
+        values = table.reindex(shown).to_numpy(dtype=float)
+        means = np.stack([np.nanmean(values[:, of], axis=1) for of in columns], axis=1)
+        image = axes.imshow(means, aspect="auto", cmap="RdBu_r", norm=norm, interpolation="nearest",
+                            extent=(0, steps, len(shown), 0))  # fmt: skip
+        hops = table.columns.get_level_values("hop").to_numpy()
+        for end in np.flatnonzero(np.diff(hops)) + 1:
+            axes.axvline(end, color=GREY, linewidth=0.9, linestyle=":")
+        axes.set_yticks(np.arange(len(shown)) + 0.5, [cut(name, 28) for name in shown])
+        tickless(axes)
+        axes.tick_params(labelsize=6)
+        axes.set_title(label, fontsize=9)
+    grid[-1].set_xlabel("main steps of the stream", fontsize=8)
+    bar = figure.colorbar(image, ax=grid, fraction=0.04, pad=0.01, format=lambda value, _: f"{value:g}")
+    bar.set_label("gradient, summed over a class's weights", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    some = f"; {len(shown)} of {len(names)} classes" if len(shown) < len(names) else ""
+    titled(figure, f"{title}: gradient of each class on the head (dotted: ends of hops{some})")
+    return figure

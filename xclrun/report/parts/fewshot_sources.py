@@ -1,0 +1,47 @@
+"""Drop without source training (FS Table 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, groups, over_buckets
+from xclrun.core.task import short_name
+from xclrun.report.fewshot.names import cell, method_name, shots_name, task_name
+from xclrun.report.fewshot.section import FewShotSection
+from xclrun.report.part import Item, part
+from xclrun.report.published import fsxlt
+from xclrun.report.tables import Table
+
+
+@part(FewShotSection, place=15, title="Without source training")
+def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
+    """Where runs with English as the source and runs without a source have the same language, K and strategy."""
+    scores = section.scores[section.scores["shots"] > 0]
+    for (metric, strategy), own in groups(scores, ["metric", "strategy"]):
+        means = {(r.source, r.language, r.shots): r for r in over_buckets(own).itertuples(index=False)}
+        found = {
+            (c, k): (one, means[fsxlt.SOURCE, c, k])
+            for (source, c, k), one in means.items()
+            if source == NO_SOURCE and k > 0 and (fsxlt.SOURCE, c, k) in means
+        }
+        if found:
+            theirs = fsxlt.drops(task_name(section.dataset)) if method_name(strategy) == FULL else {}
+            shots = sorted({k for _, k in found})
+            beside = [k for k in shots if any((c, k) in theirs for c, _ in found)]
+            rows = []
+            for language in sorted({c for c, _ in found}):
+                row: list[str] = [language]
+                for k in shots:
+                    without, with_source = found.get((language, k), (None, None))
+                    drop = None if without is None or with_source is None else without.mean - with_source.mean
+                    row += [cell(drop, 100, 2)]
+                    row += [cell(theirs.get((language, k)), 100, 2)] if k in beside else []
+                rows.append(tuple(row))
+            header = ("language", *(n for k in shots for n in (shots_name(k), *(["published"] * (k in beside)))))
+            notes = ["mean score over buckets without source training minus mean score after English, in points"]
+            notes += ["published: FS Table 4, mBERT, 40 buckets"] if beside else []
+            for (task, language, k), subtracted in fsxlt.MISPRINTS.items() if beside else ():
+                if task == task_name(section.dataset) and (language, k) in found:
+                    notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")
+            title = f"{short_name(metric)}: drop without source training, {strategy} (FS Table 4)"
+            yield Table(title, header, tuple(rows), tuple(notes))
