@@ -134,6 +134,8 @@ def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> N
     [
         ("Mainz", "a word and its tag are needed, between them a tab"),
         ("\tO", "the word is blank"),
+        ("en:Mainz\tB-LOC", "'en:Mainz' begins with 'en:' in a file of 'de', whose words begin with 'de:'"),
+        ("Mainz\tB-LOC", "'Mainz' has no language prefix in a file of 'de', whose words begin with 'de:'"),
         ("Mainz\tLOC", "tag 'LOC' is not O, B-name or I-name"),
         ("Mainz\t", "tag '' is not O, B-name or I-name"),
     ],
@@ -143,6 +145,34 @@ def test_panx_names_the_line(tmp_path: Path, ner: Config, line: str, reason: str
     with pytest.raises(UsageError) as error:
         read(ner())
     assert str(error.value) == f"{tmp_path}/de/train:4: {reason}"
+
+
+@pytest.mark.parametrize("content", ["en:Mainz\tB-LOC\n", "en:a\tO\nen:b\tO\n\nen:c\tO\n"])
+def test_panx_rejects_a_file_of_another_language(tmp_path: Path, ner: Config, content: str) -> None:
+    write(tmp_path, "{language}/{split}", content)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/de/train:1: 'en:\w+' begins with 'en:' in a file of 'de'"):
+        read(ner())
+    write(tmp_path, "{language}/{split}", f"de:a\tO\n\n{content}\nde:b\tO\nde:c\tO\nde:d\tO\nde:e\tO\n")
+    splits, notes = read(ner(on_bad_line=OnBadLine.skip))
+    assert [e.tokens for e in splits["de", "test"]] == [("a",), ("b", "c", "d", "e")]
+    assert notes["skipped"]["de/test"] == content.count("\n\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("language", "lines", "words"),
+    [
+        ("de", ("de:de:Mainz", "de::", "de:12:30", "de:"), ("de:Mainz", ":", "12:30", "de:")),
+        ("zh-min-nan", ("zh-min-nan:Tâi-oân", "zh-min-nan:en:x"), ("Tâi-oân", "en:x")),
+        ("deu", ("de:Mainz",), ("Mainz",)),
+        # Bare words of XTREME's copy: a link to another Wikipedia is no prefix of the file.
+        ("de", ("en:Mainz", "ist", "12:30"), ("en:Mainz", "ist", "12:30")),
+    ],
+)
+def test_panx_strips_only_the_prefix_of_the_file(
+    tmp_path: Path, ner: Config, language: str, lines: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    write(tmp_path, "{language}/{split}", "".join(f"{line}\tO\n" for line in lines), language)
+    assert read(ner())[0][language, "test"][0].tokens == words
 
 
 def test_tagged_files_have_no_labels(tmp_path: Path, pos: Config, ner: Config) -> None:
