@@ -160,6 +160,13 @@ USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
         lambda config: makes_statements(plain(config.dataset)),
         "dataset.statements.kind, or a part's; no statements are made without it",
     ),
+    **dict.fromkeys(
+        ("dataset.word_column", "dataset.tag_column"),
+        (
+            lambda config: "conll" in (config.dataset.reader, *(part.reader for part in config.dataset.parts.values())),
+            "dataset.reader=conll; other readers have fixed columns",
+        ),
+    ),
     "model.settings": (
         lambda config: from_scratch(config.model),
         "an encoder that is trained from scratch; a pretrained one has those of its config.json",

@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.languages import key_of
-from xclrun.core.task import Task, task_of
+from xclrun.core.task import TOKEN_TAGS, Task, task_of
 from xclrun.data.example import SPLITS, Example
 
 # The names under which public datasets publish a split.
@@ -343,7 +343,8 @@ def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
     if len(tags) != len(tokens):
         raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
     if task.tag_spans and (bad := next((tag for tag in tags if not _BIO.fullmatch(tag)), None)) is not None:
-        raise BadRow(f"tag {bad!r} is not O, B-name or I-name")
+        words = "; for tags that are not spans set dataset.tags_are=words" if task == TOKEN_TAGS else ""
+        raise BadRow(f"tag {bad!r} is not O, B-name or I-name{words}")
     if not all(tag.strip() for tag in tags):
         raise BadRow("a tag is blank")
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import INTENT_SLOTS, Task
+from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import reader
 from xclrun.data.readers.files import (
@@ -99,7 +99,8 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
         raise BadRow("'tags' is missing")
     text = None if text == " ".join(tokens) else text
     if task.label is not None and row.get("label") is None:
-        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts")
+        alone = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
+        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts{alone}")
     label = None if task.label is None else _name(row, "label")
     return Example(_name(row, "id"), language, tokens, label, tags, text, text_b, _facts(row))
 
