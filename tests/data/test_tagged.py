@@ -291,6 +291,14 @@ def test_conll_refuses_what_has_no_words_and_tags(
         read(columns(**chosen))
 
 
+def test_a_nul_in_a_word_and_a_tag_with_a_zero_width_space_are_counted(tmp_path: Path, columns: Config) -> None:
+    write(tmp_path, "{language}/{split}.conll", "a\x00 O\nb O\n\nc B-x\u200b\nd I-x\u200b\n\ne\u200cf B-x\n")
+    assert read(columns())[1] == {
+        "control_characters": dict.fromkeys([f"de/{split}" for split in SPLITS], 1),
+        "odd_labels": dict.fromkeys([f"de/{split}" for split in SPLITS], 1),
+    }
+
+
 def test_columns_are_settings_of_conll_alone(xclrun: Callable[..., tuple[int, str]]) -> None:
     code, told = xclrun("plan", "dataset.tag_column=2")
     assert (code, "needs dataset.reader=conll" in told) == (2, True)

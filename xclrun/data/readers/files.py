@@ -12,10 +12,12 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from string import Formatter
 from typing import Any, Generic, TypeVar
@@ -40,6 +42,11 @@ Row = TypeVar("Row")
 LONGEST_WORD = 20_000
 # Characters of an id, a label or a tag, which are names.
 LONGEST_NAME = 1_000
+
+# Characters of a text that is noted as long: perhaps a file whose line ends are lost.
+LONG_TEXT = 100_000
+# Control characters (Unicode's category Cc).
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # Why a split may have no examples though its rows can be read: what is counted of rows that are left out → a reason.
 TOLD_OF_NONE = {"unanswerable": "no question has an answer in its text, and dataset.unanswerable=keep keeps such"}
@@ -243,6 +250,7 @@ def collect(
                 skipped[key] = skipped.get(key, 0) + 1
                 first_bad = first_bad or f"; every {source.unit or 'line'} was skipped, the first because {message}"
                 continue
+            place.odd.update(oddities(example))
             first_seen[example.id] = number
             examples.append(example)
             _count(place, key, odd)
@@ -454,6 +462,22 @@ def check_text(example: Example) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError:
         raise BadRow("half of a surrogate pair (\\ud800 to \\udfff) is no character") from None
+
+
+def oddities(example: Example) -> Iterator[str]:
+    """Yield the names of notes (`xclrun.data.notes.TOLD`) on what may be wrong with an example that can be read."""
+    if any(_is_odd_name(name) for name in (example.label, *(example.tags or ())) if name is not None):
+        yield "odd_labels"
+    texts = (*example.tokens, example.text or "", example.text_b or "")
+    if _CONTROL.search("".join(texts[:-2])):
+        yield "control_characters"
+    if len(example.whole) > LONG_TEXT or len(texts[-1]) > LONG_TEXT:
+        yield "long_texts"
+
+
+@lru_cache(maxsize=10_000)
+def _is_odd_name(name: str) -> bool:
+    return name != name.strip() or any(unicodedata.category(c) in ("Cc", "Cf") for c in name)
 
 
 def root_of(

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unicodedata import normalize
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
@@ -130,12 +131,20 @@ def _text(row: dict[str, Any], key: str) -> str | None:
 
 
 def _parse_line(line: str, place: Place) -> Example:
-    return parse_row(parse_json(line, "the line"), place.language, place.split, place.task)
+    return _noted(parse_row(parse_json(line, "the line"), place.language, place.split, place.task), place)
 
 
 def _parse_hub_row(row: dict[str, Any], place: Place) -> Example:
     known = {key: value for key, value in row.items() if key in KEYS and key not in ("language", "split")}
-    return parse_row({"id": place.name, **known}, place.language, place.split, place.task)
+    return _noted(parse_row({"id": place.name, **known}, place.language, place.split, place.task), place)
+
+
+def _noted(example: Example, place: Place) -> Example:
+    """Return the example; counts it where tokens and text differ in more than blanks."""
+    words, text = ("".join(normalize("NFKC", part).split()) for part in ("".join(example.tokens), example.whole))
+    if words != text:
+        place.odd["text_differs"] += 1
+    return example
 
 
 def _lines(file: SplitFile) -> list[bytes]:
