@@ -48,6 +48,9 @@ EXPECTED = {
     "dataset.hub": "nothing",
     "dataset.hub_config": "nothing",
     "dataset.hub_columns": "nothing",
+    # The fingerprints stand for what is read from the columns.
+    "dataset.word_column": "nothing",
+    "dataset.tag_column": "nothing",
     # The fingerprints stand for what they are made of: tests/data/test_parts.
     "dataset.parts": "nothing",
     # Without statements; with them: tests/data/test_statements.

@@ -74,6 +74,9 @@ def _hydra(arguments: list[str]) -> int:
         return 0
     if command := next((text for text in given.overrides if text in commands.COMMANDS), None):
         raise UsageError(f"'{command}' is a command, which comes first: xclrun {command} …")
+    if given.cfg is None and (given.resolve or given.package is not None):
+        flag = "--resolve" if given.resolve else "--package"
+        raise UsageError(f"{flag}: needs --cfg job (or hydra, or all), which shows the config instead of running it")
     own = [] if given.config_dir is None else [own_files(Path(given.config_dir))]
     if given.cfg is None and given.info is None:
         _run([*own, *given.overrides], arguments)

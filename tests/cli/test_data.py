@@ -110,3 +110,38 @@ def test_what_is_odd_about_the_data_is_told_before_training_noted_and_audited(
     assert shared in audited
     # Finished before: nothing is trained.
     assert "note: " not in xclrun(*command).err
+
+
+def test_odd_names_and_texts_are_counted_by_the_audit_and_noted_by_plan(
+    xclrun: Callable[..., Told], jsonl: Any, changed_corpus: Any
+) -> None:
+    """What can be read, and is probably a mistake: nothing of it stops a run."""
+
+    def of_train(rows: Rows) -> None:
+        rows[0]["label"] += " "
+        rows[1]["label"] += "\u200b"
+        rows[2]["label"] += "\x07"
+        rows[3] |= {"tokens": ["a", "b"], "tags": ["O", "B-na\u2060me"]}
+        rows[4] |= {"tokens": ["a\x00", "b"], "tags": ["O", "O"]}
+
+    def of_test(rows: Rows) -> None:
+        rows[0] |= {"tokens": ["ab"] * 60_000, "tags": ["O"] * 60_000}
+        rows[1] |= {"tokens": ["guten", "Tag"], "text": "gute  Nacht", "tags": ["O", "O"]}
+        # The same text: other blanks, and another composition of a character.
+        rows[2] |= {"tokens": ["Ko\u0308ln", "!"], "text": "Köln!", "tags": ["O", "O"]}
+
+    command = jsonl(changed_corpus({("de", "train"): of_train, ("de", "test"): of_test}))
+    named = "a label or tag that has blanks around it, or zero-width or control characters: taken as written"
+    notes = [
+        f"note: 4 sentences with {named} (de/train: 4)\n",
+        "note: 1 sentence with control characters such as NUL in its words: taken as written (de/train: 1)\n",
+        "note: 1 sentence of more than 100,000 characters: taken as written; is a line end missing? (de/test: 1)\n",
+        "note: 1 sentence whose tokens are not the words of its text: the tokens are read (de/test: 1)\n",
+    ]
+    plan, audit = xclrun("plan", *command), xclrun("data", "audit", *command)
+    assert (plan.code, audit.code) == (0, 0)
+    for note in notes:
+        assert note in plan.out + plan.err
+        assert note in audit.out
+    plain = xclrun("data", "audit", *jsonl()).out
+    assert not [note for note in notes if note.partition(" sentence")[2].partition(":")[0] in plain]

@@ -32,6 +32,17 @@ UNKNOWN = [
         "no key is called 'strategy.memory'; the strategy chosen has no such setting; agem, der, derpp, er, ",
     ),
     ("hydra.foo=1", "no key is called 'hydra.foo'"),
+    ("hydra.run.dir=x", "hydra.run.dir=x: xclrun does not use this key; outputs lie in paths.outputs"),
+    ("hydra.sweep={dir: x}", "xclrun does not use this key; outputs lie in paths.outputs"),
+    ("hydra.output_subdir=null", "hydra.output_subdir=null: xclrun does not use this key"),
+    ("hydra.verbose=true", "hydra.verbose=true: xclrun does not use this key; XCLRUN_DEBUG=1"),
+    ("hydra.job.chdir=true", "never changes the current folder"),
+    ("hydra.job={chdir: true}", "xclrun does not use this key"),
+    ("+hydra.job.env_set.A=1", "set environment variables before the command"),
+    ("hydra/job_logging=stdout", "xclrun writes no log files"),
+    ("hydra.searchpath=[file:///tmp]", "--config-dir=DIR adds a folder"),
+    ("hydra.mode=RUN", "several values of a key make a sweep"),
+    ("+hydra.callbacks.mine._target_=os.system", "only xclrun's own can run jobs"),
     ("+foo=1", "no key is called 'foo'; Known: bucket, "),
     ("schema=config", "no group is called 'schema'; Known: dataset, "),
     ("trainer@other=quick", "'trainer@other'; did you mean 'trainer'?"),
@@ -52,6 +63,11 @@ WRONG_VALUES = [
     ("trainer.lr=abc", "trainer.lr: 'abc' is not a number"),
     ("trainer.lr=[1,2]", "trainer.lr: '[1, 2]' is not a number"),
     ("trainer.lr=0", "trainer.lr=0.0: must be above 0, for example 3e-5"),
+    (
+        "dataset.root=${oc.env:NO_SUCH_VARIABLE}",
+        "dataset.root: the environment variable NO_SUCH_VARIABLE is not set; set it, or give a default value as in "
+        "${oc.env:NO_SUCH_VARIABLE,VALUE}",
+    ),
     ("trainer.lr=${nothing}", "trainer.lr: Interpolation key 'nothing' not found"),
     ("seed=x", "seed: 'x' is not a whole number"),
     ("seed=1.5", "seed: '1.5' is not a whole number"),
@@ -110,6 +126,8 @@ GRAMMAR = [
 ]
 FLAGS = [
     ("--foo", "unrecognized arguments: --foo"),
+    ("--resolve", "--resolve: needs --cfg job"),
+    ("--package=trainer", "--package: needs --cfg job"),
     ("--cfg=jobs", "argument --cfg/-c: invalid choice: 'jobs'"),
     ("--config-dir=nowhere", "--config-dir nowhere: there is no such folder"),
     ("--config-name=other", "--config-dir=DIR adds to them"),
@@ -246,6 +264,15 @@ def test_an_empty_place_for_outputs_is_refused(refused: Callable[..., str], monk
             "name: er\nreplay: &x\n  a: [1, {b: *x}]\n",
             "/strategy/mine.yaml:2: cannot be read as YAML (an alias to what ",
         ),
+        (
+            "name: er\na0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+            + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)),
+            "/strategy/mine.yaml:6: cannot be read as YAML (more than 20,000 values once aliases are expanded",
+        ),
+        (
+            "name: er\nreplay: " + "[" * 50_000,
+            "/strategy/mine.yaml:2: cannot be read as YAML (nested more than 100 levels deep",
+        ),
         ("a\udcff: 1\n", "/strategy/mine.yaml cannot be read ('utf-8' codec can't decode byte 0xff"),
         ("- 1\n", "In 'strategy/mine': ValidationError raised while composing config: "),
     ],
@@ -318,3 +345,23 @@ def test_a_format_that_no_figure_has(refused: Callable[..., str], here: Path) ->
 def test_the_package_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "xclrun", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.split()[0]) == (0, "xclrun")
+
+
+def test_a_file_of_one_s_own_sets_no_key_of_hydra_that_has_no_effect(refused: Callable[..., str], here: Path) -> None:
+    mine = here / "conf" / "experiment" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    for content, told in [
+        ("hydra: {job: {chdir: true}}", "--config-dir: hydra.job.chdir=True: xclrun does not use this key; "),
+        ("hydra: {verbose: true}", "--config-dir: hydra.verbose=True: xclrun does not use this key; "),
+        ("hydra: {launcher: {n: x}}", "hydra.launcher.n=x: must be a number"),
+    ]:
+        mine.write_text(f"# @package _global_\n{content}\n")
+        assert told in refused(*TINY, "--config-dir", "conf", "experiment=mine")
+
+
+def test_aliases_that_expand_to_little_are_read(xclrun: Callable[..., Told], here: Path) -> None:
+    mine = here / "conf" / "experiment" / "mine.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("# @package _global_\ntrainer: {lr: &a 0.5}\nmodel: {dropout: *a}\n")
+    told = xclrun("--config-dir", "conf", "experiment=mine", "--cfg", "job", "--package", "model.dropout")
+    assert (told.code, told.out.strip()) == (0, "0.5")

@@ -102,6 +102,32 @@ def test_minimum_by_hand() -> None:
     assert minimum([tagged("a", "O", "O"), tagged("b", "O", "B-x")], 2, 1) == (tagged("b", "O", "B-x"),)
 
 
+def test_minimum_begins_with_the_rarest_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand, in the order of the file: B is in one word, C in two, A in three.
+
+    B takes the third sentence, which has A too; C takes the first. In the opposite order A takes the second sentence,
+    which has C too, and keeps it.
+    """
+    monkeypatch.setattr("xclrun.data.buckets.sample._shuffled", lambda examples, seed: list(examples))
+    examples = [tagged("c", "C"), tagged("ac", "A", "C"), tagged("aab", "A", "A", "B")]
+    assert [e.id for e in minimum(examples, 1, seed=1)] == ["c", "aab"]
+
+
+@pytest.mark.parametrize("sampler", ["nway", "minimum"])
+def test_buckets_of_two_sizes_are_drawn_apart(sampler: str) -> None:
+    """With one random order for every K, the buckets of K = 1 would lie in those of K = 2."""
+    rows = [replace(classed(str(i), "a"), tags=("A",) * len(classed(str(i), "a").tokens)) for i in range(40)]
+    whole, config = dataset_of(rows), cfg(sampler, counts=BucketCounts.sentences)
+    ones, twos = (
+        [{e.id for e in bucket_of(config, whole, "hi", shots, b).examples} for b in range(20)] for shots in (1, 2)
+    )
+    assert [len(ids) for ids in ones + twos] == [1] * 20 + [2] * 20
+    if sampler == "nway":
+        assert twos[:10] != [ones[b] | ones[b + 1] for b in range(0, 20, 2)]
+    else:
+        assert not all(one <= two for one, two in zip(ones, twos, strict=True))
+
+
 SENTENCES = st.lists(st.lists(st.sampled_from("ABCDEO"), min_size=1, max_size=6), min_size=1, max_size=14)
 
 

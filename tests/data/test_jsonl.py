@@ -93,7 +93,10 @@ def test_tags_are_optional() -> None:
         ({"id": None}, "'id' is missing"),
         ({"id": " "}, "'id' must be a string that is not blank, or a whole number, not ' '"),
         ({"id": 1.5}, "'id' must be a string"),
-        ({"label": None}, "'label' is missing"),
+        (
+            {"label": None},
+            "'label' is missing, which dataset.task=intent_slots predicts; for tags alone set dataset.task=",
+        ),
         ({"label": ""}, "'label' must be a string"),
         ({"label": True}, "'label' must be a string"),
         ({"label": ["a"]}, "'label' must be a string"),
@@ -117,6 +120,11 @@ def test_a_bad_row_says_what_is_wrong(changes: dict[str, Any], reason: str) -> N
     with pytest.raises(BadRow) as error:
         parse(**changes)
     assert str(error.value).startswith(reason)
+
+
+def test_a_task_of_tags_is_suggested_only_where_there_are_tags() -> None:
+    with pytest.raises(BadRow, match=r"^'label' is missing, which dataset\.task=intent_slots predicts$"):
+        parse(label=None, tags=None)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +358,7 @@ def test_rows_of_other_tasks() -> None:
     assert (text.label, text.tags) == ("a", None)
     for given, task, reason in [
         ({**row, "tags": None}, task_of("token_tags", "words"), "'tags' is missing"),
-        (row, task_of("token_tags"), "tag 'NOUN' is not O, B-name or I-name"),
+        (row, task_of("token_tags"), "tag 'NOUN' is not O, B-name or I-name; .* set dataset.tags_are=words"),
         ({**row, "tags": ["X", " "]}, task_of("token_tags", "words"), "a tag is blank"),
         ({**row, "tags": ["X"]}, task_of("token_tags", "words"), "1 tags for 2 tokens"),
         ({**row, "label": None}, task_of("sequence_class"), "'label' is missing"),

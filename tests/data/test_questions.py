@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,12 @@ def test_answers_are_part_of_what_an_example_is() -> None:
     one, other, none = rome(), rome("q1", "en", Answer("Rome", 0)), Example("q1", "en", ("Rome",), None)
     assert fingerprint([one]) != fingerprint([other])
     assert none.answers is None
+
+
+def test_the_second_text_is_part_of_what_an_example_is() -> None:
+    """Two questions about one text: the split has another fingerprint, so runs on it have other ids."""
+    one, other = (replace(rome(), text_b=question) for question in ("Where?", "Where!"))
+    assert fingerprint([one]) != fingerprint([other])
 
 
 def test_questions_of_every_script_are_read_as_they_are_written(config: Config, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Readers of tagged words: CoNLL-U and PAN-X, with what files hold that they should not."""
+"""Readers of tagged words: CoNLL-U, PAN-X and CoNLL, with what files hold that they should not."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from xclrun.data.readers import read
 
 Config = Callable[..., DatasetConfig]
 SPLITS = ("train", "dev", "test")
+NO_SPAN = "is not O, B-name or I-name; for tags that are not spans set dataset.tags_are=words"
 
 
 def word(number: str, form: str, tag: str) -> str:
@@ -44,6 +45,11 @@ def pos(config: Config) -> Config:
 @pytest.fixture
 def ner(config: Config) -> Config:
     return partial(config, "panx", task="token_tags")
+
+
+@pytest.fixture
+def columns(config: Config) -> Config:
+    return partial(config, "conll", task="token_tags")
 
 
 def write(folder: Path, name: str, content: str | bytes, language: str = "de") -> None:
@@ -134,8 +140,10 @@ def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> N
     [
         ("Mainz", "a word and its tag are needed, between them a tab"),
         ("\tO", "the word is blank"),
-        ("Mainz\tLOC", "tag 'LOC' is not O, B-name or I-name"),
-        ("Mainz\t", "tag '' is not O, B-name or I-name"),
+        ("en:Mainz\tB-LOC", "'en:Mainz' begins with 'en:' in a file of 'de', whose words begin with 'de:'"),
+        ("Mainz\tB-LOC", "'Mainz' has no language prefix in a file of 'de', whose words begin with 'de:'"),
+        ("Mainz\tLOC", f"tag 'LOC' {NO_SPAN}"),
+        ("Mainz\t", f"tag '' {NO_SPAN}"),
     ],
 )
 def test_panx_names_the_line(tmp_path: Path, ner: Config, line: str, reason: str) -> None:
@@ -145,10 +153,155 @@ def test_panx_names_the_line(tmp_path: Path, ner: Config, line: str, reason: str
     assert str(error.value) == f"{tmp_path}/de/train:4: {reason}"
 
 
+@pytest.mark.parametrize("content", ["en:Mainz\tB-LOC\n", "en:a\tO\nen:b\tO\n\nen:c\tO\n"])
+def test_panx_rejects_a_file_of_another_language(tmp_path: Path, ner: Config, content: str) -> None:
+    write(tmp_path, "{language}/{split}", content)
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/de/train:1: 'en:\w+' begins with 'en:' in a file of 'de'"):
+        read(ner())
+    write(tmp_path, "{language}/{split}", f"de:a\tO\n\n{content}\nde:b\tO\nde:c\tO\nde:d\tO\nde:e\tO\n")
+    splits, notes = read(ner(on_bad_line=OnBadLine.skip))
+    assert [e.tokens for e in splits["de", "test"]] == [("a",), ("b", "c", "d", "e")]
+    assert notes["skipped"]["de/test"] == content.count("\n\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("language", "lines", "words"),
+    [
+        ("de", ("de:de:Mainz", "de::", "de:12:30", "de:"), ("de:Mainz", ":", "12:30", "de:")),
+        ("zh-min-nan", ("zh-min-nan:Tâi-oân", "zh-min-nan:en:x"), ("Tâi-oân", "en:x")),
+        ("deu", ("de:Mainz",), ("Mainz",)),
+        # Bare words of XTREME's copy: a link to another Wikipedia is no prefix of the file.
+        ("de", ("en:Mainz", "ist", "12:30"), ("en:Mainz", "ist", "12:30")),
+    ],
+)
+def test_panx_strips_only_the_prefix_of_the_file(
+    tmp_path: Path, ner: Config, language: str, lines: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    write(tmp_path, "{language}/{split}", "".join(f"{line}\tO\n" for line in lines), language)
+    assert read(ner())[0][language, "test"][0].tokens == words
+
+
 def test_tagged_files_have_no_labels(tmp_path: Path, pos: Config, ner: Config) -> None:
     for cfg in (pos(task="sequence_class", tags_are=TagsAre.spans), ner(task="intent_slots")):
         with pytest.raises(UsageError, match=rf"the files of dataset.reader={cfg.reader} hold tags of words alone"):
             read(cfg)
+
+
+CONLL = """-DOCSTART- -X- -X- O
+
+# sent_id = a
+# text = EU's ban
+EU NNP B-NP B-ORG
+'s POS B-NP O
+ban   NN I-NP  O
+
+# VB B-VP O
+#ban NN B-NP B-MISC
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("tabs", [False, True])
+@pytest.mark.parametrize("cut", [0, 1])
+def test_conll_reads_columns(tmp_path: Path, columns: Config, end: str, tabs: bool, cut: int) -> None:
+    """Columns between tabs or blanks, both line ends, with and without a line end at the file's end."""
+    lines = CONLL.replace("   ", " ").replace("  ", " ").splitlines() if tabs else CONLL.splitlines()
+    lines = (
+        [line if line.startswith("# ") and "=" in line else line.replace(" ", "\t") for line in lines]
+        if tabs
+        else lines
+    )
+    text = "\ufeff" + end.join(lines) + ("" if cut else end)
+    write(tmp_path, "{language}/{split}.conll", text)
+    first, second = read(columns())[0]["de", "test"]
+    assert first == Example("a", "de", ("EU", "'s", "ban"), None, ("B-ORG", "O", "O"), "EU's ban")
+    # '#' and '#ban' have as many columns as all words: they are no comments.
+    assert second == Example("test-9", "de", ("#", "#ban"), None, ("O", "B-MISC"))
+    for chosen in ({"tag_column": 2}, {"tag_column": -3}, {"word_column": -4, "tag_column": 2}):
+        found = read(columns(tags_are=TagsAre.words, **chosen))[0]["de", "test"]
+        assert [e.tags for e in found] == [("NNP", "POS", "NN"), ("VB", "NN")]
+        assert [e.tokens for e in found] == [first.tokens, second.tokens]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("{language}.{split}.conll", "New\u00a0York\tB-LOC"),
+        ("{language}-{split}.txt", "New\u00a0York B-LOC"),
+        ("{language}_{split}.txt", " New\u00a0York  B-LOC \t "),
+        ("{language}/{split}.conll", "#a=b\tO\nNew York\tB-LOC"),
+        ("{language}.{split}.txt", "# =\tO\n# a = b\tO"),
+    ],
+)
+def test_conll_layouts_and_words_with_blanks_and_signs(tmp_path: Path, columns: Config, name: str, lines: str) -> None:
+    write(tmp_path, name, f"# a comment of some words\n{lines}\n\nx\tO\n\ny\tO\n")
+    splits = read(columns())[0]
+    assert set(splits) == {("de", split) for split in SPLITS}
+    first = splits["de", "train"][0]
+    assert [*zip(first.tokens, first.tags or (), strict=True)] == [
+        tuple(part.strip() for part in line.strip().replace(" B", "\tB").split("\t", 1)) for line in lines.split("\n")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Mainz", "1 column, so there is none for dataset.word_column=2"),
+        ("1\tMainz", "2 columns, so there is none for dataset.tag_column=3"),
+        ("1\tMainz\t\t", "2 columns, so there is none for dataset.tag_column=3"),
+        ("1\tMainz\tB-LOC\tx", "4 columns where most lines of the file have 3"),
+        ("# comment after a word\tx", "2 columns, so there is none for dataset.tag_column=3"),
+        ("1\t \tO", "the word is blank"),
+        ("1\tMainz\tLOC", f"tag 'LOC' {NO_SPAN}"),
+        ("1\tMainz\t\tx", "4 columns where most lines of the file have 3"),
+        ("1\t\udcff\tO", "not UTF-8 (byte 3 of the line)"),
+    ],
+)
+def test_conll_names_the_line(tmp_path: Path, columns: Config, line: str, reason: str) -> None:
+    content = f"1\ta\tO\n\n# id = 7\n1\tb\tO\n{line}\n\n1\tc\tO\n".encode(errors="surrogateescape")
+    write(tmp_path, "{language}/{split}.conll", content)
+    with pytest.raises(UsageError) as error:
+        read(columns(word_column=2, tag_column=3))
+    assert str(error.value).startswith(f"{tmp_path}/de/train.conll:5: {reason}")
+    splits, notes = read(columns(word_column=2, tag_column=3, on_bad_line=OnBadLine.skip))
+    assert [e.tokens for e in splits["de", "dev"]] == [("a",), ("c",)]
+    assert notes["skipped"]["de/dev"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "chosen", "reason"),
+    [
+        ("a O\n", {"word_column": 0}, r"^dataset\.word_column=0: .*from 1"),
+        ("a O\n", {"tag_column": 1}, r"^dataset\.word_column=1: .*two different columns"),
+        ("a O\n", {"word_column": 2}, r"train\.conll:1: 2 columns; a word and its tag are needed"),
+        ("a O\n", {"word_column": -3}, r"train\.conll:1: 2 columns, so there is none for dataset\.word_column=-3"),
+        ("a\n", {}, r"train\.conll:1: 1 column; a word and its tag are needed"),
+        ("# sent_id = 7\n\na O\n", {}, r"train\.conll:1: a sentence without words"),
+        ("-DOCSTART- O\n", {}, r"train\.conll: no examples"),
+        ("", {}, r"train\.conll: no examples"),
+        ("\x00\x00\n", {}, r"train\.conll:1: 1 column"),
+        ("a O\rb O\r", {}, r"train\.conll:1: .*carriage return"),
+    ],
+)
+def test_conll_refuses_what_has_no_words_and_tags(
+    tmp_path: Path, columns: Config, content: str, chosen: dict[str, int], reason: str
+) -> None:
+    write(tmp_path, "{language}/{split}.conll", content)
+    with pytest.raises(UsageError, match=reason):
+        read(columns(**chosen))
+
+
+def test_a_nul_in_a_word_and_a_tag_with_a_zero_width_space_are_counted(tmp_path: Path, columns: Config) -> None:
+    write(tmp_path, "{language}/{split}.conll", "a\x00 O\nb O\n\nc B-x\u200b\nd I-x\u200b\n\ne\u200cf B-x\n")
+    assert read(columns())[1] == {
+        "control_characters": dict.fromkeys([f"de/{split}" for split in SPLITS], 1),
+        "odd_labels": dict.fromkeys([f"de/{split}" for split in SPLITS], 1),
+    }
+
+
+def test_columns_are_settings_of_conll_alone(xclrun: Callable[..., tuple[int, str]]) -> None:
+    code, told = xclrun("plan", "dataset.tag_column=2")
+    assert (code, "needs dataset.reader=conll" in told) == (2, True)
 
 
 @pytest.mark.full
@@ -161,3 +314,17 @@ def test_pud(shared_data: Path, pos: Config) -> None:
     }  # fmt: skip
     assert len(dataset.tags) == 17
     assert dataset.split("en", "dev")[0].tags[:3] == ("ADP", "DET", "NOUN")  # type: ignore[index]
+
+
+@pytest.mark.full
+@pytest.mark.shared
+def test_conll_reads_of_pud_what_conllu_reads(shared_data: Path, pos: Config, columns: Config, tmp_path: Path) -> None:
+    """The same treebanks as words and tags in columns: without the lines that stand for no syntactic word."""
+    given = read(pos(root=str(shared_data / "pud")))[0]
+    for path in (shared_data / "pud").glob("*.conllu"):
+        lines = path.read_text(encoding="utf-8").split("\n")
+        kept = [line for line in lines if not line or line.startswith("#") or line.split("\t")[0].isdecimal()]
+        (tmp_path / f"{path.stem}.conll").write_text("\n".join(kept), encoding="utf-8")
+    found = read(columns(tags_are=TagsAre.words, word_column=2, tag_column=4))[0]
+    assert len(found) == 24
+    assert found == given

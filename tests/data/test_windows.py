@@ -130,6 +130,29 @@ def test_only_windows_with_the_whole_answer_have_it(tokenizer: PreTrainedTokeniz
     assert (windows.split_answers, windows.long_answers) == (0, 0)
 
 
+@pytest.mark.parametrize("length", [1, 3])
+def test_an_answer_that_ends_a_piece_outside_of_a_window_is_not_in_it(length: int, tmp_path: Path) -> None:
+    """Every answer of a text of one piece per word, in every window: also those at its ends, and one piece beyond."""
+    words, tokenizer = ["water"] * 24, wordpiece(tmp_path)
+    ends = set()
+    for begin in range(len(words) - length + 1):
+        parts = (words[:begin], words[begin : begin + length], words[begin + length :])
+        before, answer, after = (" ".join(part) for part in parts)
+        text = f"{before}{' ' if before else ''}|{answer}|{' ' if after else ''}{after}"
+        encoded = encode_windows([asked(text)], tokenizer, 24, WindowsConfig(4, 9))
+        windows = encoded.windows
+        assert windows is not None
+        assert windows.pieces[0] == len(words)
+        for row, (first, last) in enumerate(windows.gold.tolist()):
+            # The first of a window's pieces is [CLS].
+            held = len(windows.characters.select(np.array([row])).values) - 1
+            start = begin - int(windows.first[row])
+            whole = start >= 0 and start + length <= held
+            assert (first, last) == ((start + 1, start + length) if whole else (0, 0))
+            ends.add(held - start - length)
+    assert {-1, 0} <= ends
+
+
 def test_answers_that_no_window_has_are_counted(tokenizer: PreTrainedTokenizerFast) -> None:
     example = asked(f"the |{'plants on the Monday ' * 8}water| me on")
     encoded = encode_windows([example, asked("the |water|")], tokenizer, 24, WindowsConfig(2, 9, 8))

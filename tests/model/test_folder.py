@@ -154,12 +154,12 @@ def test_what_is_asked_for_must_be_there(folder: Path) -> None:
     check(folder, layers=2, max_length=128)
     with pytest.raises(UsageError, match=r"model\.layers=3: the encoder has 2 layers"):
         check(folder, layers=3)
-    with pytest.raises(UsageError, match=r"model\.max_length=129: .* has 128 positions"):
+    with pytest.raises(UsageError, match=r"model\.max_length=129: .* set model\.max_length=128 or less"):
         check(folder, max_length=129)
     # RoBERTa's family counts positions from behind the padding's.
     settings(model_type="xlm-roberta", pad_token_id=1)(folder)
     check(folder, max_length=126)
-    with pytest.raises(UsageError, match=r"model\.max_length=127: .* has 126 positions"):
+    with pytest.raises(UsageError, match=r"model\.max_length=127: .* set model\.max_length=126 or less"):
         check(folder, max_length=127)
 
 

@@ -147,7 +147,7 @@ def test_pretrained_weights_that_cannot_be_read_are_refused(folder: Path) -> Non
 
 def test_sentences_longer_than_the_encoder_s_positions_are_refused(folder: Path) -> None:
     weights(path=str(folder), max_length=40)
-    with pytest.raises(UsageError, match=r"max_length=41.*has 40 positions"):
+    with pytest.raises(UsageError, match=r"max_length=41.*has 40 positions; set model.max_length=40 or less"):
         weights(path=str(folder), max_length=41)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import some
 from xclrun.compose.jobs import Composed
+from xclrun.core.errors import UsageError
 from xclrun.core.task import TASKS
 from xclrun.model.folder import BERTS
 from xclrun.model.network import skeleton
@@ -25,7 +26,7 @@ HEADS = [HeadSizes(task, 5, 7 if task.tag is not None else 0) for task in TASKS.
 TOGETHER = [(of,) for of in HEADS] + [tuple(HEADS), tuple(of for of in HEADS if not of.task.pooled)]
 GIVEN = (
     *((f"model.family={family}",) for family in BERTS),
-    ("model.layers=1", "model.positions=20", "model.token_types=1", "model.family=roberta"),
+    ("model.layers=1", "model.positions=20", "model.max_length=19", "model.token_types=1", "model.family=roberta"),
     ("model=mbert", "model.layers=2"),
     ("model=xlmr", "model.layers=1"),
 )
@@ -74,3 +75,16 @@ def test_settings_of_a_family_are_left_to_the_model_itself(compose: Compose) -> 
     config = compose().config.model
     assert sizes_of(config, HEADS[:1], None) is not None
     assert sizes_of(replace(config, settings={"type_vocab_size": 3}), HEADS[:1], None) is None
+
+
+@pytest.mark.parametrize(("family", "longest"), [("bert", 20), ("roberta", 19)])
+def test_fewer_positions_than_the_length_are_refused_with_the_longest_possible_value(
+    family: str, longest: int, compose: Compose
+) -> None:
+    """RoBERTa's positions begin after the padding's, so one of 20 cannot be used: training on it failed."""
+    given = (f"model.family={family}", "model.positions=20")
+    assert sizes_of(compose(*given, f"model.max_length={longest}").config.model, HEADS[:1], 11)
+    with pytest.raises(
+        UsageError, match=rf"^model\.max_length={longest + 1}: .*; set model\.max_length={longest} or less$"
+    ):
+        sizes_of(compose(*given, f"model.max_length={longest + 1}").config.model, HEADS[:1], 11)

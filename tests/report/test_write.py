@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import csv
 import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from xclrun.core.names import code
 from xclrun.report import Options, write, write_report
 from xclrun.report.caveats import comparison_caveats
 from xclrun.report.part import Block, Part
-from xclrun.report.tables import Table, mark_best, percent_cell
+from xclrun.report.tables import Table, frame_csv, mark_best, percent_cell
 
 from .study import LANGUAGES, run, study
 
@@ -66,6 +68,43 @@ def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, recor
     assert line.endswith(",ok,intent")
     missing = next(line for line in report.summary_csv.read_text().splitlines() if "trains each" in line)
     assert missing == "mini,tiny,lang_spec_ft,mean,intent_accuracy,F,,,,,,0,n/a: trains each language alone,intent"
+
+
+def test_names_that_spreadsheets_would_run_begin_with_an_apostrophe(tmp_path: Path) -> None:
+    """A language is named by a folder of the data; its name stands in the header, in rows, and in long form."""
+    evil = "=cmd|' /C calc'!A0"
+    records = [
+        replace(r, languages=tuple(evil if key == "de" else key for key in r.languages), curve=())
+        for r in study(("naive", "er", "lang_spec_ft"), languages=("en", "de", "th"), seeds=(1, 2))
+    ]
+    with blank_figures():
+        report = write_report(records, tmp_path / "demo", "demo", ["xclrun report demo"])
+    cells = {
+        path.name: [cell for row in csv.reader(path.read_text(encoding="utf-8").splitlines()) for cell in row]
+        for path in [report.summary_csv, *report.directory.glob("tables/*.csv")]
+    }
+    assert sum(f"'{evil}" in found for found in cells.values()) > 1
+    assert not [cell for found in cells.values() for cell in found if cell.startswith("=")]
+    # Numbers are what they were, below 0 too: of the long form, and of tables with deviations and intervals.
+    every = [cell for found in cells.values() for cell in found]
+    assert any(cell.startswith("-") for cell in every)
+    assert {cell for cell in every if cell.startswith("'")} == {f"'{evil}"}
+    read = read_csv(report.summary_csv, keep_default_na=False, na_values={"value": [""]})
+    pd.testing.assert_series_equal(read["value"], summarise(records)["value"], check_exact=True)
+
+
+@pytest.mark.parametrize("name", ["=1", "+a", "-a", "@a", "-1+1", "-2+3+cmd|' /C calc'!A0", "-1 (=A1)", "-"])
+def test_a_name_is_not_taken_for_a_number(name: str) -> None:
+    frame = pd.DataFrame({"a": [name], name: ["1"]})
+    for text in (Table("t", ("a", name), ((name, "1"),)).csv(), frame_csv(frame)):
+        assert list(csv.reader(text.splitlines())) == [["a", f"'{name}"], [f"'{name}", "1"]]
+
+
+@pytest.mark.parametrize(
+    "text", ["-0.12", "+1.50", "-2.10 ± 0.40", "-2.07 [-3.1, 1.2]", "-1", "-12 %", "-1,000", "", "–", "a=b", "n/a [1]"]
+)
+def test_a_number_stays_as_it_is(text: str) -> None:
+    assert next(csv.reader([Table("t", (text, "x"), ()).csv()])) == [text, "x"]
 
 
 def test_the_page_for_people(report: write.Report) -> None:

@@ -12,6 +12,7 @@ from torchcrf import CRF
 from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
+from xclrun.train.evaluate import _of_words
 from xclrun.train.progress import Listener
 from xclrun.train.stages import StageGraph
 from xclrun.train.stop import StopFlag
@@ -52,6 +53,24 @@ def test_every_piece_has_a_tag_and_words_are_scored_on_their_first(
         model.tagger.linear.bias[-1] += 1000.0
     found = graph.bench.evaluator.predict(model, encoded, "en", "test")["predicted_tags"]
     assert {names[tag] for row in found for tag in row} == {"O"}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "gold", "words"),
+    [
+        # X, tag 3, is predicted for a word of a single piece: no piece of the sentence has X as its gold tag.
+        ([3, 1], [0, 1], [0, 1]),
+        ([3, 3], [1, -1], [0, 0]),
+        # Of words of two pieces, the first piece counts, whatever the second has.
+        ([3, 1, 2, 3], [1, 3, 2, 3], [0, 2]),
+        ([1, 2, 2, 0], [1, 3, 2, 3], [1, 2]),
+        ([1, 2], [1, 2], [1, 2]),
+    ],
+)
+def test_x_on_the_first_piece_of_a_word_counts_as_outside(
+    predicted: list[int], gold: list[int], words: list[int]
+) -> None:
+    assert _of_words(predicted, gold, ("O", "B-a", "I-a")) == words
 
 
 def test_without_a_crf_a_piece_stands_for_its_word(make_run: Callable[..., Run]) -> None:

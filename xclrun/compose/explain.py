@@ -23,6 +23,10 @@ VALUES = (
         r"\1 is a list; give one value, or several without brackets as a sweep",
     ),
     (r"field '.*' is not Optional", "cannot be null"),
+    (
+        r"KeyError raised while resolving interpolation: \"Environment variable '(.*)' not found\"",
+        r"the environment variable \1 is not set; set it, or give a default value as in ${oc.env:\1,VALUE}",
+    ),
     # A map that is null: OmegaConf adds nothing to it.
     ("'NoneType' object has no attribute 'get'", "is null, and takes no entries; give what it is a part of as a whole"),
 )

@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from xclrun.compose.keys import expansions_known, nearest
-from xclrun.compose.overrides import checked, parse, rewritten
+from xclrun.compose.overrides import check_hydra_node, checked, parse, rewritten
 from xclrun.compose.space import NAME as SEARCHES
 from xclrun.compose.space import SWEEPER, Space, space
 from xclrun.compose.sweep import GRIDS, expand, sweep_nodes
@@ -141,6 +141,9 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
     chosen = [str(o.input_line) for o in task if o.key_or_group in groups and not o.is_sweep_override()]
     with loader() as config_loader:
         main = config_loader.load_configuration("config", [*of_hydra, *chosen], run_mode=RunMode.MULTIRUN)
+        if any(o.key_or_group == "hydra.searchpath" for o in overrides):
+            packaged_only = config_loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
+            check_hydra_node(*(OmegaConf.to_container(cfg.hydra, resolve=False) for cfg in (main, packaged_only)))
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
         params = sweeper["params"] or ()
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
@@ -159,6 +162,13 @@ USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
     "dataset.statements": (
         lambda config: makes_statements(plain(config.dataset)),
         "dataset.statements.kind, or a part's; no statements are made without it",
+    ),
+    **dict.fromkeys(
+        ("dataset.word_column", "dataset.tag_column"),
+        (
+            lambda config: "conll" in (config.dataset.reader, *(part.reader for part in config.dataset.parts.values())),
+            "dataset.reader=conll; other readers have fixed columns",
+        ),
     ),
     "model.settings": (
         lambda config: from_scratch(config.model),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,7 +15,7 @@ from hydra.core.override_parser.types import Override, OverrideType, QuotedStrin
 
 from xclrun.compose.keys import expansions_known
 from xclrun.config.checks import MEASURES
-from xclrun.config.files import choices, endless_alias
+from xclrun.config.files import choices, yaml_danger
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import load_folder
 
@@ -21,6 +23,37 @@ from xclrun.core.plugins import load_folder
 _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
 # Keys that hold entries under names of the user's own.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
+
+# Key or group of Hydra's own config, also for keys below it → what to set instead. xclrun does not use these keys.
+# hydra.launcher and hydra.sweeper are used, and the search path of --config-dir.
+_OUTPUTS = "outputs lie in paths.outputs, runs in a folder named by their ID"
+_NO_LOGS = "xclrun writes no log files; XCLRUN_DEBUG=1 shows the traceback of an error"
+_NO_EFFECT = "has no effect on xclrun"
+_ENVIRONMENT = "set environment variables before the command, or with hydra.launcher.setup on Slurm"
+UNUSED = {
+    "hydra.run": _OUTPUTS,
+    "hydra.sweep": _OUTPUTS,
+    "hydra.output": _OUTPUTS,
+    "hydra.output_subdir": "each run has its config in config.yaml of its own folder",
+    "hydra.verbose": "XCLRUN_DEBUG=1 shows the traceback of an error",
+    "hydra.hydra_logging": _NO_LOGS,
+    "hydra.job_logging": _NO_LOGS,
+    "hydra.job": _NO_EFFECT,
+    "hydra.job.chdir": "xclrun never changes the current folder; change it before the command",
+    "hydra.job.name": "sweep_name=NAME names a set of runs",
+    "hydra.job.env_set": _ENVIRONMENT,
+    "hydra.job.env_copy": _ENVIRONMENT,
+    "hydra.env": _NO_EFFECT,
+    "hydra.mode": "several values of a key make a sweep, as in seed=1,2,3",
+    "hydra.searchpath": "--config-dir=DIR adds a folder of YAML files and plug-ins",
+    "hydra.callbacks": "plug-ins extend xclrun: --plugin FILE.py",
+    "hydra.help": "see `xclrun --help`",
+    "hydra.hydra_help": "see `xclrun --help`",
+    "hydra.overrides": _NO_EFFECT,
+    "hydra.runtime": _NO_EFFECT,
+}
+# Overrides that `own_files` has returned.
+_own: set[str] = set()
 
 
 def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
@@ -134,6 +167,8 @@ def checked(arguments: Sequence[str]) -> list[str]:
             raise UsageError(
                 f"{text}: only xclrun's own can run jobs; hydra/launcher=local and hydra/launcher=slurm can"
             )
+        if text not in _own:
+            _check_used_key(key, str(text))
         if override.type is OverrideType.DEL:
             raise UsageError(f"{text}: nothing can be removed; what may be without a value is set to null")
         if key == "order" and text != "order=list" and any(o.startswith("order.languages=") for o in overrides):
@@ -141,6 +176,29 @@ def checked(arguments: Sequence[str]) -> list[str]:
         if key in groups and override.value_type is not ValueType.GLOB_CHOICE_SWEEP:
             _check_choice(override, groups[key])
     return overrides
+
+
+def _check_used_key(key: str, text: str) -> None:
+    parts = key.replace("/", ".").split(".")
+    for n in range(len(parts), 0, -1):
+        if (instead := UNUSED.get(".".join(parts[:n]))) is not None:
+            raise UsageError(f"{text}: xclrun does not use this key; {instead}")
+
+
+def check_hydra_node(node: Any, default: Any) -> None:
+    """Refuse what YAML files of the user's own set in Hydra's config and xclrun does not use.
+
+    Args:
+        node, default: Hydra's config with and without the files, as nested dicts.
+
+    Raises:
+        UsageError: names the key.
+    """
+    # What Hydra itself fills in differs.
+    for key in UNUSED.keys() - {"hydra.job", "hydra.overrides", "hydra.runtime", "hydra.searchpath"}:
+        values = [reduce(lambda found, part: found.get(part, {}), key.split(".")[1:], of) for of in (node, default)]
+        if values[0] != values[1]:
+            _check_used_key(key, f"--config-dir: {key}={values[0]}")
 
 
 def _check_choice(override: Override, known: Sequence[str] | dict[str, str]) -> None:
@@ -159,20 +217,21 @@ def own_files(folder: Path) -> str:
     """Return the override that adds a folder of YAML files of the user's own (``--config-dir``); load its plug-ins.
 
     Raises:
-        UsageError: there is none; a file in it is not text, or holds itself by an alias, which Hydra would not name; or
-            see `load_folder`.
+        UsageError: there is none; a file in it is not text, or see `yaml_danger`; or see `load_folder`.
     """
     if not folder.is_dir():
         raise UsageError(f"--config-dir {folder}: there is no such folder")
     load_folder(folder)
     for path in sorted(folder.rglob("*.yaml")):
         try:
-            endless = endless_alias(path.read_text(encoding="utf-8")) if path.is_file() else None
+            danger = yaml_danger(path.read_text(encoding="utf-8")) if path.is_file() else None
         except (OSError, ValueError) as error:
             raise UsageError(f"--config-dir: {path} cannot be read ({error})") from None
-        if endless is not None:
-            raise UsageError(f"--config-dir: {path}:{endless}: cannot be read as YAML (an alias to what holds it)")
+        if danger is not None:
+            raise UsageError(f"--config-dir: {path}:{danger[0]}: cannot be read as YAML ({danger[1]})")
     place = f"file://{folder.resolve()}"
     # Quotes only where Hydra's grammar wants them: commands are shown to be typed again.
     plain = re.fullmatch(r"[\w:/.+-]+", place, re.ASCII)
-    return f"hydra.searchpath=[{place}]" if plain else f"hydra.searchpath=['{place}']"
+    text = f"hydra.searchpath=[{place}]" if plain else f"hydra.searchpath=['{place}']"
+    _own.add(text)
+    return text

@@ -170,7 +170,7 @@ def _check_shape(m: ModelConfig) -> None:
     total = width * (rows + (m.layers or depth) * (4 * width + 2 * inner))
     large = f"the encoder would have {total:,} parameters; at most {MOST_PARAMETERS:,} can be trained from scratch"
     _require(total <= MOST_PARAMETERS, "model.hidden_size", width, large)
-    longest = f"the encoder has model.positions={m.positions}"
+    longest = f"the encoder has model.positions={m.positions}; set model.max_length={m.positions} or less"
     _require(m.positions is None or m.max_length <= m.positions, "model.max_length", m.max_length, longest)
 
 
@@ -326,6 +326,6 @@ def check(cfg: Config) -> None:
     if m.path is None and m.hub is None and m.package is None:
         _check_shape(m)
     if m.path is None and m.package is not None and m.positions is not None:
-        longest = f"the encoder has {m.positions} positions"
+        longest = f"the encoder has {m.positions} positions; set model.max_length={m.positions} or less"
         _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
     _check_order(cfg.order)

@@ -15,6 +15,10 @@ import yaml
 from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
 
+# Values of a YAML file in --config-dir once its aliases are expanded. Hydra takes about a second for so many.
+MOST_VALUES = 20_000
+# The composer of libyaml recurses: at ten thousand levels the process dies.
+MOST_LEVELS = 100
 # Beside the sweeps, and not one of them.
 PUBLISHED = "published.yaml"
 PAPERS = ("ccl", "fs", "ll", "gli", "ed")
@@ -38,28 +42,38 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return dict(yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) or {})
 
 
-def endless_alias(text: str) -> int | None:
-    """Return the line of what holds itself by an alias in a YAML text; None: nothing does, or it is no YAML."""
+def yaml_danger(text: str) -> tuple[int, str] | None:
+    """Return the line and the reason why a YAML text must not be loaded: too deep, or its aliases expand to too much.
+
+    None where the text is safe, or is no YAML, which its reader reports. No alias is expanded, and nothing recurses.
+    """
+    # Collections that are open: line, anchor, and number of values so far.
+    opened: list[tuple[int, str | None, int]] = []
+    sizes: dict[str, int] = {}
     try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            line, size = event.start_mark.line + 1, 0
+            if isinstance(event, yaml.CollectionStartEvent):
+                opened.append((line, event.anchor, 1))
+                if len(opened) > MOST_LEVELS:
+                    return line, f"nested more than {MOST_LEVELS} levels deep"
+            elif isinstance(event, yaml.CollectionEndEvent):
+                line, anchor, size = opened.pop()
+                if anchor is not None:
+                    sizes[anchor] = size
+            elif isinstance(event, yaml.AliasEvent):
+                if holder := next((start for start, anchor, _ in opened if anchor == event.anchor), None):
+                    return holder, "an alias to what holds it"
+                size = sizes.get(event.anchor, 1)
+            elif isinstance(event, yaml.ScalarEvent):
+                size = 1
+            if opened:
+                start, anchor, so_far = opened[-1]
+                opened[-1] = start, anchor, so_far + size
+                if so_far + size > MOST_VALUES:
+                    return line, f"more than {MOST_VALUES:,} values once aliases are expanded"
     except yaml.YAMLError:
         return None
-    # What is entered and not yet left holds what is looked at.
-    around: set[int] = set()
-    done: set[int] = set()
-    left: list[tuple[Any, bool]] = [(root, False)]
-    while left:
-        node, leaves = left.pop()
-        if leaves:
-            around.remove(id(node))
-            done.add(id(node))
-        elif id(node) in around:
-            return int(node.start_mark.line) + 1
-        elif isinstance(node, yaml.CollectionNode) and id(node) not in done:
-            around.add(id(node))
-            of_pairs = isinstance(node, yaml.MappingNode)
-            within = [part for pair in node.value for part in pair] if of_pairs else node.value
-            left += [(node, True), *((part, False) for part in within)]
     return None
 
 

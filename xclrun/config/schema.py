@@ -174,6 +174,8 @@ class PartConfig:
     hub: str | None = None
     hub_config: str | None = None
     hub_columns: dict[str, str] | None = None
+    word_column: int | None = None
+    tag_column: int | None = None
     languages: list[str] | None = None
     where: dict[str, list[str]] = field(default_factory=dict)
     label_prefix: str | None = None
@@ -194,6 +196,9 @@ class DatasetConfig:
     hub_config: str | None = None
     # Null too; but to a map that is null Hydra adds nothing.
     hub_columns: dict[str, str] | None = field(default_factory=dict)
+    # Of dataset.reader=conll; from 1, or from the last, -1.
+    word_column: int = 1
+    tag_column: int = -1
     parts: dict[str, PartConfig] = field(default_factory=dict)
     statements: StatementsConfig = field(default_factory=StatementsConfig)
     languages: list[str] | None = None

@@ -43,6 +43,8 @@ NOT_IDENTITY = frozenset(
         "dataset.hub",
         "dataset.hub_config",
         "dataset.hub_columns",
+        "dataset.word_column",
+        "dataset.tag_column",
         "dataset.parts",
         "dataset.on_bad_line",
         "dataset.buckets.root",

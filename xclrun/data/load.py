@@ -159,7 +159,7 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
 # What of the config decides what is read.
 SOURCE = (
     "name", "reader", "task", "tags_are", "root", "hub", "hub_config", "hub_columns", "parts", "statements",
-    "languages", "on_bad_line", "unanswerable", "subset_seed",
+    "languages", "on_bad_line", "unanswerable", "subset_seed", "word_column", "tag_column",
 )  # fmt: skip
 
 

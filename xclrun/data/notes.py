@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
 
-# Name → what is counted, one of it, and what is said of it. The readers count the first eight (see `Dataset.notes`).
+# Name → what is counted, one of it, and what is said of it. The readers count the first twelve (see `Dataset.notes`).
 TOLD = {
     "skipped": ("line", "that could not be read: skipped"),
     "slots_inside_words": ("slot", "with an end inside a word: moved to an end of the word"),
@@ -20,6 +20,13 @@ TOLD = {
     "other_entities": ("entity", "of a kind that the published tag set leaves out (OTH): read as O"),
     "disputed": ("pair", "on whose label annotators did not agree (-): left out"),
     "unanswerable": ("question", "without an answer in its text: left out"),
+    "odd_labels": (
+        "sentence",
+        "with a label or tag that has blanks around it, or zero-width or control characters: taken as written",
+    ),
+    "control_characters": ("sentence", "with control characters such as NUL in its words: taken as written"),
+    "long_texts": ("sentence", "of more than 100,000 characters: taken as written; is a line end missing?"),
+    "text_differs": ("sentence", "whose tokens are not the words of its text: the tokens are read"),
     "unseen_labels": ("sentence", "with a label that training never has: scored as wrong"),
     "stray_tags": ("tag", "I-… after O or after another type: read as the beginning of a span"),
     "test_in_train": ("test sentence", "found in the language's training split too"),
@@ -72,7 +79,7 @@ def _asks(dataset: Dataset, place: str) -> bool:
 def _line(name: str, counts: Mapping[str, int], asked: bool) -> str:
     word, what = TOLD[name]
     if asked:
-        word = {"line": "question", "test sentence": "test question"}.get(word, word)
+        word = {"line": "question", "sentence": "question", "test sentence": "test question"}.get(word, word)
     total = sum(counts.values())
     places = ", ".join(f"{place}: {count}" for place, count in counts.items())
     return f"{total} {word}{'' if total == 1 else 's'} {what} ({places})"

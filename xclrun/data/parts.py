@@ -25,7 +25,7 @@ from xclrun.data.readers import READERS, read
 from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # What a part takes over from the dataset.
-_SHARED = ("reader", "task", "tags_are", "on_bad_line")
+_SHARED = ("reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column")
 # One place of data: a part that names one of these takes none of them over.
 _PLACE = ("hub", "hub_config", "hub_columns")
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
-from xclrun.model.families import FAMILIES, family, positions
+from xclrun.model.families import FAMILIES, check_length, family, positions
 from xclrun.model.folder import BERTS
 from xclrun.model.shape import described
 from xclrun.model.source import DROPOUTS, check_layers, from_scratch, given_as, locate
@@ -121,8 +121,7 @@ def pretrained_encoder(config: ModelConfig, with_words: bool = True) -> nn.Modul
         else:
             encoder = found
     shape: Any = encoder.config
-    if (there := positions(shape.to_dict())) is not None and config.max_length > there:
-        raise UsageError(f"model.max_length={config.max_length}: the encoder in {folder} has {there} positions")
+    check_length(config, positions(shape.to_dict()), f"in {folder}")
     return encoder
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError, did_you_mean
 
 
@@ -149,3 +150,20 @@ def positions(settings: Mapping[str, Any]) -> int | None:
     padding = settings.get("pad_token_id", 1)
     counted = kind in FAMILIES and FAMILIES[str(kind)].from_padding and type(padding) is int
     return there - (padding + 1) if counted else there
+
+
+def check_length(config: ModelConfig, there: int | None, what: str) -> None:
+    """Check that an encoder has at least ``model.max_length`` positions.
+
+    Args:
+        there: see `positions`.
+        what: names the encoder in the message.
+
+    Raises:
+        UsageError: the encoder has fewer positions; the message says which length to set.
+    """
+    if there is not None and config.max_length > there:
+        raise UsageError(
+            f"model.max_length={config.max_length}: the encoder {what} has {there} positions; "
+            f"set model.max_length={there} or less"
+        )

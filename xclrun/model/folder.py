@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
-from xclrun.model.families import FAMILIES, NAMES, family, number, positions
+from xclrun.model.families import FAMILIES, NAMES, check_length, family, number, positions
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # What a tokenizer is saved as: whole, or as the vocabulary that it is made from.
@@ -167,11 +167,10 @@ def _check_sizes(settings: Mapping[str, Any], told: str, model: ModelConfig) -> 
     of = FAMILIES[settings["model_type"]]
     if not of.causal and not of.with_decoder and width and heads and width % heads:
         raise UsageError(f"{told}: config.json says {wide}={width}, no multiple of {split}={heads}")
-    layers, there = number(settings, "layers"), positions(settings)
+    layers = number(settings, "layers")
     if layers is not None and model.layers is not None and model.layers > layers:
         raise UsageError(f"model.layers={model.layers}: the encoder has {layers} layers")
-    if there is not None and model.max_length > there:
-        raise UsageError(f"model.max_length={model.max_length}: the encoder of {told} has {there} positions")
+    check_length(model, positions(settings), f"of {told}")
 
 
 def _check_bert(settings: Mapping[str, Any], shapes: Shapes, told: str, model: ModelConfig) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
-from xclrun.model.families import FAMILIES
+from xclrun.model.families import FAMILIES, check_length, positions
 from xclrun.model.folder import BERTS, bert_tensors
 from xclrun.model.source import check_layers, family_of, settings_of
 
@@ -54,7 +54,8 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
         pad: id of the padding.
 
     Raises:
-        UsageError: a size is missing, or the width is no multiple of the number of attention heads.
+        UsageError: a size is missing, the width is no multiple of the number of attention heads, or the encoder has
+            fewer positions than ``model.max_length``.
     """
     shape = {
         "hidden_size": config.hidden_size,
@@ -73,7 +74,7 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
         )
     begin = pad + 1 if FAMILIES[config.family].from_padding and config.positions is None else 0
     head = config.hidden_size // config.attention_heads  # type: ignore[operator]
-    return {
+    found = {
         "vocab_size": vocabulary,
         "pad_token_id": pad,
         "max_position_embeddings": (config.positions or config.max_length) + begin,
@@ -85,6 +86,8 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
         **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), config.intermediate_size),
         **dict.fromkeys(("head_dim", "d_kv"), head),
     }
+    check_length(config, positions({"model_type": config.family, **found}), f"with model.positions={config.positions}")
+    return found
 
 
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:

@@ -28,6 +28,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import link
 from xclrun.report.strategies import StrategySection
+from xclrun.report.tables import frame_csv
 from xclrun.report.write import FEW_SHOT, Report
 from xclrun.store.files import atomic_write
 
@@ -145,12 +146,12 @@ def _shown(
     def numbers(folder: Path) -> Sequence[str]:
         name = f"{report.name}.csv"
         aggregates = report.frame[report.frame["language"] == ""]
-        atomic_write(folder / name, aggregates.to_csv(index=False, lineterminator="\n"))
+        atomic_write(folder / name, frame_csv(aggregates))
         return [f"Numbers: [{name}]({link(folder.name, name)})."]
 
     def few_shot(folder: Path) -> Sequence[str]:
         name = f"{report.name}.csv" if report.frame.empty else f"{report.name}-few-shot.csv"
-        atomic_write(folder / name, report.few_shot.to_csv(index=False, lineterminator="\n"))
+        atomic_write(folder / name, frame_csv(report.few_shot))
         return [f"Scores of all few-shot runs: [{name}]({link(folder.name, name)})."]
 
     def matrices(folder: Path) -> Sequence[str]:
@@ -159,7 +160,7 @@ def _shown(
         of.append([run for run in report.records if run.run_id in set(report.few_shot["run_id"])])
         runs = [run for them in of for run in them]
         found = counted(runs, {} if predictions is None else predictions(runs))
-        atomic_write(folder / name, found.to_csv(index=False, lineterminator="\n"))
+        atomic_write(folder / name, frame_csv(found))
         return [f"Score matrices of all runs, as counts: [{name}]({link(folder.name, name)})."]
 
     captions = {

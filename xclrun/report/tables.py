@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from xclrun.core.names import markdown
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table as RichTable
 
 
@@ -28,6 +29,10 @@ GAP = 2
 NAMES = 18
 # Characters of the name of a table's files.
 LONGEST = 80
+# How a text begins that spreadsheets read as a formula.
+_FORMULA = ("=", "+", "-", "@")
+# Numbers, between them blanks, brackets or signs that stand in no formula.
+_NUMBERS = re.compile(r"[+-]?\d[\d.,]*%?(?:[^\w+\-=@|!'\"&;:/\\^<>]+(?:[+-]?\d[\d.,]*%?)?)*")
 
 
 class Cell(str):
@@ -56,6 +61,26 @@ class Cell(str):
         cell = super().__new__(cls, text)
         cell.value, cell.runs, cell.best, cell.mark = value, runs, best, mark
         return cell
+
+
+def spreadsheet(text: Any) -> Any:
+    """Return a cell's text as a spreadsheet shows it: a name that would be read as a formula begins with an apostrophe.
+
+    Names come from data files. Numbers stay as they are, with or without an interval, deviation or mark.
+
+    >>> spreadsheet("=1+1"), spreadsheet("-0.12 [-0.3, 0.1]"), spreadsheet(-0.12)
+    ("'=1+1", '-0.12 [-0.3, 0.1]', -0.12)
+    """
+    if not isinstance(text, str) or text[:1] not in _FORMULA or _NUMBERS.fullmatch(text):
+        return text
+    return f"'{text}"
+
+
+def frame_csv(frame: pd.DataFrame) -> str:
+    """Return a frame as comma-separated values, its texts as `spreadsheet` has them."""
+    texts = frame.select_dtypes(exclude="number")
+    safe = frame.assign(**{str(name): texts[name].map(spreadsheet) for name in texts}).rename(columns=spreadsheet)
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 @dataclass(frozen=True)
@@ -88,8 +113,7 @@ class Table:
         """Return the table as comma-separated values, as shown: for spreadsheets."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(self.header)
-        writer.writerows(self.rows)
+        writer.writerows([*map(spreadsheet, row)] for row in (self.header, *self.rows))
         return out.getvalue()
 
     def markdown(self, level: int = 3) -> str:

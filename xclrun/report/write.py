@@ -38,6 +38,7 @@ from xclrun.report.part import Block, Plot
 from xclrun.report.section import Options, Section
 from xclrun.report.strategies import ReportData, StrategySection
 from xclrun.report.style import FURTHER, more_formats
+from xclrun.report.tables import frame_csv
 from xclrun.report.workers import PlotWorkers
 from xclrun.store.files import atomic_write
 
@@ -182,11 +183,11 @@ def write_report(
     caveats = report_caveats(unique)
     report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice)
     _write_tables(sections, out / "tables")
-    atomic_write(report.summary_csv, data.frame.to_csv(index=False, lineterminator="\n"))
+    atomic_write(report.summary_csv, frame_csv(data.frame))
     if few_shot.empty:
         (out / FEW_SHOT).unlink(missing_ok=True)
     else:
-        atomic_write(out / FEW_SHOT, few_shot.to_csv(index=False, lineterminator="\n"))
+        atomic_write(out / FEW_SHOT, frame_csv(few_shot))
     atomic_write(out / "runs.csv", runs_table(unique).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made, options))
     _remove_earlier(report)

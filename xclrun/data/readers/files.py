@@ -12,10 +12,12 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from string import Formatter
 from typing import Any, Generic, TypeVar
@@ -23,7 +25,7 @@ from typing import Any, Generic, TypeVar
 from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.languages import key_of
-from xclrun.core.task import Task, task_of
+from xclrun.core.task import TOKEN_TAGS, Task, task_of
 from xclrun.data.example import SPLITS, Example
 
 # The names under which public datasets publish a split.
@@ -40,6 +42,11 @@ Row = TypeVar("Row")
 LONGEST_WORD = 20_000
 # Characters of an id, a label or a tag, which are names.
 LONGEST_NAME = 1_000
+
+# Characters of a text that is noted as long: perhaps a file whose line ends are lost.
+LONG_TEXT = 100_000
+# Control characters (Unicode's category Cc).
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # Why a split may have no examples though its rows can be read: what is counted of rows that are left out → a reason.
 TOLD_OF_NONE = {"unanswerable": "no question has an answer in its text, and dataset.unanswerable=keep keeps such"}
@@ -243,6 +250,7 @@ def collect(
                 skipped[key] = skipped.get(key, 0) + 1
                 first_bad = first_bad or f"; every {source.unit or 'line'} was skipped, the first because {message}"
                 continue
+            place.odd.update(oddities(example))
             first_seen[example.id] = number
             examples.append(example)
             _count(place, key, odd)
@@ -343,7 +351,8 @@ def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
     if len(tags) != len(tokens):
         raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
     if task.tag_spans and (bad := next((tag for tag in tags if not _BIO.fullmatch(tag)), None)) is not None:
-        raise BadRow(f"tag {bad!r} is not O, B-name or I-name")
+        words = "; for tags that are not spans set dataset.tags_are=words" if task == TOKEN_TAGS else ""
+        raise BadRow(f"tag {bad!r} is not O, B-name or I-name{words}")
     if not all(tag.strip() for tag in tags):
         raise BadRow("a tag is blank")
 
@@ -453,6 +462,22 @@ def check_text(example: Example) -> None:
         "".join(texts).encode()
     except UnicodeEncodeError:
         raise BadRow("half of a surrogate pair (\\ud800 to \\udfff) is no character") from None
+
+
+def oddities(example: Example) -> Iterator[str]:
+    """Yield the names of notes (`xclrun.data.notes.TOLD`) on what may be wrong with an example that can be read."""
+    if any(_is_odd_name(name) for name in (example.label, *(example.tags or ())) if name is not None):
+        yield "odd_labels"
+    texts = (*example.tokens, example.text or "", example.text_b or "")
+    if _CONTROL.search("".join(texts[:-2])):
+        yield "control_characters"
+    if len(example.whole) > LONG_TEXT or len(texts[-1]) > LONG_TEXT:
+        yield "long_texts"
+
+
+@lru_cache(maxsize=10_000)
+def _is_odd_name(name: str) -> bool:
+    return name != name.strip() or any(unicodedata.category(c) in ("Cc", "Cf") for c in name)
 
 
 def root_of(

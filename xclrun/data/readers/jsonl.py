@@ -24,10 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unicodedata import normalize
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import INTENT_SLOTS, Task
+from xclrun.core.task import INTENT_SLOTS, TOKEN_TAGS, Task
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import reader
 from xclrun.data.readers.files import (
@@ -99,7 +100,8 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
         raise BadRow("'tags' is missing")
     text = None if text == " ".join(tokens) else text
     if task.label is not None and row.get("label") is None:
-        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts")
+        alone = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
+        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts{alone}")
     label = None if task.label is None else _name(row, "label")
     return Example(_name(row, "id"), language, tokens, label, tags, text, text_b, _facts(row))
 
@@ -129,12 +131,20 @@ def _text(row: dict[str, Any], key: str) -> str | None:
 
 
 def _parse_line(line: str, place: Place) -> Example:
-    return parse_row(parse_json(line, "the line"), place.language, place.split, place.task)
+    return _noted(parse_row(parse_json(line, "the line"), place.language, place.split, place.task), place)
 
 
 def _parse_hub_row(row: dict[str, Any], place: Place) -> Example:
     known = {key: value for key, value in row.items() if key in KEYS and key not in ("language", "split")}
-    return parse_row({"id": place.name, **known}, place.language, place.split, place.task)
+    return _noted(parse_row({"id": place.name, **known}, place.language, place.split, place.task), place)
+
+
+def _noted(example: Example, place: Place) -> Example:
+    """Return the example; counts it where tokens and text differ in more than blanks."""
+    words, text = ("".join(normalize("NFKC", part).split()) for part in ("".join(example.tokens), example.whole))
+    if words != text:
+        place.odd["text_differs"] += 1
+    return example
 
 
 def _lines(file: SplitFile) -> list[bytes]:

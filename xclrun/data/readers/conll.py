@@ -1,0 +1,123 @@
+"""Tagged words in columns, one word a line: CoNLL's layout, for a user's own data.
+
+Columns are separated by tabs, or by blanks in a line without a tab; ``dataset.word_column`` and ``dataset.tag_column``
+choose two of them. Sentences are separated by blank lines. A file's words have as many columns as most of its lines;
+another number is an error. A line before a sentence's first word that begins with ``#`` is a comment if it reads
+``# key = value`` or has another number of columns, so that ``#`` and ``#hashtag`` can be words. ``sent_id`` and
+``text`` are read from comments as in CoNLL-U. ``-DOCSTART-`` lines are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from xclrun.config.schema import DatasetConfig
+from xclrun.core.errors import UsageError
+from xclrun.data.example import Example
+from xclrun.data.readers import reader
+from xclrun.data.readers.files import (
+    SPLIT_NAMES,
+    BadRow,
+    Notes,
+    Place,
+    SplitFile,
+    Splits,
+    blocks,
+    check_tags,
+    read_files,
+)
+
+LAYOUT = tuple(
+    f"{{language}}{separator}{{split}}.{ending}" for ending in ("conll", "txt") for separator in (".", "/", "-", "_")
+)
+_NAMES = {**SPLIT_NAMES, "dev": (*SPLIT_NAMES["dev"], "valid")}
+_COMMENT = re.compile(r"#[ \t]*([\w.-]+) += *(.*)")
+_DOCUMENT = "-DOCSTART-"
+
+
+@reader("conll", LAYOUT, gives=["tags"])
+def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
+    """Read every wanted language from ``dataset.root``.
+
+    Raises:
+        UsageError: the columns are not two different ones; see `find_files` and `collect`.
+    """
+    columns = cfg.word_column, cfg.tag_column
+    for key, column in zip(("word_column", "tag_column"), columns, strict=True):
+        if not column:
+            raise UsageError(f"dataset.{key}=0: columns count from 1; negative numbers count from the last, -1")
+    if cfg.word_column == cfg.tag_column:
+        raise UsageError(f"dataset.word_column={cfg.word_column}: is dataset.tag_column too; set two different columns")
+    return read_files(cfg, LAYOUT, partial(parse, columns=columns), rows, _NAMES)
+
+
+def rows(file: SplitFile) -> Iterator[tuple[list[bytes], int] | tuple[()]]:
+    """Yield the blocks of a file as `blocks` does, each with the number of columns that most lines of the file have."""
+    found = list(blocks(file))
+    widths = Counter(len(_fields(line.decode("latin-1"))) for block in found for line in block)
+    for block in found:
+        yield (block, widths.most_common(1)[0][0]) if block else ()
+
+
+def parse(row: tuple[list[str], int], place: Place, columns: tuple[int, int]) -> Example | None:
+    """Return the example of one block of lines; None for the beginning of a document.
+
+    Args:
+        row: the lines, and the number of columns that words have.
+        columns: those of word and tag, from 1; negative: from the last.
+
+    Raises:
+        BadRow: a line has too few columns or not as many as most; a word is blank; the sentence has no words; or the
+            tags are not BIO where they are spans.
+    """
+    block, width = row
+    facts: dict[str, str] = {}
+    words: list[str] = []
+    tags: list[str] = []
+    document = False
+    for place.below, line in enumerate(block):
+        fields = _fields(line)
+        comment = _COMMENT.match(line)
+        if line.startswith("#") and not words and (len(fields) != width or (comment and "\t" not in line)):
+            if comment:
+                facts.setdefault(comment[1], comment[2].strip())
+        elif fields[0] == _DOCUMENT:
+            document = True
+        else:
+            word, tag = _word(fields, width, columns)
+            check_tags([tag], [word], place.task)
+            words.append(word)
+            tags.append(tag)
+    place.below = 0
+    if not words and document:
+        return None
+    if not words:
+        raise BadRow("a sentence without words")
+    text = facts.get("text") or None
+    text = None if text == " ".join(words) else text
+    return Example(facts.get("sent_id") or place.name, place.language, tuple(words), None, tuple(tags), text)
+
+
+def _fields(line: str) -> list[str]:
+    """Return the columns of a line; characters such as a no-break space may be part of a word."""
+    line = line.rstrip("\t ")
+    return [field.strip(" ") for field in line.split("\t")] if "\t" in line else re.split(" +", line.lstrip(" "))
+
+
+def _word(row: list[str], width: int, columns: tuple[int, int]) -> tuple[str, str]:
+    """Return the word and the tag of a line."""
+    count = f"{len(row)} column{'' if len(row) == 1 else 's'}"
+    places = [column - 1 if column > 0 else len(row) + column for column in columns]
+    for key, column, place in zip(("word", "tag"), columns, places, strict=True):
+        if not 0 <= place < len(row):
+            raise BadRow(f"{count}, so there is none for dataset.{key}_column={column}")
+    if places[0] == places[1]:
+        raise BadRow(f"{count}; a word and its tag are needed, separated by a tab or blanks")
+    if len(row) != width:
+        raise BadRow(f"{count} where most lines of the file have {width}")
+    if not row[places[0]].strip():
+        raise BadRow("the word is blank")
+    return row[places[0]], row[places[1]]
