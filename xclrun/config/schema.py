@@ -380,6 +380,7 @@ class PathsConfig:
 class RuntimeConfig:
     device: Device = Device.auto
     threads: int | None = 1
+    deterministic: bool = True
 
 
 @dataclass
