@@ -182,6 +182,8 @@ def test_si_clamps_the_term_of_each_hop_at_zero(make_run: Make) -> None:
 
 def test_si_a_step_that_a_scaler_left_out_does_not_count(make_run: Make) -> None:
     strategy, context = si(), context_of(make_run(), 1)
+    # Only fp16 has a scaler.
+    context.precision = "fp16"
     strategy.begin_hop(context)
     for p in context.model.parameters():
         p.grad = torch.full_like(p, float("inf"))

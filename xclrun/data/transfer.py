@@ -23,6 +23,8 @@ def sent(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dic
     import torch
 
     kind = torch.device(device).type
+    if all(tensor.device.type == kind for tensor in tensors.values()):
+        return dict(tensors)
     if kind != "cuda" or any(tensor.device.type != "cpu" for tensor in tensors.values()):
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     # The allocator keeps the pinned memory until the copy is done.
