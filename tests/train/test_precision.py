@@ -1,7 +1,7 @@
 """Devices and precisions that can be had, and those that cannot."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import torch
 
 from xclrun.config.schema import Config, Device, Precision, ProtocolConfig, RuntimeConfig, TrainerConfig
 from xclrun.core.errors import UsageError
+from xclrun.run import Run
 from xclrun.train.precision import (
     autocast,
     bf16_over_fp32,
@@ -86,6 +87,21 @@ def test_a_manifest_names_gpu_cuda_and_driver(tmp_path: Path, monkeypatch: pytes
     }  # fmt: skip
     assert "driver" not in device_facts(torch.device("cuda"), tmp_path / "none")
     assert device_facts(torch.device("cpu"), driver) == {"device": "cpu"}
+
+
+def test_the_presets_for_a_gpu_can_be_planned_and_change_what_they_say(make_run: Callable[..., Run]) -> None:
+    plain, gpu = make_run().resolved, make_run("trainer=gpu", "evaluate=gpu").resolved
+    changed = {
+        f"{group}.{key}": value
+        for group in ("trainer", "evaluate")
+        for key, value in gpu[group].items()
+        if plain[group][key] != value
+    }
+    assert changed == {"trainer.precision": "bf16", "trainer.cuda_graphs": True, "evaluate.batch_size": 256}
+    packed = make_run("trainer=gpu", "trainer.cuda_graphs=false", "trainer.packing=true")
+    assert packed.config.trainer.packing
+    with pytest.raises(UsageError, match=r"trainer\.cuda_graphs=true needs a GPU"):
+        choose_device(make_run("trainer=gpu").config)
 
 
 def test_tf32_lasts_for_its_block() -> None:
