@@ -1,19 +1,23 @@
 """``python -m benchmarks.gpu``: training on a GPU, timed against a plain loop and against what the hardware can do.
 
-One command; prints what it measures and writes ``benchmarks/gpu.json``, with the GPU's name:
+One command; prints what it measures and writes ``benchmarks/gpu.json``, with the GPU's name. Parts that take seconds
+and could show that something is wrong come first. A part that fails is reported with its error, and the others still
+run:
 
-- ``rates``: what the GPU multiplies (fp32, bf16; FLOP/s) and copies (bytes/s), measured first;
-- ``steps``: training steps over those of a bare fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and
-  over the floor: 6 FLOP per weight of the body and position at the measured rate, Adam's bytes at the measured
-  bandwidth; of every strategy that does something in a step, in fp32, tf32 and bf16, with CUDA graphs and without;
+- ``rates``: what the GPU multiplies (fp32, bf16; FLOP/s) and copies (bytes/s);
+- ``broken``: whether a process notices that an assertion failed on the device, and that memory is short;
+- ``repeated``: whether the same run gives the same predictions twice, and when it is stopped inside a hop and resumed:
+  of ``er``, of ``ewc_online`` and on long sentences; with CUDA graphs and without, and with PyTorch's default kernels
+  in place of deterministic ones;
+- ``recorded``: largest difference of weights after steps that were recorded from those after steps that were not;
+- ``agreement``: largest difference of logits and emissions from the CPU's, fp32;
 - ``operators``: of a step, and what waits in it (`benchmarks.operators`);
 - ``evaluation``, ``packing``, ``ends``: as in ``make bench``;
-- ``workers``: seconds that 8 runs take in 1, 2, 4 and 8 processes on the one GPU;
-- ``agreement``: largest difference of logits and emissions from the CPU's, fp32;
-- ``recorded``: largest difference of weights after steps that were recorded from those after steps that were not;
-- ``repeated``: whether the same run gives the same predictions twice, and when stopped inside a hop and taken up again,
-  with CUDA graphs and without;
-- ``broken``: whether a process notices that an assertion failed on the device, and that memory is short.
+- ``steps``: training steps over those of a bare fp32 Hugging Face loop on the same batches (`benchmarks.steps`), and
+  over the floor: 6 FLOP per weight of the body and position at the measured rate, Adam's bytes at the measured
+  bandwidth; of every strategy that does something in a step, in fp32, tf32 and bf16, with CUDA graphs and without, and
+  with PyTorch's default kernels in place of deterministic ones;
+- ``workers``: seconds that 8 runs take in 1, 2, 4 and 8 processes on the one GPU.
 
 Models have random weights and the pieces of the data: 12 layers × 768 (mBERT, XLM-R base), 24 × 1024 (XLM-R large).
 ``--cpu`` goes through all of it on tiny shapes without a GPU: a rehearsal, whose numbers say nothing.
@@ -46,7 +50,7 @@ from benchmarks.packing import packed_over_padded
 from benchmarks.steps import Enough, a_hop, training_step
 from benchmarks.tape import Tape
 from xclrun.command.plan import plan_runs
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import RunError
 from xclrun.data.batches import epoch_batches, length_sorted_batches
 from xclrun.strategy import STRATEGIES, Strategy
 from xclrun.train.execute import execute
@@ -60,6 +64,9 @@ SIZES = {"12 x 768": TWELVE_LAYERS, "24 x 1024": [*LARGE, "model.intermediate_si
 # A product of square matrices this wide, and a copy of this many bytes, show what the hardware can do.
 WIDTH, BYTES = 8192, 1 << 30
 GRAPHS = "trainer.cuda_graphs=true"
+DEFAULT_KERNELS = "runtime.deterministic=false"
+# Sentences that are joined to a long one.
+JOINED = 8
 # Runs that workers share.
 RUNS = 8
 # Adam reads weight, gradient and two means, and writes all but the gradient: fp32.
@@ -100,6 +107,7 @@ class Plan:
         given = (*data()[1], "runtime.device=cuda")
         ways = {name: [f"trainer.precision={name}"] for name in ("fp32", "tf32", "bf16")}
         ways |= {f"{name} graphs": [*ways[name], GRAPHS] for name in ("fp32", "bf16")}
+        ways |= {f"{name} default kernels": [*ways[name], DEFAULT_KERNELS] for name in ("fp32", "bf16")}
         return cls("cuda", given, SIZES, (4, 16, 32), 60, WIDTH, BYTES, ways, (1, 2, 4, 8))
 
 
@@ -130,7 +138,13 @@ def _seconds(work: Callable[[], Any], plan: Plan, repetitions: int = 10) -> floa
 
 
 def step(plan: Plan, strategy: str, overrides: Sequence[str], way: str, outputs: Path, measured: Found) -> Found:
-    """Return a strategy's step over the bare fp32 loop's, and over the floor."""
+    """Return a strategy's step over the bare fp32 loop's, and over the floor.
+
+    Raises:
+        RunError: the rates, of which the floor is made, were not measured.
+    """
+    if not measured:
+        raise RunError("the rates of the hardware were not measured")
     given, precision = [*plan.given, *overrides, *plan.ways[way]], way.split()[0]
     found = training_step(strategy, given, plan.steps, outputs)
     # The floor is that of the batches as they are without graphs.
@@ -229,9 +243,30 @@ class _StopAt(Listener):
             self.flag.number = 15
 
 
-def repeated(plan: Plan, way: Sequence[str], outputs: Path) -> Found:
+def long_sentences(folder: Path) -> list[str]:
+    """Write a dataset whose sentences are `JOINED` ones of mini each; return the overrides that choose it.
+
+    Attention and the CRF then choose kernels as for real sentences, and rows of embeddings get many gradients each.
+    """
+    chosen = ["dataset=mini", "order=[en,de]", "dataset.max_train=256", "dataset.max_eval=64", "tracking=none"]
+    [run] = plan_runs([*chosen, f"paths.outputs={folder / 'none'}"])
+    for language in run.stream.languages:
+        for split in ("train", "dev", "test"):
+            examples, rows = run.dataset.split(language, split), []
+            for start in range(0, len(examples) - JOINED + 1, JOINED):
+                parts = examples[start : start + JOINED]
+                tokens, tags = ([x for part in parts for x in getattr(part, name)] for name in ("tokens", "tags"))
+                rows.append({"id": str(start), "tokens": tokens, "tags": tags, "label": parts[0].label})
+            path = folder / language / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sizes = ["dataset.max_train=null", "dataset.max_eval=null", "model.max_length=128", "trainer.batch_size=8"]
+    return ["dataset=jsonl", f"dataset.root={folder}", "strategy=er", *sizes]
+
+
+def repeated(plan: Plan, overrides: Sequence[str], outputs: Path) -> Found:
     """Return whether predictions are the same bytes when a run is done again, and when it was stopped in between."""
-    small = ["experiment=smoke", "strategy=er", "dataset.replay.every_k=2", f"runtime.device={plan.device}", *way]
+    small = ["experiment=smoke", "dataset.replay.every_k=2", f"runtime.device={plan.device}", *overrides]
 
     def predictions(name: str, stop_at: int | None = None) -> str:
         [run] = plan_runs([*small, "tracking=none", f"paths.outputs={outputs / name}"])
@@ -286,10 +321,29 @@ def in_steps() -> list[str]:
 
 
 def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Found]]]:
-    """Yield the name of each measurement, and what makes it of the rates."""
-    for size, shape in plan.sizes.items():
+    """Yield the name of each measurement, and what makes it of the rates: the quick and risky ones first."""
+    shape = next(iter(plan.sizes.values()))
+    yield "broken", lambda _: broken(plan)
+    cases = {s: lambda s=s: [f"strategy={s}"] for s in ("er", "ewc_online")}  # type: ignore[misc]
+    cases |= {"long sentences": lambda: long_sentences(outputs / "long")}
+    ways = {"": [], ", graphs": [GRAPHS], ", default kernels": [DEFAULT_KERNELS]} if plan.device == "cuda" else {"": []}
+    for number, (way, case) in enumerate((way, case) for way in ways for case in cases):
+        place = outputs / f"repeated-{number}"
+        yield (
+            f"repeated, {case}{way}",
+            lambda _, c=case, w=way, p=place: repeated(plan, [*cases[c](), *ways[w]], p),  # type: ignore[misc]
+        )
+    yield "recorded", lambda _: recorded(plan, shape, outputs)
+    yield "agreement", lambda _: agreement(plan, shape, outputs)
+    for strategy in AIMS:
+        yield f"operators, {strategy}", lambda _, s=strategy: _counts(of_steps(s, plan.given, outputs))  # type: ignore[misc]
+    yield "evaluation", lambda _: evaluation([*plan.given, *shape], outputs)
+    yield "packing", lambda _: packed_over_padded([*plan.given, *shape], plan.steps, outputs)
+    ends = ["order=[en,de]", "trainer.epochs=2"]
+    yield "ends", lambda _: files_over_training("er", [*plan.given, *shape, *ends], outputs / "ends")
+    for size, shape_ in plan.sizes.items():
         for batch in plan.batches:
-            given = [*shape, f"trainer.batch_size={batch}"]
+            given = [*shape_, f"trainer.batch_size={batch}"]
             # All strategies at the paper's batch size, on the first model.
             first = batch == 16 and size == next(iter(plan.sizes))
             for way in plan.ways:
@@ -299,20 +353,7 @@ def parts(plan: Plan, outputs: Path) -> Iterator[tuple[str, Callable[[Found], Fo
                         f"steps, {size}, batch {batch}, {way}, {strategy}",
                         lambda m, s=strategy, g=given, w=way: step(plan, s, g, w, outputs, m),  # type: ignore[misc]
                     )
-    shape = next(iter(plan.sizes.values()))
-    for strategy in AIMS:
-        yield f"operators, {strategy}", lambda _, s=strategy: _counts(of_steps(s, plan.given, outputs))  # type: ignore[misc]
-    yield "evaluation", lambda _: evaluation([*plan.given, *shape], outputs)
-    yield "packing", lambda _: packed_over_padded([*plan.given, *shape], plan.steps, outputs)
-    ends = ["order=[en,de]", "trainer.epochs=2"]
-    yield "ends", lambda _: files_over_training("er", [*plan.given, *shape, *ends], outputs / "ends")
     yield "workers", lambda _: workers(plan, shape, outputs)
-    yield "agreement", lambda _: agreement(plan, shape, outputs)
-    yield "recorded", lambda _: recorded(plan, shape, outputs)
-    yield "repeated", lambda _: repeated(plan, [], outputs / "unrecorded")
-    if plan.device == "cuda":
-        yield "repeated, graphs", lambda _: repeated(plan, [GRAPHS], outputs / "recorded")
-    yield "broken", lambda _: broken(plan)
 
 
 def _counts(found: Found) -> Found:
@@ -350,18 +391,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("benchmarks.gpu: torch sees no GPU here; --cpu rehearses on tiny shapes", file=sys.stderr)
         return 2
     plan = Plan.of(asked.cpu)
-    results: Found = {"machine": _machine(plan), "rates": rates(plan), "results": {}, "failed": {}}
+    results: Found = {"machine": _machine(plan), "rates": {}, "results": {}, "failed": {}}
     with tempfile.TemporaryDirectory(prefix="xclrun-gpu-") as folder:
-        for name, measure in parts(plan, Path(folder)):
-            if asked.only and not any(word in name for word in asked.only):
+        for name, measure in [("rates", lambda _: rates(plan)), *parts(plan, Path(folder))]:
+            if name != "rates" and asked.only and not any(word in name for word in asked.only):
                 continue
-            # A GPU is lent for a short time: one part that fails must not cost the others.
+            # A GPU is lent for a short time: one part that fails, whatever the error, must not cost the others.
             try:
-                results["results"][name] = found = measure(results["rates"])
-            except (RuntimeError, UsageError) as error:
-                results["failed"][name] = found = str(error).splitlines()[0]
+                found = measure(results["rates"])
+                results |= {"rates": found} if name == "rates" else {"results": {**results["results"], name: found}}
+            except Exception as error:
+                results["failed"][name] = found = f"{type(error).__name__}: {error}".splitlines()[0]
             print(f"{name:<50} {found}", flush=True)
             asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            if context_broken():
+                results["failed"]["CUDA"] = f"the GPU refuses all work after '{name}': the parts after it did not run"
+                asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                break
     return 1 if results["failed"] else 0
 
 

@@ -48,17 +48,21 @@ BEFORE_IN_TWELVE_LAYERS = {
 SMALL = ("dataset=mini", "dataset.max_train=110", "dataset.max_eval=4", "trainer.batch_size=16")
 # Methods that do so without an operator.
 READING = ("tolist", "numpy", "cpu", "__array__")
+# Methods that copy to another device, one tensor at a time, and wait where the host's memory is not pinned. Here they
+# copy nothing; what a step sends goes in one copy (`xclrun.data.transfer.sent`), which asks for no such method.
+MOVING = ("to", "cuda")
 
 
 class _Readings(TorchFunctionMode):
-    """Counts the methods of `READING` while it is entered."""
+    """Counts the methods of `READING` and `MOVING` while it is entered."""
 
     def __init__(self, counting: Operators) -> None:
         super().__init__()
         self.counting = counting
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if (name := getattr(function, "__name__", "")) in READING:
+        name = getattr(function, "__name__", "")
+        if name in READING or (name in MOVING and _names_device(args[1:], kwargs or {})):
             self.counting.waited[name] += 1
         return function(*args, **(kwargs or {}))
 
@@ -93,6 +97,14 @@ class Operators(TorchDispatchMode):
         if name in WAITING or (name.startswith("index") and _has_mask(args)):
             self.waited[name] += 1
         return function(*args, **(kwargs or {}))
+
+
+def _names_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the arguments of ``Tensor.to`` name a device, not only a type of number."""
+    return kwargs.get("device") is not None or any(
+        isinstance(x, str | torch.device | torch.Tensor) or (isinstance(x, int) and not isinstance(x, bool))
+        for x in args[:1]
+    )
 
 
 def is_view(function: Any) -> bool:

@@ -22,6 +22,7 @@ import pytest
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.version import PACKAGE, code_version
+from xclrun.launch import local
 from xclrun.launch.cluster import job as job_module
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
@@ -32,6 +33,7 @@ from xclrun.launch.cluster.packing import pack, shared_first
 from xclrun.launch.cluster.slurm import JobState
 from xclrun.launch.local import Local
 from xclrun.launch.status import sweep_status
+from xclrun.launch.sweep import Sweep
 from xclrun.run import Run, freeze, thaw
 from xclrun.tracking.mirror import Mirror
 from xclrun.train.progress import Listener, Progress
@@ -484,6 +486,41 @@ def test_gpus_are_handed_out_in_turn() -> None:
     assert Local(n=9, per_gpu=2).places(9, ["0", "1"]) == ["0", "1", "0", "1"]
     assert Local(n=9).places(9, ["0", "1"]) == ["0", "1"]
     assert Local(n=2).places(9, []) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("visible", "n", "runs", "expected"),
+    [
+        ("0,1,2,3,4,5,6,7", 1, 9, 8),
+        ("0,1,2,3,4,5,6,7", 1, 3, 3),
+        ("0,1", 2, 9, None),
+        ("0,1", 1, 1, None),
+        ("0", 1, 9, None),
+    ],
+)
+def test_gpus_that_a_sweep_leaves_idle_are_reported_with_the_key_that_uses_them(
+    visible: str,
+    n: int,
+    runs: int,
+    expected: int | None,
+    make_run: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for name in ("work", "work_in_processes", "conclude"):
+        monkeypatch.setattr(local, name, lambda *given: None)
+    planned = tuple(make_run("runtime.device=auto", f"seed={seed}") for seed in range(runs))
+    sweep = Sweep("x", "xclrun", planned)
+    Local(n=n).do(sweep, sweep.runs)
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("GPUs are visible" in told) is (expected is not None)
+    if expected is not None:
+        assert f"{len(visible.split(','))} GPUs are visible" in told
+        key = f"hydra.launcher.n={expected}"
+        assert key in told
+        [field] = [field for field in dataclasses.fields(Local) if field.name == "n"]
+        assert key.startswith(f"hydra.launcher.{field.name}=")
 
 
 def test_which_gpus_there_are(make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:

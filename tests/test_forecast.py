@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from xclrun.cli import main
 from xclrun.launch.forecast import Costs, Line, budget, forecast, forecast_table, makespan
 from xclrun.launch.sweep import Sweep, announce
 from xclrun.run import Run
+from xclrun.store.files import write_json
 
 
 def test_unknown_before_anything_ran(make_run: Callable[..., Run]) -> None:
@@ -82,14 +84,46 @@ def test_what_an_estimate_is_made_from(make_run: Callable[..., Run], do: Callabl
     # A strategy that was never trained is taken to be as quick as others; once it was, it has a rate of its own.
     er = make_run("strategy=er", "seed=2")
     costs = Costs(done.store)
-    assert {strategy for _, strategy in costs.rates} == {"naive"}
+    assert {(strategy, device) for _, strategy, device in costs.rates} == {("naive", "cpu")}
     assert forecast([er]).lines[0].seconds == costs.of_run(er) is not None
     do(make_run("strategy=er", "seed=3"))
     costs = Costs(done.store)
-    [(model, _), _] = costs.rates
-    assert {strategy for _, strategy in costs.rates} == {"naive", "er"}
-    costs.rates[model, "er"] = [7.0]
+    [(model, _, _), _] = costs.rates
+    assert {strategy for _, strategy, _ in costs.rates} == {"naive", "er"}
+    costs.rates[model, "er", "cpu"] = [7.0]
     assert costs.seconds((er, 2)) == pytest.approx(7.0 * 2 * 18)
+
+
+def test_times_of_different_devices_are_never_mixed(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    """The three stored trainings of a CPU run, and copies of their facts from a GPU that is a hundred times as fast."""
+    done = do(make_run())
+    for number, stage in enumerate(done.stages[1:] * 2):
+        facts, gpu = done.store.facts(stage.train), f"{number:064x}"
+        facts["cost"]["device"] = "NVIDIA A100"
+        facts["training"]["seconds"] /= 100
+        shutil.copytree(done.store.path(stage.train), done.store.path(gpu))
+        write_json(done.store.path(gpu) / "stage.json", facts)
+    on = {device: make_run("seed=2", f"runtime.device={device}") for device in ("cpu", "cuda", "auto")}
+    cpu, cuda, auto = (forecast([run]) for run in on.values())
+    assert cuda.lines[0].seconds == pytest.approx(cpu.lines[0].seconds / 100)
+    # Six trainings on the GPU and three on the CPU.
+    assert auto.lines[0].seconds == cuda.lines[0].seconds
+    assert (cpu.devices, cuda.devices, auto.devices) == (("cpu",), ("NVIDIA A100",), ("NVIDIA A100",))
+    # Disk is the same on any device.
+    assert cpu.lines[0].bytes == cuda.lines[0].bytes
+    hours = {name: budget([run], 2) for name, run in on.items()}
+    assert hours["cpu"].seconds == pytest.approx(cpu.lines[0].seconds)
+    assert hours["cuda"].seconds == pytest.approx(cuda.lines[0].seconds)
+    assert "CPU-hours" in hours["cpu"].render()
+    assert hours["cpu"].to_json()["devices"] == ("cpu",)
+    [line] = [line for line in hours["auto"].render().splitlines() if line.startswith("GPU-hours")]
+    assert line.endswith("on NVIDIA A100")
+
+
+def test_a_gpu_s_time_is_unknown_where_only_a_cpu_trained(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    do(make_run())
+    assert forecast([make_run("seed=2", "runtime.device=cuda")]).lines[0].seconds is None
+    assert forecast([make_run("seed=2", "runtime.device=auto")]).lines[0].seconds is not None
 
 
 def test_sharing_is_counted_once(make_run: Callable[..., Run]) -> None:
@@ -301,7 +335,7 @@ def test_the_budget_by_hand(make_run: Callable[..., Run], do: Callable[..., Run]
     weights = (done.store.path(done.stages[1].train) / "weights.safetensors").stat().st_size
     assert found.bytes == 5 * weights
     assert budget([done], 2).to_json() == {
-        "runs": 0, "trainings": 0, "width": 2, "seconds": 0.0, "wall": 0.0, "bytes": 0,
+        "runs": 0, "trainings": 0, "width": 2, "seconds": 0.0, "wall": 0.0, "bytes": 0, "devices": (),
     }  # fmt: skip
 
 

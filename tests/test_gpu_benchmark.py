@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from benchmarks import gpu
 from benchmarks.gpu import main
+from xclrun.command.plan import plan_runs
+from xclrun.core.errors import RunError
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -16,6 +21,59 @@ def test_without_a_gpu_it_is_refused_in_one_line(capsys: pytest.CaptureFixture[s
     assert main(["--out", str(tmp_path / "gpu.json")]) == 2
     assert capsys.readouterr().err == "benchmarks.gpu: torch sees no GPU here; --cpu rehearses on tiny shapes\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_part_that_fails_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that failed, a bug, and an error without a message; the file has all that was measured."""
+
+    def failing(error: Exception) -> Callable[[Any], Any]:
+        def measure(rates: Any) -> Any:
+            raise error
+
+        return measure
+
+    errors = [RunError("the loss is nan\nhere"), KeyError("x"), RuntimeError(), gpu.Enough()]
+    parts = [(type(error).__name__, failing(error)) for error in errors]
+    monkeypatch.setattr(gpu, "parts", lambda plan, outputs: [*parts, ("last", lambda rates: {"ratio": len(rates)})])
+    assert main(["--cpu", "--out", str(tmp_path / "gpu.json")]) == 1
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["failed"].keys() == {name for name, _ in parts}
+    assert found["failed"]["RunError"] == "RunError: the loss is nan"
+    assert found["results"] == {"last": {"ratio": len(found["rates"])}}
+    # Without rates there is no floor to compare with, which a step says.
+    monkeypatch.setattr(gpu, "rates", failing(RunError("no rates")))
+    monkeypatch.setattr(
+        gpu, "parts", lambda plan, outputs: [("steps", lambda m: gpu.step(plan, "naive", [], "fp32", outputs, m))]
+    )
+    assert main(["--cpu", "--out", str(tmp_path / "gpu.json")]) == 1
+    assert json.loads((tmp_path / "gpu.json").read_text())["failed"].keys() == {"rates", "steps"}
+
+
+def test_nothing_runs_after_the_gpu_refuses_all_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([False, False, True])
+    monkeypatch.setattr(gpu, "context_broken", lambda: next(told))
+    monkeypatch.setattr(gpu, "parts", lambda plan, outputs: [(name, lambda rates: {}) for name in "abc"])
+    assert main(["--cpu", "--out", str(tmp_path / "gpu.json")]) == 1
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert (found["results"].keys(), found["failed"].keys()) == ({"a", "b"}, {"CUDA"})
+
+
+def test_the_quick_and_risky_parts_come_first(tmp_path: Path) -> None:
+    names = [name for name, _ in gpu.parts(gpu.Plan.of(True), tmp_path)]
+    kinds = [name.split(",")[0] for name in names]
+    assert max(kinds.index(kind) for kind in ("broken", "repeated", "recorded")) < min(
+        kinds.index(kind) for kind in ("steps", "evaluation", "workers")
+    )
+    assert {"repeated, er", "repeated, ewc_online", "repeated, long sentences"} <= set(names)
+
+
+def test_long_sentences_are_long(tmp_path: Path) -> None:
+    [run] = plan_runs(
+        ["experiment=smoke", *gpu.long_sentences(tmp_path / "long"), "tracking=none", f"paths.outputs={tmp_path}"]
+    )
+    lengths = [len(example.tokens) for example in run.dataset.split("de", "train")]
+    assert len(lengths) == 32
+    assert sum(lengths) / len(lengths) > 40
 
 
 @pytest.mark.full
@@ -32,7 +90,8 @@ def test_the_rehearsal_goes_through_every_part(tmp_path: Path) -> None:
     assert recorded["weights"] == 0.0 < recorded["moved"]
     assert found["results"]["workers"].keys() == {"1", "2"}
     assert {"er", "derpp", "si", "gem"} <= {name.rpartition(", ")[2] for name in found["results"]}
-    assert found["results"]["repeated"] == {"again": True, "stopped": True}
+    for case in ("er", "ewc_online", "long sentences"):
+        assert found["results"][f"repeated, {case}"] == {"again": True, "stopped": True}
     # On the CPU itself nothing differs.
     assert found["results"]["agreement"]["logits"] == found["results"]["agreement"]["emissions"] == 0.0
     assert not found["results"]["operators, naive"]["waited"]

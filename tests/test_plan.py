@@ -207,6 +207,7 @@ EXPECTED = {
     "paths.store": "nothing",
     "runtime.device": "nothing",
     "runtime.threads": "nothing",
+    "runtime.deterministic": "nothing",
 }
 
 

@@ -16,6 +16,7 @@ from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaMode
 
 from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
+from xclrun.core.identity import derive
 from xclrun.model import encoder
 from xclrun.model.network import Model, build
 
@@ -96,6 +97,17 @@ def test_the_heads_do_not_depend_on_the_encoder(folder: Path) -> None:
     for other in (weights(hidden_layers=2), weights(path=str(folder))):
         assert same(first, other, "intent.")
         assert same(first, other, "tagger.")
+
+
+def test_encoder_and_heads_are_drawn_from_different_seeds() -> None:
+    """The first head holds the first numbers of the generator of heads, not those of the encoder's."""
+    first = {}
+    for purpose in ("encoder", "heads"):
+        torch.default_generator.manual_seed(derive(3, purpose))
+        first[purpose] = torch.nn.Linear(16, 5).weight
+    found = weights(seed=3)["intent.weight"]
+    assert torch.equal(found, first["heads"])
+    assert not torch.equal(found, first["encoder"])
 
 
 def test_global_random_states_stay(folder: Path) -> None:

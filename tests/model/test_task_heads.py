@@ -51,6 +51,13 @@ def test_class_head_is_bert_s_pooler_and_a_linear_layer(bert: BertModel) -> None
     assert bert.pooler is None  # it is a part of the head, and counted once
 
 
+def test_dropout_acts_between_pooler_and_classifier(bert: BertModel) -> None:
+    """With all dropped, logits are the classifier's bias; with all kept, they are those of eval mode."""
+    model = Model(bert, 3, 0, dropout=1.0, task=SEQUENCE_CLASS)
+    torch.testing.assert_close(model.train()(given()).logits, model.classifier.bias.expand(3, 3))
+    assert not torch.allclose(model.eval()(given()).logits, model.classifier.bias.expand(3, 3), atol=1e-3)
+
+
 def test_a_still_encoder_stays_in_eval_mode(bert: BertModel) -> None:
     """Every module of it, whatever it was in before; the heads follow, and all does where it is still no more."""
     model = Model(bert, 3, 0, dropout=0.5, task=SEQUENCE_CLASS)

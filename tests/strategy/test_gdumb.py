@@ -34,6 +34,16 @@ def test_the_sampler_worked_by_hand() -> None:
     assert kept("abababab", 4) == {"a": 2, "b": 2}
 
 
+def test_the_example_that_is_dropped_is_drawn_uniformly() -> None:
+    """a fills the memory, then b takes a place: each of the four a is dropped in a quarter of 400 draws (sd 9)."""
+    dropped = Counter(
+        next(place for place in range(4) if place not in balanced("aaaab", 4, np.random.default_rng(seed)))
+        for seed in range(400)
+    )
+    assert sorted(dropped) == [0, 1, 2, 3]
+    assert all(abs(count - 100) < 40 for count in dropped.values())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_classes_that_have_enough_differ_by_one_at_the_most(seed: int) -> None:
     classes = np.random.default_rng(seed).choice(list("abcde"), 400, p=[0.5, 0.3, 0.1, 0.07, 0.03])

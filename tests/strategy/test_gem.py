@@ -101,6 +101,39 @@ def test_a_step_is_projected_by_the_memory_of_each_language(margin: float, make_
     assert (rows @ flat(after) > -1e-4 * (rows**2).sum()).all()
 
 
+def test_a_gradient_that_opposes_one_of_two_memories_is_projected(make_run: Make) -> None:
+    strategy = GEM(GEMSettings("gem", 10, 1, margin=0.0))
+    context = in_third_hop(strategy, make_run("dataset.replay.memory=10"))
+    memories = memory_gradients(strategy, context, ["en", "de"])
+    names = list(memories["en"])
+    rows = np.stack([torch.cat([m[n].double().flatten() for n in names]).numpy() for m in memories.values()])
+    # The combination of both memories' gradients whose products with them are -1 and +1.
+    shares = np.linalg.solve(rows @ rows.T, [-1.0, 1.0])
+    for name, p in context.model.named_parameters():
+        p.grad = None
+        if name in names:
+            p.grad = shares[0] * memories["en"][name] + shares[1] * memories["de"][name]
+    strategy.edit_gradients(context)
+    after = torch.cat([gradients(context.model)[n].double().flatten() for n in names]).numpy()
+    wanted = shares @ rows + rows.T @ dual(rows @ rows.T, np.array([-1.0, 1.0]))
+    np.testing.assert_allclose(after, wanted, atol=1e-4 * abs(wanted).max())
+    assert (rows @ after > -1e-2).all()
+
+
+def test_each_language_of_the_memory_has_its_own_draw(make_run: Make) -> None:
+    """Shares of equal size: with one generator for both languages, the drawn positions would be the same."""
+    strategy = GEM(GEMSettings("gem", 16, 1, compared=2))
+    context = in_third_hop(strategy, make_run("dataset.replay.memory=16"))
+    kept = strategy.memory.kept
+    assert len(kept["en"]) == len(kept["de"]) == 8
+    drawn: dict[str, list[list[int]]] = {"en": [], "de": []}
+    for step in range(1, 6):
+        strategy._step = step
+        for language, batch in strategy.memory_batches(context):
+            drawn[language].append([int(np.flatnonzero(kept[language] == index)[0]) for index in batch.indices])
+    assert drawn["en"] != drawn["de"]
+
+
 def test_a_gradient_that_opposes_none_stays_and_steps_in_between_are_plain(make_run: Make) -> None:
     strategy = GEM(GEMSettings("gem", 10, 2))
     context = in_third_hop(strategy, make_run("dataset.replay.memory=10"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.questions import write_questions
 from xclrun.core.errors import UsageError
 from xclrun.data.batches import Batch
 from xclrun.model.network import Output
@@ -83,6 +85,27 @@ def test_of_answers_probabilities_are_over_the_words_of_a_text() -> None:
     found = cross_entropy(Output(student, None, student), {"emissions": teacher[mask]}, batch, 2.0, spans=True)
     rows = [(teacher[b, :n, side], student[b, :n, side]) for b, n in ((0, 2), (1, 3)) for side in (0, 1)]
     torch.testing.assert_close(found, torch.stack([soft(t, s, 2.0) for t, s in rows]).sum() / 2)
+
+
+def test_a_span_is_distilled_as_probabilities_over_the_words_of_its_text(make_run: Make, tmp_path: Path) -> None:
+    """The loss of the strategy on windows of two lengths, against softmaxes over words for start and for end."""
+    root = write_questions(tmp_path, "en", "th", long=4)
+    shape = ("model.vocab_size=220", "model.max_length=48", "model.windows.stride=16", "model.windows.question=8")
+    run = make_run("dataset=questions", "order=[en,th]", *shape, data=root)
+    strategy, old = lwf(), perturbed(untrained(run), 0.2, 1)
+    context = context_of(run, 2, copy.deepcopy(old))
+    strategy.begin_hop(context)
+    model, old = perturbed(context.model, 0.2, 2).eval(), old.eval()
+    words = context.train["th"].word_pieces.lengths
+    indices = np.array([int(words.argmax()), int(words.argmin())])
+    assert words[indices[0]] > words[indices[1]]
+    batch, total = context.batch("th", indices), torch.zeros(())
+    with torch.no_grad():
+        for index in indices:
+            one = context.batch("th", np.array([index]))
+            teacher, student = old(one).emissions[0], model(one).emissions[0]
+            total += sum(soft(teacher[:, side], student[:, side], 3.0) for side in (0, 1)) / 2
+        torch.testing.assert_close(strategy.loss(batch, context), model.loss(batch) + 0.7 * total, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_hop_is_plain_and_shared(make_run: Make) -> None:

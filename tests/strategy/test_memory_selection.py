@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
-from xclrun.strategy.shared.memory import BalancedMemory, herding, ring
+from xclrun.run import Run
+from xclrun.strategy.shared.memory import BalancedMemory, _features, herding, ring
+
+from .real import context_of
 
 
 def rng(seed: int) -> np.random.Generator:
@@ -70,6 +75,19 @@ def test_a_share_holds_equally_many_of_each_class() -> None:
     labels = np.repeat([0, 1, 2, 3], [30, 2, 10, 1])
     for order in (ring(labels), herding(labels, rng(2).normal(size=(43, 4)))):
         assert np.bincount(labels[order[:11]]).tolist() == [4, 2, 4, 1]
+
+
+@pytest.mark.usefixtures("threads")
+def test_features_for_herding_stand_in_the_order_of_the_sentences(make_run: Callable[..., Run]) -> None:
+    """They are computed in batches of similar length, so in another order."""
+    context = context_of(make_run(), 1)
+    train, model = context.train["en"], context.model.eval()
+    assert (np.diff(train.lengths) > 0).any()
+    with torch.no_grad():
+        wanted = torch.cat([model(train.batch([i])).cls for i in range(len(train))]).double().numpy()
+    found = _features(train, context)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert not np.allclose(wanted[0], wanted[1], atol=1e-3)
 
 
 def test_what_is_admitted_shrinks_from_its_end() -> None:

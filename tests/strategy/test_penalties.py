@@ -166,8 +166,24 @@ def test_si_integrates_the_real_steps_of_the_optimiser(make_run: Make, tmp_path:
     close_to_autograd(added(strategy, context), model, lambda n, p: 4.0 * omega[n].float() * (p - begun[n]) ** 2)
 
 
+def test_si_clamps_the_term_of_each_hop_at_zero(make_run: Make) -> None:
+    """Ω = Σ max(0, ω / (Δ² + ξ)): a hop with negative ω leaves Ω unchanged; clamping the sum would lower it."""
+    strategy, run = si(), make_run()
+    for hop, path, expected in ((1, 0.03, 3.0), (2, -0.02, 3.0), (3, 0.01, 4.0)):
+        context = context_of(run, hop)
+        strategy.begin_hop(context)
+        # Nothing moves, so that Δ = 0 and ξ = 0.01.
+        strategy.path = {name: torch.full_like(tensor, path) for name, tensor in strategy.path.items()}
+        strategy.end_hop(context)
+        assert strategy.precision
+        for tensor in strategy.precision.values():
+            torch.testing.assert_close(tensor, torch.full_like(tensor, expected))
+
+
 def test_si_a_step_that_a_scaler_left_out_does_not_count(make_run: Make) -> None:
     strategy, context = si(), context_of(make_run(), 1)
+    # Only fp16 has a scaler.
+    context.precision = "fp16"
     strategy.begin_hop(context)
     for p in context.model.parameters():
         p.grad = torch.full_like(p, float("inf"))

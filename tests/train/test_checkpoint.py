@@ -103,6 +103,31 @@ def test_a_save_that_fails_leaves_the_one_before(checkpoints: Checkpoints, monke
     assert len(list(checkpoints.folder.iterdir())) == 1
 
 
+PEAK = """
+import resource, sys, torch
+from pathlib import Path
+from xclrun.store.tensors import save_tensors
+from xclrun.train.checkpoint import Checkpoints
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+checkpoints = Checkpoints(Path({folder!r}) / "checkpoints")
+checkpoints.save({{"step": 0}}, {{"model/a": torch.ones(1)}})
+tensors = {{f"model/{{i}}": torch.ones(2_000_000) for i in range(16)}}
+size, before = sum(t.nbytes for t in tensors.values()), peak()
+checkpoints.save({{"step": 1}}, tensors)
+save_tensors(Path({folder!r}) / "weights.safetensors", tensors)
+print((peak() - before) / size)
+"""
+
+
+def test_saving_takes_no_memory_for_a_second_copy(tmp_path: Path, run_python: Callable[[str], str]) -> None:
+    """Of 128 MB; it was more than once the size for weights, and twice for checkpoints."""
+    assert float(run_python(PEAK.format(folder=str(tmp_path)))) < 0.3
+    assert (tmp_path / "weights.safetensors").stat().st_mode & 0o777 == 0o644
+
+
 def test_another_format_is_not_read(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints.save(FACTS, tensors())
     monkeypatch.setattr(checkpoint, "FORMATS", ("1", "3"))

@@ -15,6 +15,7 @@ import torch
 from xclrun.config.schema import SlotF1
 from xclrun.model.network import Model
 from xclrun.run import Run
+from xclrun.train import evaluate
 from xclrun.train.encodings import encodings
 from xclrun.train.evaluate import Evaluator, selection_score
 from xclrun.train.loop import HopTraining
@@ -98,6 +99,39 @@ def test_rows_are_in_file_order_whatever_the_batches(model_and_run: tuple[Model,
             assert other[name] == one[name], name
         for name in ("log2_gold", "log2_gold_tags"):
             assert other[name] == pytest.approx(one[name], abs=1e-4, nan_ok=True)
+
+
+def test_predictions_are_read_in_one_copy_a_batch_while_the_next_batch_is_computed(
+    model_and_run: tuple[Model, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eleven sentences in batches of four; a GPU is not left without work while the host reads."""
+    model, run = model_and_run
+    events: list[str] = []
+    plain, predict = evaluate.received, model.predict
+
+    def noting(tensors: Any) -> Any:
+        assert set(tensors) == {"label", "log2_label", "tags", "log2_tags"}
+        read, number = plain(tensors), sum(event.startswith("copy") for event in events)
+        events.append(f"copy {number}")
+
+        def noted() -> Any:
+            events.append(f"read {number}")
+            return read()
+
+        return noted
+
+    def predicting(batch: Any) -> Any:
+        events.append("forward")
+        return predict(batch)
+
+    wanted = rows(model, run)
+    monkeypatch.setattr(evaluate, "received", noting)
+    encoded = encodings(run).splits["en", "test"]
+    found = evaluator(run).predict(model, encoded, "en", "test", predicting)
+    one, two, three = (["forward", f"copy {i}"] for i in range(3))
+    assert events == [*one, *two, "read 0", *three, "read 1", "read 2"]
+    assert found["predicted"] == wanted["predicted"]
+    assert found["predicted_tags"] == wanted["predicted_tags"]
 
 
 def test_counts_per_sentence_are_those_of_its_spans(model_and_run: tuple[Model, Run]) -> None:

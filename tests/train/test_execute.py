@@ -358,3 +358,22 @@ def test_without_memory_the_phase_and_the_keys_that_help_are_told(
     # Every key that is advised is there.
     keys = [word for word in found.partition("try ")[2].split() if "=" in word]
     compose(*keys)
+
+
+def test_an_operation_without_a_deterministic_algorithm_names_the_key(make_run: Make) -> None:
+    """PyTorch's own error, of an operation that has none on a CPU either."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError) as raised:
+            torch.nn.functional.max_unpool1d(torch.ones(1, 1, 2), torch.tensor([[[0, 2]]]), 2)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    found = execute._translated(raised.value, make_run())
+    assert isinstance(found, RunError)
+    assert str(found).startswith("runtime.deterministic=true: ")
+    assert str(found).endswith("; use runtime.deterministic=false")
+    assert "\n" not in str(found)
+
+
+def test_a_manifest_names_the_device(alone: Callable[..., Any]) -> None:
+    assert alone()[2].directory.read_manifest()["environment"]["device"] == "cpu"

@@ -292,8 +292,15 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_updates(make_run: Make, train
             losses.append(loss.item())
             return loss
 
+        def replay(self, step: int, main: Any, context: Any) -> Any:
+            yield main
+            if step % 2:
+                yield context.batch("en", np.array([0, 1]))
+
     counted = training(make_run(), strategy=Listening(StrategyConfig("naive"))).run()
-    assert [epoch["loss"] for epoch in counted["epochs"]] == pytest.approx([np.mean(losses[:6]), np.mean(losses[6:])])
+    # Replayed steps count as well: 6 main steps and 3 replayed ones an epoch.
+    assert len(losses) == 18
+    assert [epoch["loss"] for epoch in counted["epochs"]] == pytest.approx([np.mean(losses[:9]), np.mean(losses[9:])])
 
 
 @pytest.mark.parametrize(

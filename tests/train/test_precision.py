@@ -1,13 +1,25 @@
 """Devices and precisions that can be had, and those that cannot."""
 
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from xclrun.config.schema import Config, Device, Precision, ProtocolConfig, RuntimeConfig, TrainerConfig
 from xclrun.core.errors import UsageError
-from xclrun.train.precision import autocast, bf16_over_fp32, choose_device, products, slow_precision
+from xclrun.run import Run
+from xclrun.train.precision import (
+    autocast,
+    bf16_over_fp32,
+    choose_device,
+    device_facts,
+    products,
+    set_deterministic,
+    slow_precision,
+)
 
 
 @pytest.mark.parametrize("gpu", [True, False])
@@ -32,6 +44,64 @@ def test_device(gpu: bool, device: Device, asked: str, monkeypatch: pytest.Monke
         assert trainer.needs_gpu
     else:
         assert choose_device(config).type == ("cuda" if on_gpu else "cpu")
+
+
+@pytest.fixture
+def algorithms() -> Iterator[None]:
+    """Restore PyTorch's settings, which belong to the whole process."""
+    before = torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = before
+
+
+@pytest.mark.usefixtures("algorithms")
+@pytest.mark.parametrize("asked", [True, False])
+def test_deterministic_algorithms_are_set_for_each_run_on_a_gpu(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one process may differ; a CPU needs none, and keeps its kernels."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    config = Config(runtime=RuntimeConfig(deterministic=asked))
+    for device, enabled in (("cuda", asked), ("cpu", False), ("cuda", asked)):
+        set_deterministic(config, torch.device(device))
+        assert torch.are_deterministic_algorithms_enabled() is enabled
+    # cuBLAS reads it before the first run's products, which a later run cannot undo.
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+@pytest.mark.usefixtures("algorithms")
+def test_a_workspace_that_the_user_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    set_deterministic(Config(), torch.device("cuda"))
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
+@pytest.mark.usefixtures("algorithms")
+def test_a_manifest_names_gpu_cuda_and_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    monkeypatch.setattr(torch.version, "cuda", "12.6")
+    driver = tmp_path / "version"
+    driver.write_text("560.35.03\n")
+    set_deterministic(Config(), torch.device("cuda"))
+    assert device_facts(torch.device("cuda"), driver) == {
+        "device": "NVIDIA A100-SXM4-80GB", "cuda": "12.6", "driver": "560.35.03", "deterministic": "true",
+    }  # fmt: skip
+    assert "driver" not in device_facts(torch.device("cuda"), tmp_path / "none")
+    assert device_facts(torch.device("cpu"), driver) == {"device": "cpu"}
+
+
+def test_the_presets_for_a_gpu_can_be_planned_and_change_what_they_say(make_run: Callable[..., Run]) -> None:
+    plain, gpu = make_run().resolved, make_run("trainer=gpu", "evaluate=gpu").resolved
+    changed = {
+        f"{group}.{key}": value
+        for group in ("trainer", "evaluate")
+        for key, value in gpu[group].items()
+        if plain[group][key] != value
+    }
+    assert changed == {"trainer.precision": "bf16", "trainer.cuda_graphs": True, "evaluate.batch_size": 256}
+    packed = make_run("trainer=gpu", "trainer.cuda_graphs=false", "trainer.packing=true")
+    assert packed.config.trainer.packing
+    with pytest.raises(UsageError, match=r"trainer\.cuda_graphs=true needs a GPU"):
+        choose_device(make_run("trainer=gpu").config)
 
 
 def test_tf32_lasts_for_its_block() -> None:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from benchmarks.operators import BEFORE, SMALL, Operators, of_steps
+from tests.strategy.real import context_of
 from xclrun.core.errors import RunError
+from xclrun.data.transfer import sent
 from xclrun.run import Run
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.loop import HopTraining
@@ -38,6 +41,43 @@ def test_no_step_waits_and_each_has_at_most_three_fifths_of_the_operators(strate
 @pytest.mark.parametrize("strategy", ["der", "derpp", "er_ace", "joint_replay", "l2_prev", "lwf", "mas", "si"])
 def test_no_step_of_other_strategies_waits(strategy: str, tmp_path: Path) -> None:
     assert of_steps(strategy, SMALL, tmp_path)["waited"] == {}
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", ["der", "derpp", "lwf", "si"])
+def test_a_step_moves_no_part_of_the_state_by_itself(name: str, make_run: Callable[..., Run]) -> None:
+    """Also of a state that was read from a file: on a GPU each `Tensor.to` of a step would be a copy and a wait."""
+    run = make_run(f"strategy={name}")
+    strategy, context = run.strategy(), context_of(run, 2)
+    context.model.train()
+    strategy.begin_hop(context)
+
+    def step(number: int) -> None:
+        main = context.batch("de", np.arange(number, number + 4))
+        for batch in strategy.replay(number, main, context):
+            context.model.zero_grad()
+            strategy.loss(batch, context).backward()
+            strategy.edit_gradients(context)
+
+    step(1)
+    strategy.load_state_dict(strategy.state_dict())
+    # What moves once in a hop moves in its first step.
+    step(2)
+    with Operators() as counting:
+        step(3)
+        step(4)
+    assert counting.waited == {}
+
+
+def test_moves_to_a_device_are_counted() -> None:
+    values = torch.arange(4.0)
+    with Operators() as counting:
+        values.to("cpu")
+        values.to(torch.device("cpu"), torch.float64)
+        values.to(device="cpu")
+        values.to(torch.float64)
+        sent({"values": values}, torch.device("cpu"))
+    assert counting.waited == {"to": 3}
 
 
 def test_a_look_at_the_loss_is_the_only_wait(tmp_path: Path) -> None:

@@ -386,6 +386,7 @@ class PathsConfig:
 class RuntimeConfig:
     device: Device = Device.auto
     threads: int | None = 1
+    deterministic: bool = True
 
 
 @dataclass

@@ -1,11 +1,11 @@
-"""From the host to a device without waiting: one copy for many tensors, out of memory that the device reads by itself.
+"""Between the host and a device: one copy for many tensors, in pinned memory, so that nothing waits while it is made.
 
 On a CPU nothing is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def sent(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dic
     import torch
 
     kind = torch.device(device).type
+    if all(tensor.device.type == kind for tensor in tensors.values()):
+        return dict(tensors)
     if kind != "cuda" or any(tensor.device.type != "cpu" for tensor in tensors.values()):
         return {name: tensor.to(device) for name, tensor in tensors.items()}
     # The allocator keeps the pinned memory until the copy is done.
@@ -30,15 +32,40 @@ def sent(tensors: Mapping[str, torch.Tensor], device: torch.device | str) -> dic
     return unpacked(together.to(device, non_blocking=True), places)
 
 
+def received(tensors: Mapping[str, torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:
+    """Start copying tensors to the host; return a function that waits for the copy and returns them."""
+    import torch
+
+    if not tensors or any(tensor.device.type != "cuda" for tensor in tensors.values()):
+        there = {name: tensor.cpu() for name, tensor in tensors.items()}
+        return lambda: there
+    together, places = packed(tensors)
+    host = torch.empty(together.shape, dtype=torch.uint8, pin_memory=True)
+    host.copy_(together, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record()
+
+    def read() -> dict[str, torch.Tensor]:
+        done.synchronize()
+        return unpacked(host, places)
+
+    return read
+
+
 def packed(tensors: Mapping[str, torch.Tensor], pinned: bool = False) -> tuple[torch.Tensor, Places]:
-    """Return tensors as bytes, (n,) uint8 on the CPU, and where each of them lies; ``pinned``: for a GPU to read."""
+    """Return tensors as bytes, (n,) uint8 on their device, and where each of them lies.
+
+    Args:
+        pinned: of tensors on the CPU, for a GPU to read.
+    """
     import torch
 
     places, size = Places(), 0
     for name, tensor in tensors.items():
         places[name] = tensor.dtype, tuple(tensor.shape), size
         size += -(-tensor.nbytes // ALIGNED) * ALIGNED
-    together = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+    device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
+    together = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
     for (_, into), tensor in zip(_views(together, places), tensors.values(), strict=True):
         into.copy_(tensor)
     return together, places

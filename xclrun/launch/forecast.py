@@ -1,7 +1,7 @@
 """Forecast of a command: hop trainings before and after sharing, their time and disk. Without torch.
 
 Time is estimated from the stages that are in the store already: seconds per training sentence of the same encoder,
-batch size and precision, under the same strategy where there is one, and on the machines that made them; of mixtures,
+batch size, precision and device, under the same strategy where there is one; of mixtures,
 whose steps are given, seconds per step (without, they take as many as passes do). It is that of trainings with their
 selection on dev; the evaluation on test, loading, and waiting in a queue come on top.
 """
@@ -13,18 +13,22 @@ import heapq
 import json
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from xclrun.config.schema import Device
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
 from xclrun.data.notes import read_notes, told
 from xclrun.launch.cluster.packing import shared_first
 from xclrun.run import Run, notes
 from xclrun.store.stages import StageStore
 
+# Name of the device that is no GPU, in the facts of stored trainings.
+CPU = "cpu"
 # A training: the run, and the hop.
 Training = tuple[Run, int]
 
@@ -60,19 +64,19 @@ class Line:
 
 
 class Costs:
-    """The cost of stored trainings: the basis of estimates.
+    """The cost of stored trainings: the basis of estimates. Times of different devices are never mixed.
 
     Attributes:
-        rates: (model, strategy) → seconds per training sentence of each training that passes over its data. Of
+        rates: (model, strategy, device) → seconds per training sentence of each training that passes over its data. Of
             questions, whatever the windows that one has: these are not known before texts are cut into word pieces.
         paces: the same → seconds per step of each training: a step has as many windows as sentences.
-        sizes: the same → bytes of the weights.
+        sizes: (model, strategy) → bytes of the weights.
     """
 
     def __init__(self, store: StageStore) -> None:
         self.keys = set(store.all_keys())
-        self.rates: dict[tuple[str, str], list[float]] = {}
-        self.paces: dict[tuple[str, str], list[float]] = {}
+        self.rates: dict[tuple[str, str, str], list[float]] = {}
+        self.paces: dict[tuple[str, str, str], list[float]] = {}
         self.sizes: dict[tuple[str, str], list[int]] = {}
         for key in self.keys:
             try:
@@ -86,19 +90,37 @@ class Costs:
             except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
                 continue
             of = cost["model"], cost["strategy"]
-            self.paces.setdefault(of, []).append(pace)
+            on = (*of, cost.get("device", CPU))
+            self.paces.setdefault(on, []).append(pace)
             self.sizes.setdefault(of, []).append(weights)
             if "steps" not in cost:
-                self.rates.setdefault(of, []).append(rate)
+                self.rates.setdefault(on, []).append(rate)
+
+    def device(self, run: Run, model: str) -> str | None:
+        """Return the device that a run's times are estimated for; None if the model was trained on no such device.
+
+        Where ``runtime.device`` leaves a choice: the device on which the model was trained most often.
+        """
+        asked, trained = run.config.runtime.device, Counter[str]()
+        for (name, _, device), paces in self.paces.items():
+            if name == model and (asked is Device.auto or (device == CPU) is (asked is Device.cpu)):
+                trained[device] += len(paces)
+        return max(trained, key=lambda device: (trained[device], device != CPU, device), default=None)
+
+    def devices(self, trainings: Iterable[Training]) -> tuple[str, ...]:
+        """Return the devices that the times of trainings are estimated for."""
+        found = {self.device(run, run.cost(run.stages[index].hop)["model"]) for run, index in trainings}
+        return tuple(sorted(device for device in found if device is not None))
 
     def seconds(self, training: Training) -> float | None:
         """Return the estimated seconds of a training; None if nothing comparable was trained."""
         run, index = training
         hop = run.stages[index].hop
         cost = run.cost(hop)
+        device = self.device(run, cost["model"])
         # A mixture whose steps are not given takes as many as passes, over windows where there are any, as a rate does.
         given = hop.mixed and run.trainer(hop).mixture_steps is not None
-        rate = None if given else _median(self.rates, cost)
+        rate = None if given else _median(_on(device, self.rates), cost)
         if rate is not None:
             return rate * cost["examples"] * run.epochs(hop)
         steps = (
@@ -106,7 +128,7 @@ class Costs:
             if hop.mixed
             else run.epochs(hop) * ceil(cost["examples"] / run.trainer(hop).batch(cost["examples"]))
         )
-        pace = _median(self.paces, cost)
+        pace = _median(_on(device, self.paces), cost)
         return None if pace is None else pace * steps
 
     def bytes(self, training: Training) -> int | None:
@@ -118,6 +140,11 @@ class Costs:
     def of_run(self, run: Run) -> float | None:
         """Return the estimated seconds of all that a run still needs."""
         return total(self.seconds((run, index)) for index in needed(run, self.keys))
+
+
+def _on(device: str | None, measured: dict[tuple[str, str, str], list[float]]) -> dict[tuple[str, str], list[float]]:
+    """Return what was measured on one device, by model and strategy."""
+    return {(model, strategy): values for (model, strategy, name), values in measured.items() if name == device}
 
 
 def _median(measured: dict[tuple[str, str], list[Any]], cost: dict[str, Any]) -> float | None:
@@ -173,10 +200,12 @@ class Forecast:
     Attributes:
         runs: each run once.
         lines: one per strategy, in the order of the command.
+        devices: those whose times the estimates come from.
     """
 
     runs: tuple[Run, ...]
     lines: tuple[Line, ...]
+    devices: tuple[str, ...] = ()
 
     @property
     def total(self) -> Line:
@@ -198,6 +227,7 @@ class Forecast:
             "runs": [{"run_id": run.id, "label": run.label, "finished": finished[run.id]} for run in self.runs],
             "strategies": [asdict(line) for line in self.lines],
             "total": asdict(self.total),
+            "devices": list(self.devices),
             "notes": self.notes,
         }
 
@@ -226,7 +256,7 @@ def forecast(runs: Sequence[Run]) -> Forecast:
     by_strategy: dict[str, list[Run]] = {}
     for run in runs:
         by_strategy.setdefault(run.strategy_name, []).append(run)
-    costs, counted = Costs(runs[0].store), set[str]()
+    costs, counted, todo = Costs(runs[0].store), set[str](), list[Training]()
     lines = []
     for strategy, own in by_strategy.items():
         finished = sum(run.directory.finished for run in own)
@@ -234,7 +264,8 @@ def forecast(runs: Sequence[Run]) -> Forecast:
         trainings = list(new_trainings(own, costs.keys, counted))
         seconds, weights = total(map(costs.seconds, trainings)), total(map(costs.bytes, trainings))
         lines.append(Line(strategy, len(own), finished, asked, len(trainings), seconds, weights))
-    return Forecast(tuple(runs), tuple(lines))
+        todo += trainings
+    return Forecast(tuple(runs), tuple(lines), costs.devices(todo))
 
 
 @dataclass(frozen=True)
@@ -245,9 +276,10 @@ class Budget:
         runs: how many those are.
         trainings: hop trainings that they need, each once.
         width: jobs that run side by side.
-        seconds: of all trainings, one after another: GPU time where they run on GPUs; None where it is not known.
+        seconds: of all trainings, one after another; None where it is not known.
         wall: seconds until all are done, ``width`` at a time; None where it is not known.
         bytes: disk for the weights; None where it is not known.
+        devices: those whose times the estimates come from.
     """
 
     runs: int
@@ -256,6 +288,7 @@ class Budget:
     seconds: float | None
     wall: float | None
     bytes: int | None
+    devices: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for ``--json``."""
@@ -266,9 +299,11 @@ class Budget:
         lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
         if self.seconds is None or self.wall is None or self.bytes is None:
             why = "unknown: nothing alike has been trained here; do one run of this model first"
-            return "\n".join([*lines, fitted(f"GPU-hours, disk and wall time are {why}", sys.stdout)])
+            return "\n".join([*lines, fitted(f"hours, disk and wall time are {why}", sys.stdout)])
         wall = f"{duration(self.wall)} with {many(self.width, 'job')} side by side, without waiting in the queue"
-        facts = {"GPU-hours": f"{self.seconds / 3600:.2f}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
+        name = "CPU-hours" if self.devices == (CPU,) else "GPU-hours" if CPU not in self.devices else "hours"
+        on = f" on {', '.join(self.devices)}" if self.devices else ""
+        facts = {name: f"{self.seconds / 3600:.2f}{on}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
         return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items())])
 
 
@@ -295,6 +330,7 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
         seconds=total(time for wave in seconds for time in wave),
         wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if known else None,
         bytes=total(map(costs.bytes, trainings)),
+        devices=costs.devices(trainings),
     )
 
 

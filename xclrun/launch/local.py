@@ -11,7 +11,7 @@ from pathlib import Path
 from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import Device
 from xclrun.core.errors import UsageError
-from xclrun.core.terminal import line
+from xclrun.core.terminal import line, note
 from xclrun.launch.console import Console
 from xclrun.launch.sweep import Launcher, Sweep, conclude
 from xclrun.launch.time_left import TimeLeft
@@ -58,7 +58,13 @@ class Local(Launcher):
             time.monotonic(),
         )
         with BackgroundMirror(sweep.outputs, sweep.tracking) as mirror:
-            places = self.places(len(unfinished), self.gpus_of(unfinished))
+            gpus = self.gpus_of(unfinished)
+            places = self.places(len(unfinished), gpus)
+            if self.n == 1 and (most := min(len(gpus), len(unfinished))) > 1:
+                note(
+                    f"{len(gpus)} GPUs are visible, but hydra.launcher.n=1 trains on one; "
+                    f"use hydra.launcher.n={most} to train on {most}"
+                )
             if len(places) > 1 or (places and self.gpus):
                 work_in_processes(sweep.runs, console, mirror, places)
             else:

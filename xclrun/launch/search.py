@@ -242,7 +242,7 @@ class SearchForecast:
             return Line(name, one.runs * n, 0, one.asked * n, one.needed * n, times(one.seconds), times(one.bytes))
         wall = None if one.wall is None else one.wall * ceil(n / self.search.together)
         width = self.width or 1
-        return Budget(one.runs * n, one.trainings * n, width, times(one.seconds), wall, times(one.bytes))
+        return Budget(one.runs * n, one.trainings * n, width, times(one.seconds), wall, times(one.bytes), one.devices)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for ``--json``."""

@@ -66,7 +66,7 @@ class Output:
 
 @dataclass
 class Prediction:
-    """Predictions of one batch, on the CPU.
+    """Predictions of one batch, on the model's device: reading them there would wait for it at every tensor.
 
     Attributes:
         label: (B,) predicted class ids, or None where the task has no labels.
@@ -142,16 +142,16 @@ class Heads(nn.Module):
         """Return predictions and the log-probabilities of the gold labels; gold ids of −1 are allowed here."""
         label = log2_label = tags = log2_tags = answers = None
         if output.logits is not None:
-            label = output.logits.argmax(dim=1).cpu()
+            label = output.logits.argmax(dim=1)
             log_label = output.logits.log_softmax(dim=1).gather(1, batch.labels.clamp(min=0).unsqueeze(1)).squeeze(1)
-            log2_label = (log_label / math.log(2)).masked_fill(batch.labels < 0, math.nan).cpu()
+            log2_label = (log_label / math.log(2)).masked_fill(batch.labels < 0, math.nan)
         if self.tagger is not None and output.emissions is not None:
-            tags = self.tagger.decode(output.emissions, batch.word_mask).cpu()
+            tags = self.tagger.decode(output.emissions, batch.word_mask)
             likelihood = self.tagger.log_likelihood(output.emissions, batch.tags.clamp(min=0), batch.word_mask)
             unknown = ((batch.tags < 0) & batch.word_mask).any(dim=1)
-            log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan).cpu()
+            log2_tags = (likelihood / math.log(2)).masked_fill(unknown, math.nan)
         if self.span is not None and output.emissions is not None:
-            answers = output.emissions.cpu()
+            answers = output.emissions
         return Prediction(label, log2_label, tags, log2_tags, answers)
 
 

@@ -90,6 +90,7 @@ class DER(Expandable[Settings]):
 
     def drawn(self, purpose: str, count: int, context: Context) -> Beside[dict[str, Tensor]]:
         """Return examples of the reservoir that go with this step's main mini-batch of ``count``."""
+        self.reservoir.move(context.device)
         examples = self.reservoir.draw(count, context.generator(purpose, self._step)) if self.active() else []
         return Beside(as_batches(examples, context, together=self.settings.expansion is None), count)
 

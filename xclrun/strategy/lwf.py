@@ -106,12 +106,21 @@ class LwF(Expandable[LwFSettings]):
     def loss(self, batch: Batch, context: Context) -> Tensor:
         if not self.teacher:
             return super().loss(batch, context)
+        from xclrun.data.transfer import sent
+
         own = context.model(batch)
         loss = context.model.loss(batch, own)
         spans = context.model.heads_of(batch.task).span is not None
+        rows = {
+            (language, name): rows_of(t, name, batch.indices, self.words)
+            for language, recorded in self.teacher.items()
+            for name, t in recorded.items()
+        }
+        # One copy for all teachers.
+        there = sent(rows, context.device)
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else own
-            rows = {name: rows_of(t, name, batch.indices, self.words) for name, t in recorded.items()}
-            soft = cross_entropy(output, rows, batch, self.settings.temperature, spans)
+            wanted = {name: there[language, name] for name in recorded}
+            soft = cross_entropy(output, wanted, batch, self.settings.temperature, spans)
             loss = loss + self.settings.weight * soft
         return loss

@@ -54,8 +54,11 @@ class SI(ImportancePenalty[SISettings]):
         super().__init__(settings)
         self.path: dict[str, Tensor] = {}
         self.start: dict[str, Tensor] = {}
-        # Name, parameter, value and gradient before the optimiser's step that was begun last.
-        self._step: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
+        # Parameter name → its value and its gradient before an optimiser's step; written anew in each step.
+        self._before: dict[str, tuple[Tensor, Tensor]] = {}
+        # Of the step that was begun last: ω, parameter, value and gradient before it.
+        self._step: list[tuple[Tensor, nn.Parameter, Tensor, Tensor]] = []
+        self._scaled = False
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         if self.settings.penalty > 0 and hop.depth == 1:
@@ -72,24 +75,42 @@ class SI(ImportancePenalty[SISettings]):
             name: p.detach().clone() for name, p in weights if p.requires_grad and not self.language_specific(name)
         }
         self.path = {name: p.new_zeros(p.shape) for name, p in self.start.items()}
-        self.anchor, self._step = self.start, []
+        self.anchor, self._step, self._before = self.start, [], {}
+        self._scaled = context.precision == "fp16"
 
     def edit_gradients(self, context: Context) -> None:
+        import torch
+
         self._end_step()
-        self._step = [
-            (name, p, p.detach().clone(), p.grad.clone())
-            for name, p in context.model.named_parameters()
-            if name in self.path and p.grad is not None
-        ]
+        taken = [(n, p, p.grad) for n, p in context.model.named_parameters() if n in self.path and p.grad is not None]
+        for name, p, _ in taken:
+            if name not in self._before:
+                self._before[name] = torch.empty_like(p.detach()), torch.empty_like(p.detach())
+                # From a checkpoint it comes on the CPU.
+                self.path[name] = self.path[name].to(p.device)
+        self._step = [(self.path[name], p, *self._before[name]) for name, p, _ in taken]
+        if self._step:
+            _, weights, values, gradients = (list(column) for column in zip(*self._step, strict=True))
+            with torch.no_grad():
+                torch._foreach_copy_(values, weights)
+                torch._foreach_copy_(gradients, [gradient for _, _, gradient in taken])
         super().edit_gradients(context)
 
     def _end_step(self) -> None:
-        """Add the optimiser's last step to the path."""
-        for name, parameter, before, gradient in self._step:
-            moved = parameter.detach() - before
-            # A step that a scaler left out has gradients that are not finite, and moved nothing.
-            product = (gradient * moved).masked_fill_(moved == 0, 0.0)
-            self.path[name] = self.path[name].to(product.device) - product
+        """Add the optimiser's last step to the path, for all parameters in a few fused operations."""
+        import torch
+
+        if not self._step:
+            return
+        path, weights, values, gradients = (list(column) for column in zip(*self._step, strict=True))
+        with torch.no_grad():
+            moved = torch._foreach_sub(weights, values)
+            products = torch._foreach_mul(gradients, moved)
+            if self._scaled:
+                # A step that the scaler skipped has gradients that are not finite, and moved nothing.
+                for product, away in zip(products, moved, strict=True):
+                    product.masked_fill_(away == 0, 0.0)
+            torch._foreach_sub_(path, products)
         self._step = []
 
     def end_hop(self, context: Context) -> None:
@@ -99,7 +120,7 @@ class SI(ImportancePenalty[SISettings]):
                 found = path / ((parameter.detach() - start).square() + self.settings.damping)
                 before = self.precision.get(name, found.new_zeros(()))
                 self.precision[name] = before.to(context.device) + found.clamp(min=0)
-        self.path, self.start, self.anchor, self._terms = {}, {}, {}, None
+        self.path, self.start, self.anchor, self._terms, self._before = {}, {}, {}, None, {}
 
     def state_dict(self) -> State:
         self._end_step()
@@ -109,4 +130,5 @@ class SI(ImportancePenalty[SISettings]):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self.path, self.start, self._step = named(state, "path"), named(state, "start"), []
+        self.path, self.start = named(state, "path"), named(state, "start")
+        self._step, self._before = [], {}

@@ -7,8 +7,8 @@ content does not match its name (torn, or changed on disk) is not read.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from xclrun.store.files import atomic_write
+from xclrun.store.files import TEMPORARY, sha256, sync_directory, writing
+from xclrun.store.tensors import load_tensors, save_tensors
 
 # What else can change how a checkpoint is read: a new number with each change. The last is written; the first names no
 # tensor as unchanged.
@@ -78,12 +79,19 @@ class Checkpoints:
         Raises:
             RunError: the disk is full; the checkpoint before stays.
         """
-        from safetensors.torch import save
-
         metadata = {"format": FORMATS[-1], "facts": json.dumps(facts)}
-        content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata=metadata)
-        path = self.folder / f"{facts['step']:09d}-{hashlib.sha256(content).hexdigest()}.safetensors"
-        atomic_write(path, content)
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = self.folder / f"{TEMPORARY}{os.getpid()}"
+            try:
+                save_tensors(temporary, tensors, metadata)
+                path = self.folder / f"{facts['step']:09d}-{sha256(temporary)}.safetensors"
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_directory(self.folder)
         for other in self.folder.iterdir():
             # Predictions and weights of evaluation points lie here too, and belong to this checkpoint as to the one
             # before.
@@ -93,17 +101,15 @@ class Checkpoints:
     def load(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """Return facts and tensors (on the CPU) of the newest whole checkpoint, or None."""
         from safetensors import safe_open
-        from safetensors.torch import load
 
         for path in sorted(self.folder.glob("*-*.safetensors"), reverse=True):
-            content = path.read_bytes()
-            if hashlib.sha256(content).hexdigest() != path.stem.split("-")[1]:
+            if sha256(path) != path.stem.split("-")[1]:
                 self.warn(f"{path} is damaged (its checksum does not match): it is not used")
                 continue
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
             if metadata.get("format") in FORMATS:
-                return json.loads(metadata["facts"]), load(content)
+                return json.loads(metadata["facts"]), load_tensors(path)
         return None
 
     def clear(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from xclrun.analysis import base_scores
 from xclrun.analysis.spans import span_counts, word_counts
@@ -16,6 +17,7 @@ from xclrun.config.schema import SlotF1
 from xclrun.core.task import KEY_SCORE, STATEMENT_TRUTH, Scored
 from xclrun.data.batches import Batch, Encoded, length_sorted_batches
 from xclrun.data.example import Dataset, text_numbers
+from xclrun.data.transfer import received
 from xclrun.model.network import Model, Prediction
 from xclrun.store import predictions
 from xclrun.train.answers import Readings, answers_of
@@ -70,22 +72,18 @@ class Evaluator:
         readings = None if encoded.windows is None else Readings.empty(encoded.windows)
         training = model.training
         model.eval()
-        for indices in length_sorted_batches(encoded.lengths, self.batch_size):
-            batch = encoded.batch(indices)
-            with autocast(self.device, self.precision):
-                result = (answer or model.predict)(batch.to(self.device))
-            if result.label is not None and result.log2_label is not None:
-                predicted[indices] = result.label.numpy()
-                log2_gold[indices] = result.log2_label.numpy()
-            if result.tags is not None and result.log2_tags is not None:
-                log2_tags[indices] = result.log2_tags.numpy()
+        for indices, batch, found in self._late(encoded, answer or model.predict):
+            if "label" in found:
+                predicted[indices] = found["label"].numpy()
+                log2_gold[indices] = found["log2_label"].numpy()
+            if "tags" in found:
+                log2_tags[indices] = found["log2_tags"].numpy()
                 seen = batch.word_mask.sum(dim=1).tolist()
-                for row, gold, index, words in zip(
-                    result.tags.tolist(), batch.tags.tolist(), indices, seen, strict=True
-                ):
+                rows = zip(found["tags"].tolist(), batch.tags.tolist(), indices, seen, strict=True)
+                for row, gold, index, words in rows:
                     sequences[index] = _of_words(row[:words], gold[:words], names)
-            if result.answers is not None and readings is not None:
-                readings.note(indices, result.answers.numpy(), batch.word_mask.numpy())
+            if "answers" in found and readings is not None:
+                readings.note(indices, found["answers"].numpy(), batch.word_mask.numpy())
         model.train(training)
         if readings is not None:
             # Of several windows one answer, so there are as many as examples.
@@ -96,6 +94,23 @@ class Evaluator:
             return columns | answers_of(readings, examples, self.dataset.targets_of(language).silence)
         columns = self._columns(encoded, language, split, predicted, log2_gold, log2_tags, sequences)
         return columns | self._texts_of_pairs(language, split)
+
+    def _late(self, encoded: Encoded, answer: Answer) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
+        """Yield (indices, batch, predictions) on the CPU, each once the device works on the next batch.
+
+        Predictions come in one copy a batch.
+        """
+        before: tuple[np.ndarray, Batch, Callable[[], dict[str, Tensor]]] | None = None
+        for indices in length_sorted_batches(encoded.lengths, self.batch_size):
+            batch = encoded.batch(indices)
+            with autocast(self.device, self.precision):
+                result = answer(batch.to(self.device))
+            read = received({name: tensor for name, tensor in vars(result).items() if tensor is not None})
+            if before is not None:
+                yield before[0], before[1], before[2]()
+            before = indices, batch, read
+        if before is not None:
+            yield before[0], before[1], before[2]()
 
     def _texts_of_pairs(self, language: str, split: str) -> dict[str, list[int]]:
         """Return the column ``text`` of pairs, where some have their first text in common; else nothing."""

@@ -33,6 +33,7 @@ from xclrun.train import attention
 from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
 from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.points import FILE as POINTS
+from xclrun.train.precision import device_facts
 from xclrun.train.progress import Listener
 from xclrun.train.stages import Busy, StageGraph, made_here
 from xclrun.train.stop import StopFlag, Stopped
@@ -44,6 +45,8 @@ __all__ = ["Busy", "execute", "make_stages"]
 
 # Torch's own number of threads, before any run sets it.
 THREADS = torch.get_num_threads()
+# What PyTorch says of such an operation, after its name.
+NOT_DETERMINISTIC = " does not have a deterministic implementation"
 # A person is told where more than this share of a split's sentences lose their ends.
 CUT = 0.01
 
@@ -108,7 +111,7 @@ class _Execution:
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool) -> None:
         self.run, self.listener, self.directory = run, listener, run.directory
         self.graph = StageGraph(run, listener, stop, patient)
-        self.manifest = _manifest(run, self.graph.strategy.identified())
+        self.manifest = _manifest(run, self.graph.strategy.identified(), self.graph.bench.device)
 
     def run_all(self) -> None:
         directory, started = self.directory, time.monotonic()
@@ -261,14 +264,14 @@ def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:
     return f"model.max_length={run.config.model.max_length}: too short for many sentences, whose ends are lost ({told})"
 
 
-def _manifest(run: Run, strategy_version: int | str) -> dict[str, Any]:
+def _manifest(run: Run, strategy_version: int | str, device: torch.device) -> dict[str, Any]:
     dataset = run.dataset
     return {
         "run_id": run.id,
         "status": "running",
         "started": _now(),
         **made_here(),
-        "environment": _environment(),
+        "environment": _environment() | device_facts(device),
         "algorithms": run.algorithms,
         "strategy_version": strategy_version,
         "encoder": run.encoder,
@@ -314,6 +317,11 @@ def _translated(error: BaseException, run: Run) -> BaseException:
     """Return the error to show: known causes become one line, others stay as they are."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return RunError(_out_of_memory(error, run))
+    if isinstance(error, RuntimeError) and (operation := str(error).partition(NOT_DETERMINISTIC))[1]:
+        return RunError(
+            f"runtime.deterministic=true: {operation[0]} has no deterministic algorithm on this device; use "
+            "runtime.deterministic=false"
+        )
     if isinstance(error, OSError):
         try:
             with writing("the outputs"):

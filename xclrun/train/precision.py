@@ -1,13 +1,16 @@
-"""Autocast, and where precisions and recorded steps can be had."""
+"""The device: autocast, deterministic algorithms, and where precisions and recorded steps can be had."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import torch
+import torch.utils.deterministic
 
 from xclrun.config.schema import Config, Device, Precision
 from xclrun.core.errors import UsageError
@@ -55,6 +58,40 @@ def choose_device(config: Config) -> torch.device:
         if trainer.cuda_graphs:
             raise UsageError(f"{key}.cuda_graphs=true needs a GPU; on a CPU use {key}.cuda_graphs=false")
     return torch.device("cpu")
+
+
+def set_deterministic(config: Config, device: torch.device) -> None:
+    """Set which algorithms a GPU may use in this process (``runtime.deterministic``); on a CPU nothing changes.
+
+    With PyTorch's setting, sums over colliding rows (`index_add_` in the Fisher information) have a fixed order, and
+    attention takes deterministic kernels. An operation without a deterministic algorithm raises RuntimeError.
+    """
+    if on_gpu := device.type == "cuda":
+        # PyTorch reads it once, before its first matrix product, and needs it for deterministic ones.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # Nothing here reads memory before it is written.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(on_gpu and config.runtime.deterministic)
+
+
+def device_name(device: torch.device) -> str:
+    """Return ``cpu``, or the model of a GPU: what times are comparable by."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def device_facts(device: torch.device, driver: Path = Path("/sys/module/nvidia/version")) -> dict[str, str]:
+    """Return what a manifest says of the device: its name, and of a GPU the versions of CUDA and driver.
+
+    Args:
+        driver: the file in which Linux shows the version of NVIDIA's driver.
+    """
+    facts = {"device": device_name(device)}
+    if device.type == "cuda":
+        facts["cuda"] = str(torch.version.cuda)
+        facts["deterministic"] = str(torch.are_deterministic_algorithms_enabled()).lower()
+        if driver.is_file():
+            facts["driver"] = driver.read_text(encoding="ascii").strip()
+    return facts
 
 
 def slow_precision(config: Config, device: torch.device, over: Callable[[], float] | None = None) -> str | None:

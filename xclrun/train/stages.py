@@ -36,6 +36,7 @@ from xclrun.train.loop import take_over
 from xclrun.train.overlap import FILE as OVERLAP
 from xclrun.train.overlap import LAST
 from xclrun.train.points import FILE as POINTS
+from xclrun.train.precision import device_name
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
 from xclrun.train.workbench import Split, Trained, Workbench, lookup_key
@@ -308,7 +309,7 @@ class StageGraph:
         optimizer = parent / OPTIMIZER if self._takes_up_optimizer(hop) else None
         last = parent / LAST if self._compares_gradients(hop) else None
         trained = self.bench.train(hop, checkpoints, optimizer, last)
-        cost = self.run.cost(hop) | {"device": self.bench.device.type}
+        cost = self.run.cost(hop) | {"device": device_name(self.bench.device)}
         facts = {"hop": hop.name, "depth": hop.depth, "cost": cost, "training": trained.counters}
         self._put(stage.train, "train", facts, lambda folder: _save(trained, folder))
         checkpoints.clear()

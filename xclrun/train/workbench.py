@@ -38,7 +38,7 @@ from xclrun.train.loop import GradientObserver, HopTraining, trained_tensors
 from xclrun.train.optimize import state_by_name
 from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import SPLITS, Points
-from xclrun.train.precision import choose_device, slow_precision
+from xclrun.train.precision import choose_device, set_deterministic, slow_precision
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
 
@@ -115,6 +115,7 @@ class Workbench:
     def __init__(self, run: Run, store: StageStore, listener: Listener, stop: StopFlag) -> None:
         self.run, self.store, self.listener, self.stop = run, store, listener, stop
         self.device = choose_device(run.config)
+        set_deterministic(run.config, self.device)
         self.strategy = run.strategy()
         self.fresh_state, self.fresh_footprint = self.strategy.state_dict(), self.strategy.footprint()
         self.weights_of: int | None = None

@@ -37,18 +37,17 @@ def cross_entropy(output: Output, teacher: dict[str, Tensor], batch: Batch, temp
     tags, or start and end.
 
     Args:
-        teacher: ``logits`` (B, C), or ``emissions`` of all words end to end (words, T), or both.
+        teacher: ``logits`` (B, C), or ``emissions`` of all words end to end (words, T), or both; on the device.
         spans: whether emissions are of start and end, and so probabilities over words.
     """
     import torch
 
     total = batch.labels.new_zeros((), dtype=torch.float32)
     if output.logits is not None:
-        target = teacher["logits"].to(output.logits.device)
-        soft = (target / temperature).softmax(dim=1)
+        soft = (teacher["logits"] / temperature).softmax(dim=1)
         total = total - (soft * (output.logits / temperature).log_softmax(dim=1)).sum(dim=1).mean()
     if output.emissions is not None:
-        target = batch.padded(teacher["emissions"].to(output.emissions.device))
+        target = batch.padded(teacher["emissions"])
         outside = ~batch.word_mask.unsqueeze(2)
         found = output.emissions / temperature
         target = target / temperature

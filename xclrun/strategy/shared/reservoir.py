@@ -12,7 +12,7 @@ step) and of how many examples were seen, so that a hop that was interrupted goe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from xclrun.strategy.base import Context, State
 from xclrun.strategy.shared.remembered import grouped
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from xclrun.data.batches import Batch
@@ -31,7 +32,7 @@ Outputs = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Kept:
-    """One example of the reservoir: its language, its place in that training split, and its outputs, on the CPU."""
+    """One example of the reservoir: its language, its place in that training split, and its outputs."""
 
     language: str
     index: int
@@ -49,6 +50,7 @@ class Reservoir:
     def __init__(self, size: int) -> None:
         self.size, self.seen = size, 0
         self.kept: list[Kept] = []
+        self._on_host = False
 
     def places(self, count: int, generator: np.random.Generator) -> np.ndarray:
         """Return for each of the next ``count`` examples its place, or −1 where it is not kept, and count them."""
@@ -75,6 +77,20 @@ class Reservoir:
                 given = {name: tensor.flatten().float().clone() for name, tensor in outputs.items()}
                 self.kept[place : place + 1] = [Kept(languages[of], index, given)]
 
+    def move(self, device: torch.device) -> None:
+        """Move outputs that were read from a file to the device where later ones are computed, in one copy."""
+        from xclrun.data.transfer import sent
+
+        if not self._on_host:
+            return
+        self._on_host = False
+        outputs = {(i, name): tensor for i, example in enumerate(self.kept) for name, tensor in example.outputs.items()}
+        there = sent(outputs, device)
+        self.kept = [
+            replace(example, outputs={name: there[i, name] for name in example.outputs})
+            for i, example in enumerate(self.kept)
+        ]
+
     def draw(self, count: int, generator: np.random.Generator) -> list[Kept]:
         """Return ``count`` examples at random, each place once, or all."""
         rows = generator.choice(len(self.kept), size=min(count, len(self.kept)), replace=False)
@@ -91,14 +107,13 @@ class Reservoir:
 
         names = sorted({name for example in self.kept for name in example.outputs})
         kept = [[e.language, e.index, {name: len(t) for name, t in e.outputs.items()}] for e in self.kept]
-        # Those from a checkpoint are on the CPU.
-        tensors = {name: torch.cat([e.outputs[name].cpu() for e in self.kept if name in e.outputs]) for name in names}
+        tensors = {name: torch.cat([e.outputs[name] for e in self.kept if name in e.outputs]).cpu() for name in names}
         return State({"seen": self.seen, "kept": kept}, tensors)
 
     def load(self, state: State) -> None:
         """Take over what `state` returned."""
         at = dict.fromkeys(state.tensors, 0)
-        self.seen, self.kept = state.facts.get("seen", 0), []
+        self.seen, self.kept, self._on_host = state.facts.get("seen", 0), [], True
         for language, index, lengths in state.facts.get("kept", []):
             outputs = {name: state.tensors[name][at[name] : at[name] + n] for name, n in lengths.items()}
             at |= {name: at[name] + n for name, n in lengths.items()}
@@ -126,7 +141,7 @@ def as_batches(
         ordered, words = [example for of in rows for example in of], int(sentences.word_pieces.lengths.sum())
         outputs = {}
         for name in ordered[0].outputs:
-            numbers = torch.cat([example.outputs[name].to(context.device) for example in ordered])
+            numbers = torch.cat([example.outputs[name] for example in ordered])
             each = numbers.view(len(ordered), -1) if name == "logits" else numbers.view(words, -1)
             outputs[name] = each if name == "logits" else batch.padded(each)
         found.append((group[0], batch, outputs))
