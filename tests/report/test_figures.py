@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +291,13 @@ def test_figures_have_no_global_state() -> None:
     folder = str(Path(__file__).parent)
     path = f"import sys; sys.path.insert(0, {folder!r}); "
     subprocess.run([sys.executable, "-c", path + code], check=True)
+
+
+def test_of_many_orders_the_first_have_panels() -> None:
+    """Of 14 orders of one strategy twelve are drawn, and the titles say so."""
+    orders = list(permutations(("en", "de", "fr", "th")))[:14]
+    runs = [run("naive", "-".join(order), 1, order, metrics=("intent_accuracy",)) for order in orders]
+    (comparison,) = comparisons(runs)
+    for (figure,) in (learning_curves(comparison, "intent_accuracy"), training_curves(comparison, "loss")):
+        assert len([axes for axes in figure.axes if axes.get_visible()]) == 12
+        assert "12 of 14 orders" in " ".join(figure._suptitle.get_text().split())  # type: ignore[attr-defined]

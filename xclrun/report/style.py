@@ -40,6 +40,7 @@ DPI = 150
 POINTS = 72  # to the inch: with as many pixels, images in SVG are as small as they can be
 WIDEST = 14.0  # inches of panels side by side: shrunk to a page's width, more cannot be read
 MOST = 16  # languages of which each has its own line, numbers and columns in a report; of more, colours and means
+ORDERS = 12  # orders that have panels in a figure: more cannot be read
 FEW = 8  # classes of a confusion matrix whose cells hold their number
 TIP = "tip:"
 # The attribute of an SVG that holds its title, and the class of the group that draws it.
@@ -67,6 +68,11 @@ def places(names: Iterable[str], of: Iterable[str]) -> dict[str, int]:
     """Return name → its place among all, so that it has one colour in all figures, whoever else is drawn beside it."""
     every = list(of)
     return {name: every.index(name) for name in names}
+
+
+def first_orders(orders: Sequence[str]) -> tuple[Sequence[str], str]:
+    """Return the orders that have panels, and what a title says where others have none."""
+    return orders[:ORDERS], f"; {ORDERS} of {len(orders)} orders" if len(orders) > ORDERS else ""
 
 
 def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: float = 100.0) -> tuple[float, float]:

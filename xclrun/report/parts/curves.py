@@ -16,7 +16,19 @@ from xclrun.analysis.record import RunRecord
 from xclrun.report.heatmaps import heatmaps
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection, names_of
-from xclrun.report.style import GREY, MOST, axis_of, colour, figure_of, marker, metric_title, short, tip, titled
+from xclrun.report.style import (
+    GREY,
+    MOST,
+    axis_of,
+    colour,
+    figure_of,
+    first_orders,
+    marker,
+    metric_title,
+    short,
+    tip,
+    titled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,6 +139,7 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
         ]
     named = metric_title(metric, comparison.runs)
     title = f"{names_of(comparison)}: {named} on each language after each hop (dashed: not yet learnt)"
+    title += first_orders(comparison.orders)[1]
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
     return [
@@ -224,6 +237,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     title = (
         f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
     )
+    title += first_orders(comparison.orders)[1]
     return [
         partial(
             _page,
@@ -283,7 +297,7 @@ def _cells(comparison: Comparison, has: Callable[[RunRecord], bool]) -> Cells:
     """Return (strategy label, order) → the runs that ``has`` a curve, each (seed, bucket) once."""
     cells: Cells = {}
     for label, runs in comparison.strategies.items():
-        for order in comparison.orders:
+        for order in first_orders(comparison.orders)[0]:
             found = [run for run in combinations(runs, order).values() if has(run)]
             if found:
                 cells[label, order] = found

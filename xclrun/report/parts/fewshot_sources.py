@@ -18,30 +18,31 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
     """Where runs with English as the source and runs without a source have the same language, K and strategy."""
     scores = section.scores[section.scores["shots"] > 0]
     for (metric, strategy), own in groups(scores, ["metric", "strategy"]):
-        means = {(r.source, r.language, r.shots): r for r in over_buckets(own).itertuples(index=False)}
-        found = {
-            (c, k): (one, means[fsxlt.SOURCE, c, k])
+        rows_of = over_buckets(own).to_dict("records")
+        means: dict[tuple[str, str, int], float] = {
+            (r["source"], r["language"], r["shots"]): r["mean"] for r in rows_of
+        }
+        drops = {
+            (c, k): one - means[fsxlt.SOURCE, c, k]
             for (source, c, k), one in means.items()
             if source == NO_SOURCE and k > 0 and (fsxlt.SOURCE, c, k) in means
         }
-        if found:
+        if drops:
             theirs = fsxlt.drops(task_name(section.dataset)) if method_name(strategy) == FULL else {}
-            shots = sorted({k for _, k in found})
-            beside = [k for k in shots if any((c, k) in theirs for c, _ in found)]
+            shots = sorted({k for _, k in drops})
+            beside = [k for k in shots if any((c, k) in theirs for c, _ in drops)]
             rows = []
-            for language in sorted({c for c, _ in found}):
+            for language in sorted({c for c, _ in drops}):
                 row: list[str] = [language]
                 for k in shots:
-                    without, with_source = found.get((language, k), (None, None))
-                    drop = None if without is None or with_source is None else without.mean - with_source.mean
-                    row += [cell(drop, 100, 2)]
+                    row += [cell(drops.get((language, k)), 100, 2)]
                     row += [cell(theirs.get((language, k)), 100, 2)] if k in beside else []
                 rows.append(tuple(row))
             header = ("language", *(n for k in shots for n in (shots_name(k), *(["published"] * (k in beside)))))
             notes = ["mean score over buckets without source training minus mean score after English, in points"]
             notes += ["published: FS Table 4, mBERT, 40 buckets"] if beside else []
             for (task, language, k), subtracted in fsxlt.MISPRINTS.items() if beside else ():
-                if task == task_name(section.dataset) and (language, k) in found:
+                if task == task_name(section.dataset) and (language, k) in drops:
                     notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")
             title = f"{short_name(metric)}: drop without source training, {strategy} (FS Table 4)"
             yield Table(title, header, tuple(rows), tuple(notes))

@@ -25,6 +25,7 @@ from xclrun.report.style import (
     SIDES,
     colour,
     figure_of,
+    first_orders,
     legend,
     marker,
     panel_grid,
@@ -123,7 +124,8 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
     """
     curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     ends: dict[str, tuple[Sequence[str], Sequence[float]]] = {}
-    for order in summary.comparison.orders:
+    orders, number = first_orders(sorted(summary.comparison.orders, key=natural))
+    for order in orders:
         for label, (runs, _) in compared(summary.comparison, order).items():
             lines = [
                 (run, line)
@@ -159,7 +161,7 @@ def example_curve_figure(summary: Summary, metric: str) -> Figure | None:
     titled(
         figure,
         f"{summary.names}: {summary.title(metric)} over all languages by sentences seen (dotted: ends of hops; "
-        "shaded: AULTC)",
+        f"shaded: AULTC{number})",
     )
     return figure
 
