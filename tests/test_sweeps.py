@@ -61,7 +61,7 @@ def called(job: dict[str, str]) -> set[str]:
         name = f"lang_spec_enc_{layers[0]}_{layers[-1]}"
     if memory := job.get("strategy.memory"):
         return {f"er_{memory}"}
-    if job.get("dataset.max_train") == "10759":
+    if job.get("dataset.max_train") == "9219":
         return {"naive_balanced"} if name == "naive" else set()
     return {"er", "er_6000"} if name == "er" else {name}
 

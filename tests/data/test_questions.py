@@ -139,6 +139,7 @@ def test_mlqa_is_trained_on_squad_and_tested_in_every_language(config: Config, t
     files = {name.format(split, language): squad(question()) for split in ("dev", "test") for language in ("en", "de")}
     write(tmp_path, {**files, "train-v1.1.json": squad(question("a"), question("b"))})
     dataset = read(config, "mlqa")
+    assert dataset.metrics.reader == "mlqa"
     assert dataset.languages == ("de", "en")
     assert [dataset.sizes(split) for split in ("train", "dev", "test")] == [
         {"de": 0, "en": 2}, {"de": 1, "en": 1}, {"de": 1, "en": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 from xclrun.analysis.anova import anova, tukey
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.replicates import Replicates
+from xclrun.compose.jobs import compose_command
+from xclrun.data.example import SPLITS
+from xclrun.data.load import load_dataset
 from xclrun.report.published import beside_ours, ccl_tables, published_names
 from xclrun.report.tables import Cell, percent
 
@@ -115,8 +119,47 @@ def test_what_the_paper_calls_a_run() -> None:
 
     assert names("lang_spec_enc", {"layers": [1, 2, 3]}) == ("lang_spec_enc_1_3",)
     assert names("er", {"memory": 750}) == ("er_750", "er")
-    assert names("naive", {}, dataset={"max_train": 10}) == ("naive_balanced", "naive")
     assert names("naive", {}) == ("naive",)
+
+
+def sizes(train: int, dev: int, test: int, **others: int) -> dict[str, dict[str, int]]:
+    """Return split → language → sentences; ``others``: training sentences of some languages."""
+    made = {"train": train, "dev": dev, "test": test}
+    return {split: dict.fromkeys(ORDERS["h2l"], n) | (others if split == "train" else {}) for split, n in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("of", "balanced"),
+    [
+        (sizes(9219, 1285, 2299), True),
+        (sizes(9219, 1285, 2299, th=9000), False),
+        (sizes(10759, 1285, 2299), False),
+        (sizes(9219, 1285, 2300), False),
+        # The limits of the paper on mtop16, which is balanced, but smaller.
+        (sizes(7280, 1021, 1829), False),
+        ({}, False),
+    ],
+)
+def test_only_runs_with_the_paper_s_sizes_are_balanced(of: dict[str, dict[str, int]], balanced: bool) -> None:
+    config = {"strategy": {"name": "naive"}, "dataset": {"max_train": 9219, "max_dev": 1285, "max_test": 2299}}
+    record = run("naive", "h2l", 1, ORDERS["h2l"], config=config, sizes=of)
+    assert ("naive_balanced" in published_names(record)) == balanced
+    read = RunRecord.from_json(record.to_json())
+    assert read.sizes == of
+
+
+@pytest.mark.full
+@pytest.mark.shared
+def test_the_balanced_sweep_on_mtop16_is_not_the_paper_s(tmp_path: Path) -> None:
+    root = Path(os.environ.get("XCLRUN_SHARED", Path(__file__).parents[3] / "shared" / "data")) / "mtop16"
+    if not root.is_dir():
+        pytest.skip(f"no public data in {root}")
+    [job, *_] = compose_command(["sweep=ccl_balanced", f"dataset.root={root}", "model=tiny", "-m"])
+    dataset = load_dataset(job.config.dataset)
+    of = {split: dataset.sizes(split) for split in SPLITS}
+    assert {n for sizes in of.values() for n in sizes.values()} == {7274, 7280, 1021, 1829}
+    record = run("naive", "h2l", 1, ORDERS["h2l"], config=job.resolved, sizes=of)
+    assert published_names(record) == ("naive",)
 
 
 def test_the_copied_facts_equal_the_source() -> None:
