@@ -448,7 +448,7 @@ class _Rows:
         spans = (ids("tp"), ids("fp"), ids("fn"))
         answered = None
         if ANSWER_COLUMNS[0] in columns:
-            answered = _likeness(*(columns[name] for name in ("language", *ANSWER_COLUMNS)), reader)
+            answered = _likeness(reader, *(columns[name] for name in ("language", *ANSWER_COLUMNS)))
         if names is None or None in columns["gold_tags"]:
             return cls(ids("gold"), ids("predicted"), spans, answers=answered)
         gold, predicted = (np.fromiter(chain.from_iterable(columns[name]), dtype=np.int64) for name in TAG_COLUMNS)
@@ -481,11 +481,11 @@ class _Rows:
 
 
 def _answered(table: pa.Table, reader: str) -> np.ndarray:
-    return _likeness(*(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)), reader)
+    return _likeness(reader, *(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)))
 
 
 def _likeness(
-    keys: Iterable[str], predicted: Iterable[str | None], gold: Iterable[Sequence[str] | None], reader: str
+    reader: str, keys: Iterable[str], predicted: Iterable[str | None], gold: Iterable[Sequence[str] | None]
 ) -> np.ndarray:
     """Return F1 and exact match of each row, shape (2, rows) float32; NaN where a row has no answer."""
     rules: dict[str, str] = {}
