@@ -248,3 +248,19 @@ def test_ll_s_encoder_is_bert(model: str, other: bool) -> None:
     notes = tuple(setup_notes(ll.SETUP, runs))
     assert ("encoder" in items(notes, ", different")) == other
     assert set(items(notes, " as")) >= {"dataset", "training examples per key", "test examples per key", "training"}
+
+
+def test_balanced_and_whole_data_have_rows_of_their_own_in_table_5() -> None:
+    def made(limits: dict[str, int | None], of: dict[str, dict[str, int]], name: str) -> RunRecord:
+        config = {"strategy": {"name": "naive"}, "dataset": {"name": "mtop"} | limits}
+        return run("naive", "h2l", 42, ORDERS["h2l"], config=config, sizes=of, data_fingerprint=name, run_id=name)
+
+    none = dict.fromkeys(("max_train", "max_dev", "max_test"))
+    records = [
+        made(none, MTOP_SIZES, "whole"),
+        made({"max_train": 9219, "max_dev": 1285, "max_test": 2299}, sizes(9219, 1285, 2299), "balanced"),
+    ]
+    [table] = [t for t in beside_ours(summary_of(records), "5") if "intent" in t.title]
+    at = table.header.index("FP") + 1
+    behind = {row[1]: row[at].runs for row in table.rows if row[0] == "h2l" and isinstance(row[at], Cell)}
+    assert behind == {"naive": ("whole",), "naive_balanced": ("balanced",)}
