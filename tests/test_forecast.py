@@ -260,9 +260,11 @@ NO_POINTS = "there are no points without evaluate.every_examples or evaluate.eve
         ((*ALONE, "dataset.max_train=3"), 5, "limits no bucket of shots=1, and nothing else is learnt"),
         (("shots=1", "dataset.max_train=3"), 1, "limits no bucket of shots=1, and nothing else is learnt"),
         ((*FEW, "source=en", "dataset.max_train=3"), 5, None),
-        (("dataset.subset_seed=1",), 0, "draws nothing without dataset.max_train or dataset.max_eval"),
-        (("dataset.repeat_to=30", "dataset.subset_seed=1"), 1, "draws nothing without dataset.max_train or "),
+        (("dataset.subset_seed=1",), 0, "draws nothing without a limit, such as dataset.max_train"),
+        (("dataset.repeat_to=30", "dataset.subset_seed=1"), 1, "draws nothing without a limit, such as "),
         (("dataset.max_eval=3", "dataset.subset_seed=1"), 1, None),
+        (("dataset.max_dev=3", "dataset.subset_seed=1"), 1, None),
+        (("dataset.max_dev=3", "dataset.max_test=3", "dataset.max_eval=2"), 2, "has no effect next to dataset.max_dev"),
         ((*ALONE, "dataset.subset_seed=1"), 5, None),
         (("dataset.blocks=2", "order=[en]", "dataset.subset_seed=1"), 2, None),
         (

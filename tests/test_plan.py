@@ -63,6 +63,8 @@ EXPECTED = {
     "dataset.languages": "id",
     "dataset.max_train": "id",
     "dataset.max_eval": "id",
+    "dataset.max_dev": "id",
+    "dataset.max_test": "id",
     "dataset.stratified": "id",
     "dataset.repeat_to": "id",
     # Of the whole split; in blocks: tests/strategy/test_growing.

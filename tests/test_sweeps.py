@@ -62,7 +62,7 @@ def called(job: dict[str, str]) -> set[str]:
         name = f"lang_spec_enc_{layers[0]}_{layers[-1]}"
     if memory := job.get("strategy.memory"):
         return {f"er_{memory}"}
-    if job.get("dataset.max_train") == "10759":
+    if job.get("dataset.max_train") == "9219":
         return {"naive_balanced"} if name == "naive" else set()
     return {"er", "er_6000"} if name == "er" else {name}
 
@@ -308,6 +308,20 @@ def test_a_setting_that_no_grid_has_is_refused(typed: str, told: str) -> None:
     with pytest.raises(HydraException) as error:
         compose_command(["sweep=ccl_memory", typed, "-m"])
     assert re.match(told, explain(error.value))
+
+
+def test_steps_of_mixtures_are_set_in_the_jobs_that_have_mixtures() -> None:
+    found = compose_command(["sweep=gli_supervised", "trainer.mixture_steps=20", "-m"])
+    assert {tuple(job.config.order.languages): job.config.trainer.mixture_steps for job in found} == {
+        ("squad",): None,
+        ("qa_srl+qa_zre+mnli+triviaqa+quac", "squad"): 20,
+    }
+    grid = ["order=[en,de],[en+de,fr]", "trainer.mixture_steps=20,30", "dataset=mini", "model=tiny", "-m"]
+    runs = plan_jobs(job.config for job in compose_command(grid))
+    assert [run.config.trainer.mixture_steps for run in runs] == [None, 20, 30]
+    # Without a mixture in any job the key has no effect at all.
+    with pytest.raises(UsageError, match=r"trainer\.mixture_steps=20: the order has no mixture"):
+        plan_jobs(job.config for job in compose_command([grid[0].partition(",[")[0], *grid[1:]]))
 
 
 def test_a_list_of_grids_in_a_file_of_one_s_own(tmp_path: Path) -> None:

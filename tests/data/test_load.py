@@ -116,6 +116,22 @@ def test_sizes_apply_to_their_splits(config: Config, mtop_root: Root) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("limits", "wanted"),
+    [
+        ({"max_train": 4, "max_dev": 3, "max_test": 5}, (4, 3, 5)),
+        ({"max_eval": 2, "max_test": 6}, (9, 2, 6)),
+        ({"max_dev": 1}, (9, 1, 7)),
+    ],
+)
+def test_dev_and_test_have_separate_limits(
+    limits: dict[str, int], wanted: tuple[int, int, int], config: Config, mtop_root: Root
+) -> None:
+    mtop_root("de", sizes=(9, 8, 7))
+    dataset = load_dataset(config(**limits))
+    assert tuple(dataset.sizes(split)["de"] for split in SPLITS) == wanted
+
+
 def refusal(cfg: DatasetConfig) -> str:
     """Return the one line with which a config is refused."""
     with pytest.raises(UsageError) as error:
@@ -139,6 +155,7 @@ def refusal(cfg: DatasetConfig) -> str:
         ),
         ({"max_train": 0}, "dataset.max_train=0: must be at least 1, or null for all examples"),
         ({"max_eval": -1}, "dataset.max_eval=-1: must be at least 1, or null for all examples"),
+        ({"max_test": 0}, "dataset.max_test=0: must be at least 1, or null for all examples"),
         ({"languages": ["dee"]}, "dataset.languages: no 'dee' in {root}; did you mean 'de'? Known: de, en"),
         ({"languages": ["de", "en", "de"]}, "dataset.languages: 'de' is there twice: de, en, de"),
         ({"languages": []}, "dataset.languages is empty; leave it out for all of de, en"),

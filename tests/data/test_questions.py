@@ -18,6 +18,7 @@ from xclrun.core.errors import UsageError
 from xclrun.data.example import Answer, Dataset, Example, fingerprint
 from xclrun.data.load import load_dataset
 from xclrun.data.notes import told
+from xclrun.run.plan import _identity
 
 Config = Callable[..., DatasetConfig]
 
@@ -141,13 +142,18 @@ def test_mlqa_is_trained_on_squad_and_tested_in_every_language(config: Config, t
     files = {name.format(split, language): squad(question()) for split in ("dev", "test") for language in ("en", "de")}
     write(tmp_path, {**files, "train-v1.1.json": squad(question("a"), question("b"))})
     dataset = read(config, "mlqa")
+    assert dataset.metrics.reader == "mlqa"
+    # Epochs may be chosen by English dev scores, so ids differ from those with SQuAD's rule.
+    assert _identity(dataset).labels != _identity(replace(dataset, reader="xquad")).labels
     assert dataset.languages == ("de", "en")
     assert [dataset.sizes(split) for split in ("train", "dev", "test")] == [
         {"de": 0, "en": 2}, {"de": 1, "en": 1}, {"de": 1, "en": 1}
     ]  # fmt: skip
     assert dataset.split("de", "test") == (rome(language="de"),)
     write(tmp_path, {"mlqa-translate-train/de_squad-translate-train-train-v1.1.json": TWO})
-    assert read(config, "mlqa", languages=["de"]).sizes() == {"de": 1}
+    alone = read(config, "mlqa", languages=["de"])
+    assert alone.sizes() == {"de": 1}
+    assert _identity(alone).labels == _identity(replace(alone, reader="xquad")).labels
 
 
 def test_xquad_has_no_dev_and_tydiqa_s_languages_lie_in_one_file(config: Config, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from tests.conftest import some
 from xclrun.analysis.anova import anova, tukey
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.replicates import Replicates
-from xclrun.report.published import beside_ours, ccl_tables, published_names
+from xclrun.compose.jobs import compose_command
+from xclrun.data.example import SPLITS
+from xclrun.data.load import load_dataset
+from xclrun.report.published import beside_ours, ccl_tables, ll, published_names
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.tables import Cell, percent
 
 from .study import ORDERS, run, summary_of
@@ -80,7 +85,7 @@ def test_our_mean_of_those_orders_prints_table_8s_final_performance() -> None:
         assert len(shown[model][1].runs) == 6
     assert shown["ewc_online"][1] == "–"
     assert any(note.startswith("FP: Spearman's ρ = 1.00 over 4 rows") for note in table.notes)
-    assert "not the paper's data and encoder: ranks may be compared, values may not" in table.notes
+    assert "the setups differ: ranks may be compared, values may not" in table.notes
 
 
 def test_the_tests_of_the_paper_run_on_the_published_orders() -> None:
@@ -116,8 +121,47 @@ def test_what_the_paper_calls_a_run() -> None:
 
     assert names("lang_spec_enc", {"layers": [1, 2, 3]}) == ("lang_spec_enc_1_3",)
     assert names("er", {"memory": 750}) == ("er_750", "er")
-    assert names("naive", {}, dataset={"max_train": 10}) == ("naive_balanced", "naive")
     assert names("naive", {}) == ("naive",)
+
+
+def sizes(train: int, dev: int, test: int, **others: int) -> dict[str, dict[str, int]]:
+    """Return split → language → sentences; ``others``: training sentences of some languages."""
+    made = {"train": train, "dev": dev, "test": test}
+    return {split: dict.fromkeys(ORDERS["h2l"], n) | (others if split == "train" else {}) for split, n in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("of", "balanced"),
+    [
+        (sizes(9219, 1285, 2299), True),
+        (sizes(9219, 1285, 2299, th=9000), False),
+        (sizes(10759, 1285, 2299), False),
+        (sizes(9219, 1285, 2300), False),
+        # The limits of the paper on mtop16, which is balanced, but smaller.
+        (sizes(7280, 1021, 1829), False),
+        ({}, False),
+    ],
+)
+def test_only_runs_with_the_paper_s_sizes_are_balanced(of: dict[str, dict[str, int]], balanced: bool) -> None:
+    config = {"strategy": {"name": "naive"}, "dataset": {"max_train": 9219, "max_dev": 1285, "max_test": 2299}}
+    record = run("naive", "h2l", 1, ORDERS["h2l"], config=config, sizes=of)
+    assert ("naive_balanced" in published_names(record)) == balanced
+    read = RunRecord.from_json(record.to_json())
+    assert read.sizes == of
+
+
+@pytest.mark.full
+@pytest.mark.shared
+def test_the_balanced_sweep_on_mtop16_is_not_the_paper_s(tmp_path: Path) -> None:
+    root = Path(os.environ.get("XCLRUN_SHARED", Path(__file__).parents[3] / "shared" / "data")) / "mtop16"
+    if not root.is_dir():
+        pytest.skip(f"no public data in {root}")
+    [job, *_] = compose_command(["sweep=ccl_balanced", f"dataset.root={root}", "model=tiny", "-m"])
+    dataset = load_dataset(job.config.dataset)
+    of = {split: dataset.sizes(split) for split in SPLITS}
+    assert {n for sizes in of.values() for n in sizes.values()} == {7274, 7280, 1021, 1829}
+    record = run("naive", "h2l", 1, ORDERS["h2l"], config=job.resolved, sizes=of)
+    assert published_names(record) == ("naive",)
 
 
 def test_the_copied_facts_equal_the_source() -> None:
@@ -133,3 +177,91 @@ def test_the_copied_facts_equal_the_source() -> None:
     ]
     assert [t[:3] for t in sorted(theirs)] == [o[:3] for o in sorted(ours)]
     np.testing.assert_allclose([t[3] for t in sorted(theirs)], [o[3] for o in sorted(ours)], rtol=1e-12)
+
+
+MTOP_SIZES = {
+    "train": dict(zip(SIX["order1"], (15667, 13424, 11814, 11330, 10934, 10759), strict=True)),
+    "test": dict(zip(SIX["order1"], (4386, 3549, 3193, 2789, 2998, 2765), strict=True)),
+}
+
+
+def study_of(metric: str = "slot_f1", slot_f1: str = "span_micro", **fields: object) -> RunRecord:
+    """Return a run of the CCL paper's setup, but for ``fields``."""
+    config = {
+        "strategy": {"name": "naive"},
+        "trainer": {"epochs": 10, "batch_size": 16},
+        "evaluate": {"slot_f1": slot_f1},
+    }
+    given = {"dataset": "mtop", "model": "mbert", "config": config, "sizes": MTOP_SIZES, "costs": {"updates": 40_000.0}}
+    return run("naive", "order1", 42, SIX["order1"], metrics=(metric,), **(given | fields))
+
+
+def items(notes: tuple[str, ...], which: str) -> dict[str, str]:
+    """Return name → text of the items that differ from the paper's (``, different``), or agree with them (`` as``)."""
+    [note] = [note for note in notes if note.startswith(f"setup{which}")] or [": "]
+    return dict(item.split(": ", 1) for item in note.split(": ", 1)[1].split("; ") if item)
+
+
+def test_a_published_table_names_each_difference_of_the_setups() -> None:
+    small = study_of(
+        model="tiny",
+        dataset="mini",
+        config={"strategy": {"name": "naive"}, "trainer": {"epochs": 2, "batch_size": None}},
+        sizes={"train": {k: 40 + n for n, k in enumerate(SIX["order1"])}, "test": dict.fromkeys(SIX["order1"], 30)},
+        costs={"updates": 12.0},
+    )
+    [table] = [t for t in beside_ours(summary_of([small]), "8") if "slots" in t.title]
+    assert items(table.notes, ", different") == {
+        "dataset": "mtop, ours mini",
+        "encoder": "mbert, ours tiny",
+        "training examples per key": "10,759 to 15,667, ours 40 to 45",
+        "test examples per key": "2,765 to 4,386, ours 30",
+        "training": "at most 10 epochs, batch 16, ours at most 2 epochs, batch of all examples (12 updates per run)",
+        "metric": "slot F1 (macro F1 over tag strings), ours slot F1 (micro F1 over labelled spans)",
+    }
+    assert items(table.notes, " as") == {"seeds": "42"}
+
+
+@pytest.mark.parametrize(("slot_f1", "same"), [("span_micro", False), ("tag_macro", True)])
+def test_slots_have_the_paper_s_metric_as_tag_macro_alone(slot_f1: str, same: bool) -> None:
+    [table] = [t for t in beside_ours(summary_of([study_of(slot_f1=slot_f1)]), "8") if "slots" in t.title]
+    assert ("metric" in items(table.notes, " as")) == same
+    assert ("metric" in items(table.notes, ", different")) == (not same)
+    assert any("values may not" in note for note in table.notes) == (not same)
+
+
+def test_a_study_with_the_paper_s_setup_differs_in_nothing() -> None:
+    [table] = [t for t in beside_ours(summary_of([study_of("intent_accuracy")]), "8") if "intent" in t.title]
+    assert items(table.notes, ", different") == {}
+    assert len(items(table.notes, " as")) == 7
+    # Tables 18 to 20 are over three seeds.
+    [table] = [t for t in beside_ours(summary_of([study_of("intent_accuracy")]), "18") if "intent" in t.title]
+    assert items(table.notes, ", different") == {"seeds": "42, 40, 35, ours 42"}
+
+
+@pytest.mark.parametrize(("model", "other"), [("bert", False), ("tiny", True)])
+def test_ll_s_encoder_is_bert(model: str, other: bool) -> None:
+    keys = ll.STREAMS["standard"]
+    config = {"strategy": {"name": "naive"}, "trainer": {"epochs": 1, "batch_size": 25}}
+    of = {"train": dict.fromkeys(keys, 10_000), "test": dict.fromkeys(keys, 638) | {"yelp": 1000}}
+    given = {"metrics": ("intent_accuracy",), "model": model, "dataset": "lifelong", "config": config, "sizes": of}
+    runs = [run("naive", "standard", seed, keys, **given) for seed in ll.SETUP.seeds]
+    notes = tuple(setup_notes(ll.SETUP, runs))
+    assert ("encoder" in items(notes, ", different")) == other
+    assert set(items(notes, " as")) >= {"dataset", "training examples per key", "test examples per key", "training"}
+
+
+def test_balanced_and_whole_data_have_rows_of_their_own_in_table_5() -> None:
+    def made(limits: dict[str, int | None], of: dict[str, dict[str, int]], name: str) -> RunRecord:
+        config = {"strategy": {"name": "naive"}, "dataset": {"name": "mtop"} | limits}
+        return run("naive", "h2l", 42, ORDERS["h2l"], config=config, sizes=of, data_fingerprint=name, run_id=name)
+
+    none = dict.fromkeys(("max_train", "max_dev", "max_test"))
+    records = [
+        made(none, MTOP_SIZES, "whole"),
+        made({"max_train": 9219, "max_dev": 1285, "max_test": 2299}, sizes(9219, 1285, 2299), "balanced"),
+    ]
+    [table] = [t for t in beside_ours(summary_of(records), "5") if "intent" in t.title]
+    at = table.header.index("FP") + 1
+    behind = {row[1]: row[at].runs for row in table.rows if row[0] == "h2l" and isinstance(row[at], Cell)}
+    assert behind == {"naive": ("whole",), "naive_balanced": ("balanced",)}

@@ -97,7 +97,7 @@ def test_published_scores_stand_beside_those_of_the_same_training() -> None:
         ("random curriculum", "mnli", "class accuracy", "81.10", "69.10", "40.00"),
     ]
     # The paper mixes seven.
-    assert table.notes[1] == "random curriculum, ours: squad, mnli"
+    assert "random curriculum, ours: squad, mnli" in table.notes
     table = published_table(summary(after))
     assert table is not None
     assert rows(table) == [

@@ -44,6 +44,13 @@ def test_the_example_that_is_dropped_is_drawn_uniformly() -> None:
     assert all(abs(count - 100) < 40 for count in dropped.values())
 
 
+def test_the_memory_is_not_balanced_over_languages() -> None:
+    """docs/fidelity.md says so: once every class has its share, later languages do not enter."""
+    classes = "abcd" * 10
+    places = balanced(classes + classes, 20, np.random.default_rng(1))
+    assert Counter(place < len(classes) for place in places) == {True: 20}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_classes_that_have_enough_differ_by_one_at_the_most(seed: int) -> None:
     classes = np.random.default_rng(seed).choice(list("abcde"), 400, p=[0.5, 0.3, 0.1, 0.07, 0.03])

@@ -310,20 +310,24 @@ class Alignment:
 
 
 def of_hops(
-    tables: Iterable[pa.Table], alignment: Alignment | None = None, tags: Sequence[str] | None = None
+    tables: Iterable[pa.Table],
+    alignment: Alignment | None = None,
+    tags: Sequence[str] | None = None,
+    reader: str = "",
 ) -> dict[str, Sentences]:
     """Return language → what the tables of prediction rows, one for each hop, say of its sentences, sorted by id.
 
     Args:
         alignment: keeps what runs on the same sentences have in common.
         tags: names of the tag ids, where F1 of spans is ``tag_macro``.
+        reader: `MetricsOfKeys.reader`.
 
     Raises:
         ValueError: an example is there twice, or hops were tested on different sentences.
     """
     alignment, cells = alignment or Alignment(), []
     for table in tables:
-        rows = _Rows.of_table(table, tags)
+        rows = _Rows.of_table(table, tags, reader)
         cells.append({language: rows.cell(ids, own) for language, (ids, own) in alignment.rows(table).items()})
     found = {}
     for language in dict.fromkeys(chain.from_iterable(cells)):
@@ -358,7 +362,7 @@ def with_own(found: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str
 
 def of_hop(table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None) -> Scores:
     """Return language → metric → score of one hop's prediction rows on the test split; ``tags`` as in `of_hops`."""
-    found = with_own(of_hops([table], tags=tags), metrics)
+    found = with_own(of_hops([table], tags=tags, reader=metrics.reader), metrics)
     return {k: {metric.name: float(them.scores(metric)[0]) for metric in metrics.of(k)} for k, them in found.items()}
 
 
@@ -366,7 +370,7 @@ def of_points(
     table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None
 ) -> dict[int, dict[str, Scores]]:
     """Return step → split → language → metric → score of the evaluation points inside one hop."""
-    rows = _Rows.of_table(table, tags)
+    rows = _Rows.of_table(table, tags, metrics.reader)
     step = table["step"].to_numpy()
     split, of, ids = (table[name].cast("string").to_numpy().astype(str) for name in COLUMNS[:3])
     found: dict[int, dict[str, Scores]] = {}
@@ -382,15 +386,20 @@ def of_points(
 
 
 def of_split(
-    columns: Mapping[str, Sequence[Any]], metrics: Sequence[Metric], tags: Sequence[str] | None = None
+    columns: Mapping[str, Sequence[Any]],
+    metrics: Sequence[Metric],
+    tags: Sequence[str] | None = None,
+    reader: str = "",
 ) -> dict[str, float]:
     """Return metric → score of the prediction columns of one split of one language.
 
     Args:
         metrics: those of the language; of all keys' own scores the first one says which it is.
         tags: names of the tag ids, where F1 of spans is ``tag_macro``.
+        reader: `MetricsOfKeys.reader`.
     """
-    sentences = _Rows.of_columns(columns, tags).cell(np.asarray(columns["example_id"]), np.arange(len(columns["tp"])))
+    rows, ids = _Rows.of_columns(columns, tags, reader), np.asarray(columns["example_id"])
+    sentences = rows.cell(ids, np.arange(len(columns["tp"])))
     if metrics[0].of is Scored.keys:
         sentences = replace(sentences, own=tuple(metrics[1:]))
     return {metric.name: float(sentences.scores(metric)[0]) for metric in metrics}
@@ -411,7 +420,7 @@ class _Rows:
     texts: np.ndarray | None = None
 
     @classmethod
-    def of_table(cls, table: pa.Table, names: Sequence[str] | None) -> _Rows:
+    def of_table(cls, table: pa.Table, names: Sequence[str] | None, reader: str) -> _Rows:
         import pyarrow.compute as pc
 
         def ids(name: str) -> np.ndarray:
@@ -422,7 +431,7 @@ class _Rows:
         spans = None if table["tp"].null_count else (ids("tp"), ids("fp"), ids("fn"))
         read = BELIEF_COLUMNS[0] in table.column_names
         log2_gold = np.asarray(pc.fill_null(table[BELIEF_COLUMNS[0]], np.nan).to_numpy()) if read else None
-        answered = _answered(table) if ANSWER_COLUMNS[0] in table.column_names else None
+        answered = _answered(table, reader) if ANSWER_COLUMNS[0] in table.column_names else None
         texts = ids(TEXT_COLUMN) if TEXT_COLUMN in table.column_names else None
         if names is None or table["gold_tags"].null_count:
             return cls(ids("gold"), ids("predicted"), spans, log2_gold=log2_gold, answers=answered, texts=texts)
@@ -432,14 +441,14 @@ class _Rows:
         return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), ends, log2_gold, answered, texts)
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, Sequence[Any]], names: Sequence[str] | None) -> _Rows:
+    def of_columns(cls, columns: Mapping[str, Sequence[Any]], names: Sequence[str] | None, reader: str) -> _Rows:
         def ids(name: str) -> np.ndarray:
             return np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
 
         spans = (ids("tp"), ids("fp"), ids("fn"))
         answered = None
         if ANSWER_COLUMNS[0] in columns:
-            answered = _likeness(*(columns[name] for name in ("language", *ANSWER_COLUMNS)))
+            answered = _likeness(reader, *(columns[name] for name in ("language", *ANSWER_COLUMNS)))
         if names is None or None in columns["gold_tags"]:
             return cls(ids("gold"), ids("predicted"), spans, answers=answered)
         gold, predicted = (np.fromiter(chain.from_iterable(columns[name]), dtype=np.int64) for name in TAG_COLUMNS)
@@ -471,11 +480,13 @@ class _Rows:
         return tag_counts(self.tags[0][words], self.tags[1][words], self.names)[:, :, np.newaxis]
 
 
-def _answered(table: pa.Table) -> np.ndarray:
-    return _likeness(*(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)))
+def _answered(table: pa.Table, reader: str) -> np.ndarray:
+    return _likeness(reader, *(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)))
 
 
-def _likeness(keys: Iterable[str], predicted: Iterable[str | None], gold: Iterable[Sequence[str] | None]) -> np.ndarray:
+def _likeness(
+    reader: str, keys: Iterable[str], predicted: Iterable[str | None], gold: Iterable[Sequence[str] | None]
+) -> np.ndarray:
     """Return F1 and exact match of each row, shape (2, rows) float32; NaN where a row has no answer."""
     rules: dict[str, str] = {}
     found = []
@@ -483,7 +494,7 @@ def _likeness(keys: Iterable[str], predicted: Iterable[str | None], gold: Iterab
         if answer is None or wanted is None:
             found.append([np.nan] * len(LIKENESS))
             continue
-        rule = rules.setdefault(key, answers.rule_of(key))
+        rule = rules.setdefault(key, answers.rule_of(key, reader))
         found.append([answers.best(score, answer, wanted, rule) for score in LIKENESS.values()])
     return np.array(found, np.float32).reshape(-1, len(LIKENESS)).T
 

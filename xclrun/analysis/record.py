@@ -97,6 +97,7 @@ class RunRecord:
         edited: the hops at whose end the strategy changed the weights that the last dev scores are of
             (`Strategy.end_training`). What ran before this was noted has none.
         whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
+        sizes: split → key → number of examples; empty where it is not known.
 
     Raises:
         ValueError: a matrix whose shape is not that of the stream, a score outside [0, 1], an unknown stream or
@@ -129,6 +130,7 @@ class RunRecord:
     coded: tuple[dict[str, Any], ...] = ()
     mixtures: tuple[tuple[str, ...], ...] = ()
     edited: tuple[int, ...] = ()
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
@@ -236,7 +238,17 @@ class RunRecord:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
         # What a mirror of an earlier version does not know yet may be missing.
-        later = ("costs", "environment", "points", "whole_fingerprint", "averaged", "coded", "mixtures", "edited")
+        later = (
+            "costs",
+            "environment",
+            "points",
+            "whole_fingerprint",
+            "averaged",
+            "coded",
+            "mixtures",
+            "edited",
+            "sizes",
+        )
         needed = {f.name for f in fields(cls) if f.name not in later}
         if not needed <= given.keys() <= known:
             wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
@@ -275,6 +287,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "coded": list,
     "mixtures": list,
     "edited": list,
+    "sizes": dict,
     "costs": dict,
     "environment": dict,
 }

@@ -91,16 +91,30 @@ def expand(
     keys = [override.key_or_group.replace("strategy/expansion", "strategy.expansion") for override in parse(overrides)]
     typed = list(zip(keys, overrides, strict=True))
     all_grids = grids(params) or [{}]
-    jobs: dict[frozenset[str], list[str]] = {}
+    made: list[list[str]] = []
     count = 0
     for grid in all_grids:
         own = [f"{key}={'null' if value is None else value}" for key, value in _kept(grid, keys).items()]
         parsed = parse([*checked(own), *_fitting(typed, grid, all_grids)], config_loader)
         count += _count(parsed, MOST - count)
-        [made] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-        for job in made:
-            jobs.setdefault(frozenset(job), rewritten(job))
+        [batch] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        made += batch
+    jobs: dict[frozenset[str], list[str]] = {}
+    for job in _without_idle_steps(made):
+        jobs.setdefault(frozenset(job), rewritten(job))
     return list(jobs.values())
+
+
+def _without_idle_steps(jobs: Sequence[list[str]]) -> list[list[str]]:
+    """Drop ``trainer.mixture_steps`` from jobs whose order has no mixture, if another job's order has one."""
+
+    def mixes(job: Sequence[str]) -> bool:
+        return any("+" in text for text in job if text.startswith(("order=", "order.languages=")))
+
+    if not any(map(mixes, jobs)):
+        return list(jobs)
+    steps = "trainer.mixture_steps="
+    return [job if mixes(job) else [text for text in job if not text.startswith(steps)] for job in jobs]
 
 
 def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[Grid]) -> list[str]:

@@ -48,6 +48,8 @@ COUNTS = (
     "evaluate.every_examples",
     "dataset.max_train",
     "dataset.max_eval",
+    "dataset.max_dev",
+    "dataset.max_test",
     "dataset.statements.wrong",
     "dataset.buckets.number",
     "shots",

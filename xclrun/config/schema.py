@@ -204,6 +204,8 @@ class DatasetConfig:
     languages: list[str] | None = None
     max_train: int | None = None
     max_eval: int | None = None
+    max_dev: int | None = None
+    max_test: int | None = None
     stratified: bool = False
     repeat_to: int | None = None
     blocks: int | None = None

@@ -98,6 +98,8 @@ LATER: Mapping[str, Any] = {
     "model.settings": {},
     "dataset.tags_are": "spans",
     "dataset.unanswerable": "drop",
+    "dataset.max_dev": None,
+    "dataset.max_test": None,
     "dataset.stratified": False,
     "dataset.repeat_to": None,
     "dataset.blocks": None,

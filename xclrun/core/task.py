@@ -186,8 +186,8 @@ KEY_SCORE = Metric(
 )
 # Of answers, as the official scripts of SQuAD and MLQA score them: `xclrun.analysis.answers`.
 _NORMAL = (
-    "to the gold answer that is nearest, without case, punctuation and articles: as SQuAD's script, or as MLQA's "
-    "where the key is one of its languages other than English (ar, de, es, hi, vi, zh); mean over questions"
+    "to the nearest gold answer, without case, punctuation and articles: as in SQuAD's script 1.1, or as in MLQA's for "
+    "ar, de, es, hi, vi and zh, and for English in MLQA; mean over questions"
 )
 ANSWER_F1 = Metric(
     "answer_f1", "answers", "answer F1", Scored.answers, "answer", "answers",
@@ -284,10 +284,12 @@ class MetricsOfKeys:
     Attributes:
         every: of all keys, where they have one task.
         own: key → those of its own task, where keys have several; empty otherwise.
+        reader: ``dataset.reader``, which decides how English answers are normalised (`xclrun.analysis.answers`).
     """
 
     every: tuple[Metric, ...] = ()
     own: Mapping[str, tuple[Metric, ...]] = field(default_factory=dict)
+    reader: str = ""
 
     def of(self, key: str) -> tuple[Metric, ...]:
         """Return the metrics of a key; where keys have several tasks its `KEY_SCORE` comes first."""

@@ -154,6 +154,7 @@ class Dataset:
             equal in all buckets (vocabularies, what names an untrained encoder), come from it: see `origin`.
         part_of: key → the entry of ``dataset.parts`` that it comes from; empty for a dataset that is not composite.
         tasks: key → its task, where keys have several; empty otherwise.
+        reader: ``dataset.reader``; empty for a composite dataset.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Dataset:
     whole: Dataset | None = None
     part_of: Mapping[str, str] = field(default_factory=dict)
     tasks: Mapping[str, Task] = field(default_factory=dict)
+    reader: str = ""
 
     @property
     def origin(self) -> Dataset:
@@ -225,8 +227,8 @@ class Dataset:
         """The base scores of its keys."""
         by_task = {of.task: of.task.metrics(tagged=bool(of.tags)) for of in self.targets}
         if self.task is not None:
-            return MetricsOfKeys(by_task[self.task])
-        return MetricsOfKeys(own={key: by_task[self.tasks[key]] for key in self.languages})
+            return MetricsOfKeys(by_task[self.task], reader=self.reader)
+        return MetricsOfKeys(own={key: by_task[self.tasks[key]] for key in self.languages}, reader=self.reader)
 
     @cached_property
     def fingerprints(self) -> dict[tuple[str, str], str]:

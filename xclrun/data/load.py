@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from itertools import cycle, islice
 
-from xclrun.config.schema import DatasetConfig, Unanswerable
+from xclrun.config.schema import DatasetConfig, PartConfig, Unanswerable
 from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
 from xclrun.core.task import STATEMENT_TRUTH, Task, statement_of
@@ -74,17 +74,22 @@ def _check_blocks(cfg: DatasetConfig, whole: Dataset, bucket: int) -> None:
 
 
 def limit(cfg: DatasetConfig, whole: Dataset, key: str, split: str) -> int | None:
-    """Return how many examples of a key are kept at most: as its part says, else as the dataset says; None: all."""
-    name = "max_train" if split == "train" else "max_eval"
-    of = cfg.parts[whole.part_of[key]] if cfg.parts else None
-    own: int | None = None if of is None else getattr(of, name)
-    general: int | None = getattr(cfg, name)
-    return general if own is None else own
+    """Return the largest number of examples of a key and split; None: all.
+
+    The limit of the key's part comes first, then ``max_train``, ``max_dev`` or ``max_test``, then ``max_eval``.
+    """
+    part = cfg.parts[whole.part_of[key]] if cfg.parts else PartConfig()
+    limits = {
+        "train": (part.max_train, cfg.max_train),
+        "dev": (part.max_eval, cfg.max_dev, cfg.max_eval),
+        "test": (part.max_eval, cfg.max_test, cfg.max_eval),
+    }
+    return next((size for size in limits[split] if size is not None), None)
 
 
 def limits_given(cfg: DatasetConfig) -> Iterator[tuple[str, int | None]]:
     """Yield the keys below ``dataset`` that say how many examples there are, with their values."""
-    yield from (("max_train", cfg.max_train), ("max_eval", cfg.max_eval), ("repeat_to", cfg.repeat_to))
+    yield from ((key, getattr(cfg, key)) for key in ("max_train", "max_eval", "max_dev", "max_test", "repeat_to"))
     for name, part in cfg.parts.items():
         yield from ((f"parts.{name}.max_train", part.max_train), (f"parts.{name}.max_eval", part.max_eval))
 
@@ -150,7 +155,8 @@ def read_whole(cfg: DatasetConfig) -> Dataset:
         tasks = {key: part.task for part in parts for key in part.keys}
         _check_unanswerable(cfg, tasks.values())
         task = parts[0].task if len(set(tasks.values())) == 1 else None
-        whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, {} if task else tasks)
+        own = {} if task else tasks
+        whole = Dataset(cfg.name, task, languages, splits, notes, None, part_of, own, cfg.reader or "")
         _check_tags(whole)
         _last = key, whole
     return _last[1]

@@ -10,6 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from xclrun.analysis.answers import rule_of
 from xclrun.config.checks import check
 from xclrun.config.schema import Config, DatasetConfig, OrderConfig, PartConfig, StrategyConfig, TrainerConfig, plain
 from xclrun.core import plugins
@@ -288,7 +289,9 @@ def _in_blocks(config: Config, dataset: Dataset, key: str) -> tuple[Dataset, Dat
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
     crf = any(of.task.crf and of.tags for of in dataset.targets)
-    sets = [of.sets for of in dataset.targets]
+    # MLQA's English answers were once scored as SQuAD's: epochs chosen by these scores count no more.
+    mlqa = any(of.task.answers and rule_of(k, dataset.reader) == "en" for of in dataset.targets for k in of.keys)
+    sets = [[*of.sets, *(["MLQA's English"] if mlqa else [])] for of in dataset.targets]
     if dataset.task is None:
         # Examples do not say by which task they are learnt.
         whole = [[*own, sorted(of.keys)] for own, of in zip(sets, dataset.targets, strict=True)]

@@ -38,10 +38,12 @@ def _of_subsets(config: Config) -> Iterator[str]:
         for key, size in limits:
             if key.endswith("max_train"):
                 yield f"dataset.{key}={size}: limits no bucket of shots={config.shots}, and nothing else is learnt"
+    if cfg.max_eval is not None and cfg.max_dev is not None and cfg.max_test is not None and not cfg.parts:
+        yield f"dataset.max_eval={cfg.max_eval}: has no effect next to dataset.max_dev and dataset.max_test"
     drawn = few_shot and cfg.buckets.sampler is not Sampler.files
     if cfg.subset_seed != 0 and not (limits or drawn or stating(cfg) or cfg.blocks is not None):
         # Without its value, which may be another in every run.
-        yield "dataset.subset_seed: draws nothing without dataset.max_train or dataset.max_eval"
+        yield "dataset.subset_seed: draws nothing without a limit, such as dataset.max_train or dataset.max_eval"
     counts, sampler = cfg.buckets.counts, cfg.buckets.sampler
     if few_shot and counts is not BucketCounts.words and sampler is not Sampler.minimum:
         yield (

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 # Version of what is kept; raise it when that changes.
-FORMAT = 5
+FORMAT = 6
 # Arrays in a row, and their types there.
 _ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4", "log2_gold": "<f4",
            "answers": "<f4", "texts": "<i4"}  # fmt: skip
@@ -91,7 +91,7 @@ def count(
     hops = [stage["hop"] for stage in manifest["stages"]]
     inside = [stage["hop"] for stage in manifest["stages"] if stage["training"].get("points")]
     tables = (directory.table(directory.predictions(hop), columns) for hop in hops)
-    sentences = base_scores.of_hops(tables, alignment, tags)
+    sentences = base_scores.of_hops(tables, alignment, tags, metrics.reader)
     points = {
         hop: base_scores.of_points(directory.table(directory.points(hop), [*columns, "step"]), metrics, tags)
         for hop in inside

@@ -150,6 +150,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
         coded=tuple(_coded(directory, manifest)),
         mixtures=mixtures,
         edited=tuple(stage["hop"] for stage in manifest["stages"] if stage["training"].get("edited")),
+        sizes=manifest["data"].get("sizes", {}),
         costs=_costs(manifest),
         environment={**manifest["environment"], "host": manifest["host"], "started": manifest["started"]},
     )
@@ -157,17 +158,18 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
 
 def metrics_of(config: dict[str, Any], manifest: dict[str, Any]) -> MetricsOfKeys:
     """Return the base scores that the keys of a run have, and those beside them."""
+    reader = config["dataset"].get("reader") or ""
     if "tasks" in manifest:
         own = {
             key: _task(of["task"]).measured(tagged=bool(of["tags"])) for of in manifest["tasks"] for key in of["keys"]
         }
-        return MetricsOfKeys(own=own)
+        return MetricsOfKeys(own=own, reader=reader)
     if "task" in manifest:
         task = _task(manifest["task"])
     else:
         # Before there could be several, manifests did not say it.
         [task] = tasks_of_dataset(config["dataset"])
-    return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])))
+    return MetricsOfKeys(task.measured(tagged=bool(manifest["tags"])), reader=reader)
 
 
 def _task(told: str | dict[str, Any]) -> Task:

@@ -12,7 +12,8 @@ heads. The paper's learner has a recipe of its own (cosine annealing, CutMix); h
 dev data of the languages seen.
 
 Classes are those of the sentence's label, of its own task where there are several. Where a task has no labels (tags,
-answers) the classes are the languages, so that each has an equal share.
+answers) the classes are the languages, so that each has an equal share. Otherwise languages have no shares: once every
+class has its k / C places, sentences of later languages hardly enter (docs/fidelity.md).
 
 Settings: ``memory``, k, in sentences. Cost: each hop trains on k sentences at the most. What is in memory is a function
 of (seed, languages seen), so nothing is stored.

@@ -7,8 +7,9 @@ has the penalty
 
 around the weights with which the hop begins, over body and heads. ω_j sums over the steps of hop j: g_t is the gradient
 of the model's loss on the step's batch, without the penalty and before clipping, and θ_{t+1} − θ_t what the optimiser
-really did, momentum and all. Δ_j is how far the parameter went in the hop. Negative values count as 0, as in the
-authors' code. With ``trainer.selection=best`` sum and distance go up to the selected epoch.
+really did, momentum and all. Δ_j is how far the parameter went in the hop. Negative terms of a hop count as 0; the
+authors' code sets the running sum to 0 instead. With ``trainer.selection=best`` sum and distance go up to the selected
+epoch.
 
 Settings: ``penalty``, c, no unit; ``damping``, ξ, in squares of a weight. The paper on split MNIST: 1 and 0.001.
 

@@ -172,7 +172,7 @@ class Evaluator:
         language = columns["language"][0] if columns["language"] else self.dataset.languages[0]
         metrics = self.dataset.metrics.of(language)
         tags = self.dataset.tags if self.slot_f1 is SlotF1.tag_macro else None
-        return base_scores.of_split(columns, metrics, tags)
+        return base_scores.of_split(columns, metrics, tags, self.dataset.reader)
 
 
 def _of_words(predicted: list[int], gold: list[int], names: Sequence[str]) -> list[int]:

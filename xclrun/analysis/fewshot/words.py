@@ -2,8 +2,9 @@
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §5, Figs. 3 and 4, Table 14. Words are taken
 as written. Table 14 is ``lexical_overlap`` of the English training words and the words of all buckets of a language
-and K together, in per mille: every one of its 198 numbers is a multiple of 1/29,606 (POS) or of 1/33,717 (NER), the
-numbers of distinct English words, which neither a mean over buckets nor a union in the denominator would give.
+and K together, in per mille (footnote 3): every one of its 198 numbers is a multiple of 1/29,606 (POS) or of 1/33,717
+(NER), the numbers of distinct English words, which neither a mean over buckets nor a union in the denominator would
+give.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from xclrun.analysis.points import Rule, agreement_of, by_rule, exact, final_by_
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import headline, short_name
 from xclrun.report.part import Item, Plot, part
-from xclrun.report.published.ed import ROWS_OF_TABLE_5, SOURCE, published
+from xclrun.report.published.ed import ROWS_OF_TABLE_5, SETUPS, SOURCE, published
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import colour, figure_of, metric_title, plain, tip, titled
 from xclrun.report.summary import CONSTANT, Summary
@@ -138,7 +139,7 @@ def range_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
         f"at the checkpoint with the best dev score of {languages[0]}, the first of equals; {len(runs)} "
         f"{'runs: seeds' if len(runs) > 1 else 'run: seed'} {', '.join(str(run.seed) for run in runs)}"
     ]
-    body = _beside(rows, "2", runs[0], notes, {name: name for name in rows})
+    body = _beside(rows, "2", runs, metric, notes, {name: name for name in rows})
     return Table(f"{of}: spread over runs (ED Table 2)", header, body, tuple(notes))
 
 
@@ -170,7 +171,7 @@ def agreement_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
     names = {"en_dev": f"dev of {languages[0]}", "target_dev": "dev of the language itself"}
     return Table(
         f"{of}: directional agreement of dev with test (ED Table 3)", ("", *languages),
-        _beside(rows, "3", runs[0], notes, names), tuple(notes),
+        _beside(rows, "3", runs, metric, notes, names), tuple(notes),
     )  # fmt: skip
 
 
@@ -193,16 +194,21 @@ def oracle_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
     ]
     return Table(
         f"{of}: oracle and other rules (ED Table 5)", ("", *languages),
-        _beside(rows, "5", runs[0], notes, names), tuple(notes), left=1,
+        _beside(rows, "5", runs, metric, notes, names), tuple(notes), left=1,
     )  # fmt: skip
 
 
 def _beside(
-    rows: Mapping[str, np.ndarray], table: str, run: RunRecord, notes: list[str], names: Mapping[str, str]
+    rows: Mapping[str, np.ndarray],
+    table: str,
+    runs: Sequence[RunRecord],
+    metric: str,
+    notes: list[str],
+    names: Mapping[str, str],
 ) -> tuple[tuple[str, ...], ...]:
     """Return rows of a table, each with the published one below where the paper has it; ``notes`` says what that is."""
     body: list[tuple[str, ...]] = []
-    there = False
+    there, run = False, runs[0]
     for name, values in rows.items():
         body.append((names[name].replace("_over_runs", ""), *(percent_cell(value, (run.run_id,)) for value in values)))
         theirs = [
@@ -212,9 +218,7 @@ def _beside(
             there = True
             body.append(("published", *(percent_cell(value) for value in theirs)))
     if there:
-        notes.append(f"published: ED, Table {table}, mBERT; ours: {run.model}")
-        if run.model != "mbert":
-            notes.append("not the paper's encoder: differences between rows may be compared, values may not")
+        notes += setup_notes(SETUPS[runs[0].dataset], runs, [metric])
     return tuple(body)
 
 

@@ -16,6 +16,7 @@ from xclrun.core.task import BY_NAME, headline, short_name
 from xclrun.report.codelength import CodelengthSection, Coder
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import gli
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
 from xclrun.report.tables import BOLD, Cell, Table, mark_best
 
@@ -224,7 +225,9 @@ def published_table(section: CodelengthSection) -> Table | None:
         rows += [] if ours else [(*published, "–", "–")]
     if not rows:
         return None
+    setup = gli.CODED[section.dataset if section.dataset in gli.CODED else section.key]
     notes = (
+        *setup_notes(setup, section.runs),
         f"kbits; published: GLI, Table 1 and section 5.1; ours: {section.total} examples of {section.dataset}, "
         f"{section.key}, in {len(section.sizes)} blocks",
         "of our code: what was learnt first, strategy, and whether it is strict",

@@ -15,6 +15,7 @@ from xclrun.report.fewshot.names import mean_and_std, method_name, shots_name, s
 from xclrun.report.part import Item, part
 from xclrun.report.parts.fewshot_tests import fewshot_tests
 from xclrun.report.published import fsxlt
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.tables import Cell, Table, mark_best, percent
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
 
 def by_language(runs: FewShotRuns, strategy: str) -> Table:
     """Return one strategy's scores: languages down, K across, the published numbers beside (FS 2, 11–13)."""
-    own, method, task = runs.means[runs.means["strategy"] == strategy], method_name(strategy), task_name(runs.dataset)
+    own, method = runs.means[runs.means["strategy"] == strategy], method_name(strategy)
     shots = sorted(own["shots"].unique(), key=lambda k: (k == WHOLE, k))
     beside = {k: any((c, k, method) in runs.published for c in own["language"]) for k in shots}
     means = {(r.language, r.shots): r for r in own.itertuples(index=False)}
@@ -54,12 +55,8 @@ def by_language(runs: FewShotRuns, strategy: str) -> Table:
     header = ["language", *(name for k in shots for name in (shots_name(k), *(["published"] if beside[k] else [])))]
     notes = [OVER_BUCKETS, ZERO, _counts(own)]
     if pairs:
-        notes.append(
-            f"published: FS paper, {task}, mBERT, {method}, 40 buckets; ours: {runs.dataset} with {runs.model}"
-        )
-        if (runs.dataset, runs.model) != (task, "mbert"):
-            notes.append("not the paper's data and encoder: ranks may be compared, values may not")
-        notes += _ranks(pairs)
+        notes.append(f"published: FS paper, {method}, over 40 buckets")
+        notes += [*_setup(runs, [strategy]), *_ranks(pairs)]
     title = f"{runs.short} by language, {strategy}{source_name(runs.source)}"
     return Table(title, tuple(header), tuple(rows), tuple(notes))
 
@@ -91,7 +88,8 @@ def by_strategy(runs: FewShotRuns) -> Table:
     names = (name for s in runs.strategies for name in (s, *([f"{method_name(s)} (FS)"] if beside[s] else [])))
     counts = [] if means.empty else [_counts(means)]
     tested = runs.tests.notes(fewshot_tests.title.format_map(runs.heading))
-    notes = (OVER_BUCKETS, *counts, *_left_out(runs.scores, shared, runs.options.unpaired), *tested)
+    setup = _setup(runs, [s for s in runs.strategies if beside[s]])
+    notes = (OVER_BUCKETS, *counts, *_left_out(runs.scores, shared, runs.options.unpaired), *setup, *tested)
     shown = [cell for *_, cells, _ in (*of_languages, *across) for cell in cells]
     raised = [runs.tests.marks_meaning] if any(cell.mark for cell in shown) else []
     raised += ["bold: best of the row"] if any(cell.best for cell in shown) else []
@@ -133,6 +131,13 @@ def _left_out(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> lis
     over = "all that its own strategy has; tests and means of languages over those that all have" if unpaired else ""
     begin = "not all strategies have the same buckets and seeds; each mean is over "
     return [f"{begin}{over or 'those that all have'} ({'; '.join(fewer[:NAMED])}{more})"]
+
+
+def _setup(runs: FewShotRuns, strategies: Sequence[str]) -> list[str]:
+    """Return how the paper's setup and that of our few-shot runs differ; nothing without runs."""
+    ids = runs.scores.loc[runs.scores["strategy"].isin(strategies), "run_id"]
+    behind = [runs.records[run_id] for run_id in dict.fromkeys(ids)]
+    return setup_notes(fsxlt.setup(task_name(runs.dataset)), behind, [runs.metric]) if behind else []
 
 
 def _score(row: Any) -> Cell:

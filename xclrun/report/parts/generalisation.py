@@ -12,6 +12,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.terminal import many
 from xclrun.report.part import Item, part
 from xclrun.report.published import gli
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Table, percent_cell
 
@@ -45,7 +46,8 @@ def published_table(runs: list[RunRecord], names: str) -> Table:
     ours = ["ours"] if len(alike) == 1 else list(alike)
     number = ", ".join(many(len(own), "run") for own in alike.values())
     notes = (
-        f"published: GLI, Table 2, BERT-base tuned on {gli.SOURCE} alone; ours: {names}, mean over {number}",
+        f"published: the best model tuned on {gli.SOURCE} alone; ours: {names}, mean over {number}",
+        *setup_notes(gli.SQUAD, runs, METRICS.values()),
         "its scores are on the validation sets that it was tuned on, and without unanswerable questions",
     )
     header = ("key", *(name for measure in ("F1", "EM") for name in (measure, *ours)))

@@ -7,7 +7,7 @@ percent, differences in points.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from xclrun.core.task import BESIDE_STATEMENTS, BY_NAME, CONSTANT_ACCURACY, STAT
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import ll
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import GREY, colour, figure_of, legend, marker, panel_grid, places, plain, tip, titled
 from xclrun.report.summary import CONSTANT, Summary
@@ -245,14 +246,12 @@ def published_table(summary: Summary, metric: str) -> Table | None:
         ours_of = {"A_m": floors[-1]}
         body.append((CONSTANT, *(cell for measure in ll.MEASURES for cell in ("–", ours_of.get(measure, "–")))))
     header = ("strategy", *(name for measure in ll.MEASURES for name in (measure, "ours")))
-    comparison = summary.comparison
     notes = (
-        f"published: LL, Table 1, {stream} stream, BERT-base, mean ± standard deviation over 5 seeds; ours: "
-        f"{comparison.dataset} with {comparison.model}, order {orders[0]}",
+        f"published: {stream} stream, mean ± standard deviation over seeds; ours: order {orders[0]}, mean over seeds",
+        *setup_notes(ll.SETUP, [run for run in summary.comparison.runs if ll.stream_of(run) == stream], [metric]),
         "F_m: as its code has it, ours is F_m_curve; I_m of multi_task is read off its curve: ours is I_m_curve there, "
         "I for the others",
-        "another encoder, and statements drawn anew: ranks may be compared, values with care",
-        *_other_sizes([run for run in comparison.runs if ll.stream_of(run) == stream]),
+        "the paper drew its own statements",
         *unadapted_note(summary.comparison.strategies),
     )
     return Table(f"LL Table 1, {short_name(metric)}: published beside ours", header, tuple(body), notes)
@@ -269,16 +268,6 @@ def _rows_of_table_1(summary: Summary) -> Iterator[tuple[str, str | None]]:
         yield from ((method, label) for label in labels)
         if not labels:
             yield method, None
-
-
-def _other_sizes(runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Say where runs learn from another number of statements than the paper's Standard stream."""
-    limits = {(run.config.get("dataset") or {}).get("max_train") for run in runs} - {ll.STATEMENTS}
-    if limits:
-        ours = ", ".join(
-            "all that there are" if limit is None else f"{limit:,} at most" for limit in sorted(limits, key=str)
-        )
-        yield f"published with {ll.STATEMENTS:,} statements of each key; ours, of some runs or all: {ours}"
 
 
 def seed_tests(summary: Summary, references: References, metric: str) -> Table | None:

@@ -10,9 +10,10 @@ from xclrun.analysis.significance import ALPHA
 from xclrun.core.task import BY_NAME, short_name
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
-from xclrun.report.published import beside
+from xclrun.report.published import beside, setup
 from xclrun.report.published.findings import Finding, findings
 from xclrun.report.published.ranks import FEWEST, Agreement, agreements, behind, over_orders, shared_orders
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import Cell, Table
 
@@ -25,14 +26,15 @@ def published_ranks(section: StrategySection) -> Iterator[Item]:
     if found:
         orders = shared_orders(section.comparison)
         over = _over(section.comparison, orders)
-        yield _ranks(found, over)
+        setups = setup_notes(setup("10"), behind(section.comparison), section.comparison.metrics)
+        yield _ranks(found, [over, *setups])
         kinds = dict.fromkeys(tests.replicates for tests in section.inference.tests.values())
         tested = " or ".join("seeds of one order" if kind == "seeds" else kind for kind in kinds) or "orders"
-        yield _findings(findings(section.summary, section.inference), over, tested)
-        yield from beside(section.summary, "Tables 10 to 12", over_orders(orders))
+        yield _findings(findings(section.summary, section.inference), [over, *setups], tested)
+        yield from beside(section.summary, "Tables 10 to 12", over_orders(orders), setup("10"))
 
 
-def _ranks(found: Sequence[Agreement], over: str) -> Table:
+def _ranks(found: Sequence[Agreement], over: Sequence[str]) -> Table:
     """Return a row for each measure: Spearman's coefficient, and what it can be compared with."""
     rows = [
         (
@@ -47,7 +49,7 @@ def _ranks(found: Sequence[Agreement], over: str) -> Table:
         for one in found
     ]
     notes = (
-        over,
+        *over,
         f"ρ: Spearman's, of our means with the paper's; p: two-sided, of up to {FEW} strategies over all pairings, of "
         "more by Student's t",
         "over resamples: percentiles 2.5 and 97.5 of ρ when our test sentences are drawn again; seeds are not in it",
@@ -58,12 +60,12 @@ def _ranks(found: Sequence[Agreement], over: str) -> Table:
     return Table("Ranks beside the CCL paper's", HEADER, tuple(rows), notes, left=2)
 
 
-def _findings(found: Sequence[Finding], over: str, tested: str) -> Table:
+def _findings(found: Sequence[Finding], over: Sequence[str], tested: str) -> Table:
     """Return a row for each finding and metric: the paper's difference, ours, and what that says.
 
     Args:
         found: the findings.
-        over: what means are over.
+        over: what means are over, and how the runs were set up.
         tested: what the p-values are over.
     """
     rows = [
@@ -80,7 +82,7 @@ def _findings(found: Sequence[Finding], over: str, tested: str) -> Table:
         for one in found
     ]
     notes = (
-        over,
+        *over,
         "paper, ours: the difference in points; all are above 0 in the paper's means over six orders",
         f"p: over {tested}, by Tukey's HSD of all pairs of a measure with these as blocks, not corrected over the "
         "findings; – of a single replicate, of strategies that do not learn in sequence, and of differences between "

@@ -19,6 +19,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.core.task import BY_NAME, KEY_SCORE, METRICS, Metric
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import gli
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
 from xclrun.report.summary import Summary
@@ -176,7 +177,9 @@ def published_table(summary: Summary) -> Table | None:
         shown = ["–" if math.isnan(value) else percent(value) for value in theirs]
         body.append((name.replace("_", " "), key, BY_NAME[of].title, *shown, *cells))
     header = ("trained on", "key", "metric", *MODELS.values(), *labels)
+    behind = [run for label in labels for run in summary.comparison.strategies[label]]
     notes = (
+        *setup_notes(gli.SEVERAL, behind, dict.fromkeys(metric for _, _, metric in rows)),
         "supervised: a mixture of other tasks (SRL, RE, NLI, TriviaQA, QuAC); random curriculum: one of all seven "
         "sets; Table 3 names no metric: F1 of questions and accuracy of inference are assumed",
         *dict.fromkeys(mixed),

@@ -16,6 +16,7 @@ from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
 from xclrun.report.published.facts import facts
+from xclrun.report.published.setup import SPAN_F1, Setup, setup_notes
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent
 
@@ -23,6 +24,19 @@ from xclrun.report.tables import Cell, Table, percent
 SAME_ORDER = {"h2l": "order1", "l2h": "order2"}
 # Of the paper's encoder.
 LAYERS = 12
+# Sentences of every language in each split of the paper's balanced data (section 4.4).
+BALANCED = {"train": 9219, "dev": 1285, "test": 2299}
+# Tables with three seeds; the others have one.
+THREE_SEEDS = ("18", "19", "20")
+
+
+def setup(table: str) -> Setup:
+    """Return the setup behind one of the paper's tables: MTOP's sizes, or those of the balanced data (Tables 5, 13)."""
+    train = {"5": (9219, 15667), "13": (9219, 9219)}.get(table, (10759, 15667))
+    test = {"5": (2299, 4386), "13": (2299, 2299)}.get(table, (2765, 4386))
+    seeds = (42, 40, 35) if table in THREE_SEEDS else (42,)
+    metrics = {"intent_accuracy": "intent accuracy", "slot_f1": f"slot F1 ({SPAN_F1['tag_macro']})"}
+    return Setup("the CCL paper", "mtop", "mbert", train, test, "at most 10 epochs, batch 16", seeds, metrics)
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,9 @@ def published_names(run: RunRecord) -> tuple[str, ...]:
         return (f"lang_spec_ft_{run.strategy.rpartition('lang_spec_')[2]}",)
     if run.strategy == "er":
         return (f"er_{settings.get('memory')}", "er")
-    if run.strategy == "naive" and run.config.get("dataset", {}).get("max_train") is not None:
+    if run.strategy == "naive" and {split: set(of.values()) for split, of in run.sizes.items()} == {
+        split: {size} for split, size in BALANCED.items()
+    }:
         return ("naive_balanced", "naive")
     return (run.strategy,)
 
@@ -93,22 +109,23 @@ def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
 
 def beside_ours(summary: Summary, table: str) -> list[Table]:
     """Return a published table with ours beside it, one for each metric, and the rank correlation over strategies."""
-    return beside(summary, f"Table {table}", ccl_tables()[table])
+    return beside(summary, f"Table {table}", ccl_tables()[table], setup(table))
 
 
-def beside(summary: Summary, name: str, rows: Sequence[Published]) -> list[Table]:
+def beside(summary: Summary, name: str, rows: Sequence[Published], theirs: Setup) -> list[Table]:
     """Return published numbers with ours beside them: a table for each metric, those of languages apart.
 
     Args:
         summary: our means.
         name: of the published table.
         rows: its numbers.
+        theirs: how they were made.
     """
     labels = labels_of(summary, {row.model for row in rows})
     parts: dict[tuple[str, bool], list[Published]] = {}
     for row in rows:
         parts.setdefault((row.metric, bool(row.language)), []).append(row)
-    return [_beside(summary, name, metric, them, labels) for (metric, _), them in parts.items()]
+    return [_beside(summary, name, metric, them, labels, theirs) for (metric, _), them in parts.items()]
 
 
 def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
@@ -126,7 +143,9 @@ def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
     return taken
 
 
-def _beside(summary: Summary, name: str, metric: str, rows: Sequence[Published], labels: dict[str, str]) -> Table:
+def _beside(
+    summary: Summary, name: str, metric: str, rows: Sequence[Published], labels: dict[str, str], theirs: Setup
+) -> Table:
     """Return one metric of a table: two columns, published and ours, for each measure (or language)."""
     columns = list(dict.fromkeys((row.measure, row.language) for row in rows))
     lines = list(dict.fromkeys((row.order, row.model) for row in rows))
@@ -139,9 +158,9 @@ def _beside(summary: Summary, name: str, metric: str, rows: Sequence[Published],
         for measure, language in columns:
             row = values.get((order, model, measure, language))
             label = labels.get(model)
-            mine, runs = (math.nan, ()) if row is None or label is None else _ours(summary, label, row)
+            mine, run_ids = (math.nan, ()) if row is None or label is None else _ours(summary, label, row)
             cells += ["–" if row is None else Cell(_shown(row.value, row.unit), row.value)]
-            cells += ["–" if row is None or math.isnan(mine) else Cell(_shown(mine, row.unit), mine, runs)]
+            cells += ["–" if row is None or math.isnan(mine) else Cell(_shown(mine, row.unit), mine, run_ids)]
             if row is not None:
                 pairs[measure, language].append((row.value, mine))
         body.append((*((order,) if several else ()), model, *cells))
@@ -149,14 +168,13 @@ def _beside(summary: Summary, name: str, metric: str, rows: Sequence[Published],
     for measure, language in columns:
         header += [f"{measure} {language}".strip(), "ours"]
     comparison = summary.comparison
-    notes = [f"published: CCL paper, {name}, MTOP with mBERT; ours: {comparison.dataset} with {comparison.model}"]
+    runs = [run for label in labels.values() for run in comparison.strategies[label]]
+    notes = setup_notes(theirs, runs or comparison.runs, [metric] if metric else [])
     for label in (label for model, label in labels.items() if model.startswith("lang_spec_enc_")):
         run = comparison.strategies[label][0]
         if (layers := encoder_layers(run)) != LAYERS:
             own = run.config["strategy"]["layers"]
             notes.append(f"lang_spec_enc: ours has layers {own[0]} to {own[-1]} of {layers} for each language")
-    if comparison.dataset != "mtop" or comparison.model != "mbert":
-        notes.append("not the paper's data and encoder: ranks may be compared, values may not")
     for (measure, language), them in pairs.items():
         found = correlate(*zip(*them, strict=True))
         which = f"{measure} {language}".strip()

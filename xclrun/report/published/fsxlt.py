@@ -15,6 +15,7 @@ from xclrun.analysis.correlation import shared_features
 from xclrun.analysis.fewshot.gains import Association, ByLanguage, associations, with_mean
 from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE
 from xclrun.report.published.facts import facts
+from xclrun.report.published.setup import SPAN_F1, Setup
 
 SOURCE = "en"
 # Its tables of scores with English as the source.
@@ -23,6 +24,15 @@ OF_SCORES = ("2", "6", "12", "13")
 TABLES = {"panx": "13", "udpos": "12"}
 # Numbers of Table 4 that are not Table 11 minus Tables 2, 12 and 13: (task, language, K) → the K that was subtracted.
 MISPRINTS = {("udpos", "ru", 4): 2, ("udpos", "es", 4): 2}
+
+
+def setup(task: str) -> Setup:
+    """Return the setup of target adapting on a task; test sizes and seeds are not known."""
+    return Setup(
+        "FS", task, "mbert", steps="at most 50 epochs, batch of all examples", sizes=False,
+        metrics={"class_accuracy": "class accuracy", "token_accuracy": "token accuracy",
+                 "entity_f1": f"entity F1 ({SPAN_F1['span_micro']})"},
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ beside ours.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from xclrun.report.published.facts import facts
+from xclrun.report.published.setup import Setup
 
 # The dataset whose models Table 2 tests on others.
 SOURCE = "squad"
@@ -19,6 +21,20 @@ IMPOSSIBLE = (
     "predicted wrongly costs at least 1 bit, so fewer than 7.4 % could be wrong; BERT's MNLI accuracy in Table 3 is "
     "81.1 %. What may be compared is the order: other tasks first, a pretrained encoder, one from scratch."
 )
+
+
+# Sizes are those of SQuAD, of all sets and of all blocks, as the paper rounds them. Seeds and epochs are not known.
+SQUAD = Setup(
+    "GLI", "gli", "bert", (90_000, 90_000), (300, 25_000),
+    metrics={"exact_match": "exact match", "class_accuracy": "class accuracy", "answer_f1": "answer F1"},
+)  # fmt: skip
+SEVERAL = replace(
+    SQUAD, train=(76_000, 900_000), steps="100,000 mixture steps (supervised) or 200,000 (random curriculum)"
+)
+CODED = {
+    "squad": replace(SQUAD, dataset="squad", train=(80_000, 80_000), test=(10_000, 10_000)),
+    "mnli": replace(SQUAD, dataset="mnli", train=(400_000, 400_000), test=(20_000, 20_000)),
+}
 
 
 @cache
