@@ -140,7 +140,9 @@ def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
     """Tukey's pooled error marks the noisy strategy, which differs by chance, and hides a steady difference."""
     rng = np.random.default_rng(0)
     orders, level = [f"order{k}" for k in range(6)], rng.normal(0.7, 0.02, 6)
-    noisy = np.array([0.16, -0.14, 0.19, -0.12, 0.2, 0.11])
+    noisy = np.array([0.06, -0.08, 0.09, -0.1, 0.05, -0.02])
+    # t = 2.45, the paired p is 0.058; the steady difference is a fifth of it.
+    noisy += 2.45 * noisy.std(ddof=1) / math.sqrt(6) - noisy.mean()
     steady = 0.02 + rng.normal(0, 0.004, 6)
     finals = {"naive": level, "er": level + steady, "wild": level + noisy}
     made = []
@@ -158,6 +160,7 @@ def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
     assert marks["wild", "intent_accuracy", "FP"] == ""
     assert marks["er", "intent_accuracy", "FP"] in ("**", "***")
     pooled = {pair.b: pair.p for pair in inference.tests["intent_accuracy", "FP"].blocked[1] if pair.a == "naive"}
+    assert pooled["wild"] < 0.05
     assert pooled["er"] > 0.5
 
 

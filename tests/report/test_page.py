@@ -188,7 +188,10 @@ def test_captions_stand_above_figures_and_say_what_they_show(page: str, read: Re
 def test_the_page_opens_with_what_was_found_and_has_one_table_of_all_pairs(page: str) -> None:
     found = page.index('<div class="found">')
     assert page.index("<h2") < found < page.index("<figure")
-    assert re.search(r"er forgets least of 2 strategies \(F -?[\d.]+ points\), [\d.]+ points less than naive", page)
+    assert re.search(
+        r"forgetting from the baseline, naive \([\d.]+ points\), is not significant for er \(−[\d.]+ po", page
+    )
+    assert page.count('id="t-primary_comparisons_with_the_baseline"') == 1
     assert page.count("<p class=caveat>Caveat: replicates: 2 orders") == 1
     assert page.count('id="t-all_pairs_of_strategies"') == 1
     assert "pairs of strategies</figcaption>" not in page.replace("All pairs of strategies</figcaption>", "")

@@ -65,9 +65,9 @@ def test_the_csv_holds_the_summary_in_full_precision(report: write.Report, recor
     assert read["status"].tolist() == expected["status"].tolist()
     line = report.summary_csv.read_text().splitlines()[1]
     assert line.startswith("mini,tiny,naive,mean,intent_accuracy,F,,0.")
-    assert line.endswith(",ok,intent")
+    assert line.endswith(",ok,intent,")
     missing = next(line for line in report.summary_csv.read_text().splitlines() if "trains each" in line)
-    assert missing == "mini,tiny,lang_spec_ft,mean,intent_accuracy,F,,,,,,0,n/a: trains each language alone,intent"
+    assert missing == "mini,tiny,lang_spec_ft,mean,intent_accuracy,F,,,,,,0,n/a: trains each language alone,intent,"
 
 
 def test_names_that_spreadsheets_would_run_begin_with_an_apostrophe(tmp_path: Path) -> None:
