@@ -44,10 +44,10 @@ def yaml_danger(text: str) -> tuple[int, str] | None:
     """
     # Collections that are open: line, anchor, and number of values so far.
     opened: list[tuple[int, str | None, int]] = []
-    sizes: dict[str, int] = {}
+    sizes: dict[str | None, int] = {}
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            line, size = event.start_mark.line + 1, 0
+            line, size = 0 if event.start_mark is None else event.start_mark.line + 1, 0
             if isinstance(event, yaml.CollectionStartEvent):
                 opened.append((line, event.anchor, 1))
                 if len(opened) > MOST_LEVELS:
