@@ -13,7 +13,7 @@ import yaml
 from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
 
-# Values of a YAML file in --config-dir once its aliases are expanded. Hydra takes about a second for so many.
+# Values of a YAML file in --config-dir once its aliases are expanded. So many take Hydra some seconds.
 MOST_VALUES = 20_000
 # The composer of libyaml recurses: at ten thousand levels the process dies.
 MOST_LEVELS = 100
