@@ -103,7 +103,21 @@ def test_a_name_is_not_taken_for_a_number(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["-0.12", "+1.50", "-2.10 ± 0.40", "-2.07 [-3.1, 1.2]", "-1", "-12 %", "-1,000", "", "–", "a=b", "n/a [1]"]
+    "text",
+    [
+        "-0.12",
+        "+1.50",
+        "-2.10 ± 0.40",
+        "-2.07 [-3.1, 1.2]",
+        "-1",
+        "-12 %",
+        "-1,000",
+        "-1e-05",
+        "",
+        "–",
+        "a=b",
+        "n/a [1]",
+    ],
 )
 def test_a_number_stays_as_it_is(text: str) -> None:
     assert next(csv.reader([Table("t", (text, "x"), ()).csv()])) == [text, "x"]

@@ -33,8 +33,9 @@ LONGEST = 80
 _FORMULA = ("=", "+", "-", "@")
 # Numbers, separated by blanks, brackets or signs that stand in no formula. The two have no character in common, so that
 # matching takes linear time.
+_NUMBER = r"[+-]?\d[\d.,]*(?:e[+-]?\d+)?"
 _SEPARATORS = r"[^\w.,+\-=@|!'\"&;:/\\^<>]"
-_NUMBERS = re.compile(rf"[+-]?\d[\d.,]*(?:{_SEPARATORS}+[+-]?\d[\d.,]*)*{_SEPARATORS}*")
+_NUMBERS = re.compile(rf"{_NUMBER}(?:{_SEPARATORS}+{_NUMBER})*{_SEPARATORS}*")
 
 
 class Cell(str):
