@@ -93,7 +93,9 @@ def test_names_that_spreadsheets_would_run_begin_with_an_apostrophe(tmp_path: Pa
     pd.testing.assert_series_equal(read["value"], summarise(records)["value"], check_exact=True)
 
 
-@pytest.mark.parametrize("name", ["=1", "+a", "-a", "@a", "-1+1", "-2+3+cmd|' /C calc'!A0", "-1 (=A1)", "-"])
+@pytest.mark.parametrize(
+    "name", ["=1", "+a", "-a", "@a", "-1+1", "-2+3+cmd|' /C calc'!A0", "-1 (=A1)", "-", f"-1{' ' * 5000}x"]
+)
 def test_a_name_is_not_taken_for_a_number(name: str) -> None:
     frame = pd.DataFrame({"a": [name], name: ["1"]})
     for text in (Table("t", ("a", name), ((name, "1"),)).csv(), frame_csv(frame)):
@@ -101,7 +103,21 @@ def test_a_name_is_not_taken_for_a_number(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["-0.12", "+1.50", "-2.10 ± 0.40", "-2.07 [-3.1, 1.2]", "-1", "-12 %", "-1,000", "", "–", "a=b", "n/a [1]"]
+    "text",
+    [
+        "-0.12",
+        "+1.50",
+        "-2.10 ± 0.40",
+        "-2.07 [-3.1, 1.2]",
+        "-1",
+        "-12 %",
+        "-1,000",
+        "-1e-05",
+        "",
+        "–",
+        "a=b",
+        "n/a [1]",
+    ],
 )
 def test_a_number_stays_as_it_is(text: str) -> None:
     assert next(csv.reader([Table("t", (text, "x"), ()).csv()])) == [text, "x"]

@@ -53,7 +53,7 @@ UNUSED = {
     "hydra.runtime": _NO_EFFECT,
 }
 # Overrides that `own_files` has returned.
-_own: set[str] = set()
+_config_dirs: set[str] = set()
 
 
 def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
@@ -167,7 +167,7 @@ def checked(arguments: Sequence[str]) -> list[str]:
             raise UsageError(
                 f"{text}: only xclrun's own can run jobs; hydra/launcher=local and hydra/launcher=slurm can"
             )
-        if text not in _own:
+        if text not in _config_dirs:
             _check_used_key(key, str(text))
         if override.type is OverrideType.DEL:
             raise UsageError(f"{text}: nothing can be removed; what may be without a value is set to null")
@@ -181,8 +181,8 @@ def checked(arguments: Sequence[str]) -> list[str]:
 def _check_used_key(key: str, text: str) -> None:
     parts = key.replace("/", ".").split(".")
     for n in range(len(parts), 0, -1):
-        if (instead := UNUSED.get(".".join(parts[:n]))) is not None:
-            raise UsageError(f"{text}: xclrun does not use this key; {instead}")
+        if (advice := UNUSED.get(".".join(parts[:n]))) is not None:
+            raise UsageError(f"{text}: xclrun does not use this key; {advice}")
 
 
 def check_hydra_node(node: Any, default: Any) -> None:
@@ -195,8 +195,9 @@ def check_hydra_node(node: Any, default: Any) -> None:
         UsageError: names the key.
     """
     # What Hydra itself fills in differs.
-    for key in UNUSED.keys() - {"hydra.job", "hydra.overrides", "hydra.runtime", "hydra.searchpath"}:
-        values = [reduce(lambda found, part: found.get(part, {}), key.split(".")[1:], of) for of in (node, default)]
+    filled = ("hydra.job", "hydra.overrides", "hydra.runtime", "hydra.searchpath")
+    for key in [key for key in UNUSED if key not in filled]:
+        values = [reduce(lambda values, part: values.get(part, {}), key.split(".")[1:], of) for of in (node, default)]
         if values[0] != values[1]:
             _check_used_key(key, f"--config-dir: {key}={values[0]}")
 
@@ -233,5 +234,5 @@ def own_files(folder: Path) -> str:
     # Quotes only where Hydra's grammar wants them: commands are shown to be typed again.
     plain = re.fullmatch(r"[\w:/.+-]+", place, re.ASCII)
     text = f"hydra.searchpath=[{place}]" if plain else f"hydra.searchpath=['{place}']"
-    _own.add(text)
+    _config_dirs.add(text)
     return text

@@ -15,7 +15,7 @@ import yaml
 from xclrun.core.plugins import provided
 from xclrun.core.version import PACKAGE
 
-# Values of a YAML file in --config-dir once its aliases are expanded. Hydra takes about a second for so many.
+# Values of a YAML file in --config-dir once its aliases are expanded. So many take Hydra some seconds.
 MOST_VALUES = 20_000
 # The composer of libyaml recurses: at ten thousand levels the process dies.
 MOST_LEVELS = 100
@@ -49,10 +49,10 @@ def yaml_danger(text: str) -> tuple[int, str] | None:
     """
     # Collections that are open: line, anchor, and number of values so far.
     opened: list[tuple[int, str | None, int]] = []
-    sizes: dict[str, int] = {}
+    sizes: dict[str | None, int] = {}
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            line, size = event.start_mark.line + 1, 0
+            line, size = 0 if event.start_mark is None else event.start_mark.line + 1, 0
             if isinstance(event, yaml.CollectionStartEvent):
                 opened.append((line, event.anchor, 1))
                 if len(opened) > MOST_LEVELS:

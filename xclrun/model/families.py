@@ -152,18 +152,18 @@ def positions(settings: Mapping[str, Any]) -> int | None:
     return there - (padding + 1) if counted else there
 
 
-def check_length(config: ModelConfig, there: int | None, what: str) -> None:
+def check_length(config: ModelConfig, available: int | None, encoder: str) -> None:
     """Check that an encoder has at least ``model.max_length`` positions.
 
     Args:
-        there: see `positions`.
-        what: names the encoder in the message.
+        available: see `positions`.
+        encoder: names the encoder in the message.
 
     Raises:
         UsageError: the encoder has fewer positions; the message says which length to set.
     """
-    if there is not None and config.max_length > there:
+    if available is not None and config.max_length > available:
         raise UsageError(
-            f"model.max_length={config.max_length}: the encoder {what} has {there} positions; "
-            f"set model.max_length={there} or less"
+            f"model.max_length={config.max_length}: the encoder {encoder} has {available} positions; "
+            f"set model.max_length={available} or less"
         )

@@ -74,7 +74,7 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
         )
     begin = pad + 1 if FAMILIES[config.family].from_padding and config.positions is None else 0
     head = config.hidden_size // config.attention_heads  # type: ignore[operator]
-    found = {
+    sizes = {
         "vocab_size": vocabulary,
         "pad_token_id": pad,
         "max_position_embeddings": (config.positions or config.max_length) + begin,
@@ -86,8 +86,8 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
         **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), config.intermediate_size),
         **dict.fromkeys(("head_dim", "d_kv"), head),
     }
-    check_length(config, positions({"model_type": config.family, **found}), f"with model.positions={config.positions}")
-    return found
+    check_length(config, positions({"model_type": config.family, **sizes}), f"with model.positions={config.positions}")
+    return sizes
 
 
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:

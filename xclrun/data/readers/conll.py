@@ -56,9 +56,9 @@ def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 def rows(file: SplitFile) -> Iterator[tuple[list[bytes], int] | tuple[()]]:
     """Yield the blocks of a file as `blocks` does, each with the number of columns that most lines of the file have."""
-    found = list(blocks(file))
-    widths = Counter(len(_fields(line.decode("latin-1"))) for block in found for line in block)
-    for block in found:
+    sentences = list(blocks(file))
+    widths = Counter(len(_fields(line.decode("latin-1"))) for block in sentences for line in block)
+    for block in sentences:
         yield (block, widths.most_common(1)[0][0]) if block else ()
 
 

@@ -351,8 +351,8 @@ def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
     if len(tags) != len(tokens):
         raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
     if task.tag_spans and (bad := next((tag for tag in tags if not _BIO.fullmatch(tag)), None)) is not None:
-        words = "; for tags that are not spans set dataset.tags_are=words" if task == TOKEN_TAGS else ""
-        raise BadRow(f"tag {bad!r} is not O, B-name or I-name{words}")
+        hint = "; for tags that are not spans set dataset.tags_are=words" if task == TOKEN_TAGS else ""
+        raise BadRow(f"tag {bad!r} is not O, B-name or I-name{hint}")
     if not all(tag.strip() for tag in tags):
         raise BadRow("a tag is blank")
 

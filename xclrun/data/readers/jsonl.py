@@ -100,8 +100,8 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
         raise BadRow("'tags' is missing")
     text = None if text == " ".join(tokens) else text
     if task.label is not None and row.get("label") is None:
-        alone = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
-        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts{alone}")
+        hint = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
+        raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts{hint}")
     label = None if task.label is None else _name(row, "label")
     return Example(_name(row, "id"), language, tokens, label, tags, text, text_b, _facts(row))
 

@@ -33,9 +33,9 @@ _PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
 
 def rows(file: SplitFile) -> Iterator[tuple[list[bytes], bool] | tuple[()]]:
     """Yield the blocks of a file as `blocks` does, each with whether the words of the file have language prefixes."""
-    found = list(blocks(file))
-    prefixed = sum((1 if _PREFIX.match(line) else -1) for block in found for line in block) > 0
-    for block in found:
+    sentences = list(blocks(file))
+    prefixed = sum((1 if _PREFIX.match(line) else -1) for block in sentences for line in block) > 0
+    for block in sentences:
         yield (block, prefixed) if block else ()
 
 
@@ -71,13 +71,13 @@ def _bare(word: str, language: str) -> str:
     """
     prefix, colon, bare = word.partition(":")
     if not colon or not (prefix == language or _same_language(prefix, language)):
-        begins = f"begins with '{prefix}:'" if colon else "has no language prefix"
-        raise BadRow(f"{shortened(word)!r} {begins} in a file of '{language}', whose words begin with '{language}:'")
+        problem = f"begins with '{prefix}:'" if colon else "has no language prefix"
+        raise BadRow(f"{shortened(word)!r} {problem} in a file of '{language}', whose words begin with '{language}:'")
     return bare or word
 
 
 @cache
 def _same_language(one: str, other: str) -> bool:
     """Check whether two codes name the same language, such as ``de`` and ``deu``."""
-    known = language_of(one), language_of(other)
-    return known[0] is not None and known[1] is not None and known[0].code == known[1].code
+    first, second = language_of(one), language_of(other)
+    return first is not None and second is not None and first.code == second.code
