@@ -62,8 +62,10 @@ class _Readings(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", "")
-        if name in READING or (name in MOVING and _names_device(args[1:], kwargs or {})):
+        if name in READING:
             self.counting.waited[name] += 1
+        elif name in MOVING and _names_device(args[1:], kwargs or {}):
+            self.counting.moved[name] += 1
         return function(*args, **(kwargs or {}))
 
 
@@ -73,12 +75,14 @@ class Operators(TorchDispatchMode):
     Attributes:
         launched: operator → how often it ran; without views.
         waited: the same of those that wait.
+        moved: methods of `MOVING`; which of them would copy, and so wait, cannot be seen without a second device.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.launched: Counter[str] = Counter()
         self.waited: Counter[str] = Counter()
+        self.moved: Counter[str] = Counter()
         self._readings = _Readings(self)
 
     def __enter__(self) -> Operators:
@@ -126,7 +130,7 @@ class _Steps(Listener):
         self.most_used: list[Counter[str]] = []
 
     def stepped(self, progress: Progress) -> None:
-        self.found.append((self.counting.launched.total(), self.counting.waited))
+        self.found.append((self.counting.launched.total(), self.counting.waited + self.counting.moved))
         self.most_used.append(self.counting.launched)
         if progress.step == self.steps:
             raise Enough
@@ -136,7 +140,7 @@ class _Steps(Listener):
         self._begin()
 
     def _begin(self) -> None:
-        self.counting.launched, self.counting.waited = Counter(), Counter()
+        self.counting.launched, self.counting.waited, self.counting.moved = Counter(), Counter(), Counter()
 
 
 def of_steps(strategy: str, overrides: Sequence[str], outputs: Path, looks: int = 1000) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from xclrun.core.identity import derive
 from xclrun.run import Run
 from xclrun.strategy import Strategy
 from xclrun.strategy.naive import Naive
+from xclrun.train import loop
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
@@ -261,6 +262,32 @@ def test_the_best_or_the_last_epoch_is_kept_and_patience_ends_the_hop(
     assert (counted["best_epoch"], counted["best_step"], counted["best_score"]) == (best, 6 * best, scores[best - 1])
     kept, found = best if selection is Selection.best else epochs, copied(trained.context.model)
     assert [same(found, weights) for weights in noting.weights] == [epoch == kept for epoch in range(1, epochs + 1)]
+
+
+class OnGpu:
+    """Stands for a tensor of 100 bytes on a GPU."""
+
+    is_cuda, nbytes = True, 100
+
+    def clone(self) -> str:
+        return "cuda"
+
+    def to(self, device: str, copy: bool) -> str:
+        assert copy
+        return device
+
+
+@pytest.mark.parametrize(("free", "expected"), [(400, "cuda"), (399, "cpu")])
+def test_the_best_weights_stay_on_a_gpu_that_has_room(
+    free: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tensors of 100 bytes need 400 free, so that a later step still finds memory."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 10_000))
+    tensors: Any = {"a": OnGpu(), "b": OnGpu(), "on the CPU": torch.ones(1000)}
+    found = loop._copied(tensors)
+    assert (found["a"], found["b"]) == (expected, expected)
+    assert found["on the CPU"] is not tensors["on the CPU"]
+    assert torch.equal(found["on the CPU"], tensors["on the CPU"])
 
 
 # --- What is told.

@@ -112,7 +112,7 @@ class LwF(Expandable[LwFSettings]):
         loss = context.model.loss(batch, own)
         spans = context.model.heads_of(batch.task).span is not None
         rows = {
-            (language, name): rows_of(t, name, batch.indices, self.words)
+            f"{language}/{name}": rows_of(t, name, batch.indices, self.words)
             for language, recorded in self.teacher.items()
             for name, t in recorded.items()
         }
@@ -120,7 +120,7 @@ class LwF(Expandable[LwFSettings]):
         there = sent(rows, context.device)
         for language, recorded in self.teacher.items():
             output = self.output_of(language, batch, context) if language else own
-            wanted = {name: there[language, name] for name in recorded}
+            wanted = {name: there[f"{language}/{name}"] for name in recorded}
             soft = cross_entropy(output, wanted, batch, self.settings.temperature, spans)
             loss = loss + self.settings.weight * soft
         return loss

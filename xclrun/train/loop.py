@@ -96,14 +96,14 @@ def trained_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _copied(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Return a copy of tensors: on a GPU where twice their size is free there, else on the CPU.
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of tensors: of those on a GPU there, where twice their size is free, else on the CPU.
 
     At an epoch's end the memory that a step needs is reserved already, so what is free stays free.
     """
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    kept = device if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] >= 2 * size else "cpu"
-    return {name: tensor.to(kept, copy=True) for name, tensor in tensors.items()}
+    size = sum(tensor.nbytes for tensor in tensors.values() if tensor.is_cuda)
+    room = not size or torch.cuda.mem_get_info()[0] >= 2 * size
+    return {name: tensor.clone() if room else tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def take_over(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -325,10 +325,10 @@ class HopTraining:
             if self.trainer.selection is Selection.best:
                 # The copy before goes first: two need not be there at once.
                 self.best, self.gathered = {}, State()
-                self.best = _copied(trained_tensors(self.context.model), self.context.device)
+                self.best = _copied(trained_tensors(self.context.model))
                 if self.gathers:
                     state = self.strategy.state_dict()
-                    self.gathered = State(copy.deepcopy(state.facts), _copied(state.tensors, self.context.device))
+                    self.gathered = State(copy.deepcopy(state.facts), _copied(state.tensors))
         facts = {
             "epoch": position.epoch,
             "step": position.step,

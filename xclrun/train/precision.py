@@ -70,7 +70,7 @@ def set_deterministic(config: Config, device: torch.device) -> None:
         # PyTorch reads it once, before its first matrix product, and needs it for deterministic ones.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # Nothing here reads memory before it is written.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(on_gpu and config.runtime.deterministic)
 
 

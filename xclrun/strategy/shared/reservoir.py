@@ -84,11 +84,10 @@ class Reservoir:
         if not self._on_host:
             return
         self._on_host = False
-        outputs = {(i, name): tensor for i, example in enumerate(self.kept) for name, tensor in example.outputs.items()}
-        there = sent(outputs, device)
+        numbered = list(enumerate(self.kept))
+        there = sent({f"{i}/{name}": tensor for i, kept in numbered for name, tensor in kept.outputs.items()}, device)
         self.kept = [
-            replace(example, outputs={name: there[i, name] for name in example.outputs})
-            for i, example in enumerate(self.kept)
+            replace(kept, outputs={name: there[f"{i}/{name}"] for name in kept.outputs}) for i, kept in numbered
         ]
 
     def draw(self, count: int, generator: np.random.Generator) -> list[Kept]:
