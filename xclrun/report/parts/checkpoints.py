@@ -58,7 +58,9 @@ def zero_shot(section: StrategySection) -> Iterator[Item]:
             yield agreement_table(runs, metric, of)
             yield oracle_table(runs, metric, of)
             draw = partial(run_figure, runs[0], metric, f"{section.names}: {of}, seed {runs[0].seed}")
-            yield Plot(section.file("zero_shot", metric, label, source), "Dev of the source against tests", draw)
+            yield Plot(
+                section.file("zero_shot", metric, label, source), "Dev of the source against tests (ED Fig. 1)", draw
+            )
 
 
 def rules_table(summary: Summary, metric: str) -> Table | None:

@@ -52,8 +52,8 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
         )
         yield Plot(section.file("class_gradients", order), "Gradients for each class on the head (LL Fig. 1)", draw)
     for metric in section.comparison.metrics:
-        draw = partial(key_figure, section.summary, metric)
-        yield Plot(section.file("key_curves", metric), "Scores of each key while training (LL Fig. 2)", draw)
+        curves = partial(key_figure, section.summary, metric)
+        yield Plot(section.file("key_curves", metric), "Scores of each key while training (LL Fig. 2)", curves)
 
 
 def key_of(name: str) -> str:

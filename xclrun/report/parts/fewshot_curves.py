@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,12 +55,12 @@ def adapting_curves(lines: Mapping[Cell, list[np.ndarray]], metric: str, title: 
         best = [int(np.argmax(curve)) for curve in curves]
         # Those that stand out are drawn last.
         for epoch, curve in sorted(zip(best, curves, strict=True), key=lambda pair: -pair[0]):
-            look = {"color": colour(2 if epoch == 0 else 0), "alpha": 0.9 if epoch == 0 else 0.35}
+            look: dict[str, Any] = {"color": colour(2 if epoch == 0 else 0), "alpha": 0.9 if epoch == 0 else 0.35}
             (line,) = axes.plot(np.arange(1, len(curve) + 1), 100 * curve, linewidth=0.9, **look)
             axes.plot(epoch + 1, 100 * curve[epoch], "o", markersize=3, **look)
             tip(line, f"{language}, {shots_name(k)}: best {100 * curve[epoch]:.2f} after epoch {epoch + 1}")
         axes.set_title(f"{language}, {shots_name(k)}: first epoch best in {best.count(0)} of {len(best)}", fontsize=8)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         plain(axes)
     what = "dev score after each epoch of target adapting; dots: selected; colour: the first epoch is best"
     titled(figure, f"{title}: {what}", "epochs of target adapting", f"dev {metric}")

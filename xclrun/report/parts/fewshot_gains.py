@@ -78,6 +78,7 @@ def gain_figure(runs: FewShotRuns) -> Figure:
             for bar, language, mean, std in zip(bars, row, means, stds, strict=True):
                 tip(bar, f"{language}, {shots_name(k)}: gain {mean:.2f} ± {std:.2f}")
         axes.set_xticks(range(len(row)), [f"{language}\n{zero_shot[language]:.1f}" for language in row])
+        axes.set_xlim(-0.6, len(rows[0]) - 0.4)
         axes.axhline(0, color=GREY, linewidth=0.7)
         plain(axes)
     handles, names = grid[0].get_legend_handles_labels()

@@ -40,7 +40,7 @@ def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
         return
     yield "Improved: the label of a test word is wrong zero-shot and right after adapting."
     given, known = runs.given.outcomes.get(runs.metric, {}), runs.given.words
-    counts, influence = {}, {}
+    counts, influence = dict[Place, np.ndarray](), dict[Place, np.ndarray]()
     for place, own in runs.cells(runs.first).items():
         pairs = [(given[i], known[i]) for i in own["run_id"] if i in given and i in known]
         if pairs:
