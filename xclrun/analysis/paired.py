@@ -43,10 +43,7 @@ def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
     Raises:
         ValueError: there are none.
     """
-    if metric.span_f1 and sentences.tags is not None:
-        raise ValueError("F1 over single tags (tag_macro) is no ratio of sums over sentences")
-    counts = sentences.counts(metric)
-    own = Counts(counts.hits[:, [hop]], None if counts.totals is None else counts.totals[:, [hop]])
+    own = sentences.counts(metric).cell(hop)
     units = sentences.units(metric)
     return own if units is None else own.together(units)
 
