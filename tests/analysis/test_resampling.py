@@ -291,6 +291,9 @@ def test_macro_f1_of_resamples_equals_scikit_learn() -> None:
     # The same runs in `xclrun compare`: two hops of one run, paired.
     one, other = ({k: cell(them, SLOT_F1, hop) for k, them in predictions.sentences.items()} for hop in (1, 2))
     assert paired_difference(one, other).value == pytest.approx(np.diff(scores["slot_f1"].mean(axis=1))[1])
+    micro = {k: cell(dataclasses.replace(of, tags=None), SLOT_F1, 1) for k, of in predictions.sentences.items()}
+    with pytest.raises(ValueError, match="different ways"):
+        paired_difference(one, micro)
 
 
 def test_runs_scored_in_different_ways_have_no_common_bootstrap(made: tuple) -> None:
