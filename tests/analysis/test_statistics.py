@@ -71,7 +71,7 @@ def test_coverage_of_forgetting_and_of_scores() -> None:
     assert found["F"]["basic"] > 0.85 > found["F"]["centred"] > found["F"]["percentile"]
     for name in ("T", "T0", "FP"):
         assert all(found[name][kind] > 0.85 for kind in ("basic", "centred", "percentile", "bca"))
-        assert found[name]["paper"] < 0.25
+        assert found[name]["paper"] < 0.35
 
 
 @pytest.mark.full

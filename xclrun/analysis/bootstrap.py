@@ -32,7 +32,7 @@ INTERVALS = {
 }
 
 # Measure → its default kind, chosen by simulation (docs/statistics.md).
-DEFAULTS = {"F": "centred", "T": "centred", "T0": "centred", "FP": "centred"}
+DEFAULTS = {"F": "centred", "T": "basic", "T0": "centred", "FP": "centred"}
 
 
 def default_interval(measure: str) -> str:
