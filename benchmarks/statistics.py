@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,36 +21,61 @@ from xclrun.analysis import metrics
 from xclrun.analysis.anova import anova, blocked_anova, honest_difference
 from xclrun.analysis.base_scores import Counts
 from xclrun.analysis.bootstrap import (
+    INTERVALS,
     SENTENCES,
-    basic,
-    bca,
     bias,
-    centred,
     draws,
+    interval,
+    mean_of_intervals,
     paired_p_value,
-    percentile,
     standard_error_of_mean,
 )
 from xclrun.analysis.ranks import critical_difference
-from xclrun.analysis.replicates import Replicates
+from xclrun.analysis.replicates import TIE, Replicates
 from xclrun.analysis.significance import ALPHA, MIXED_ORDERS, holm, mixed_model
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "statistics.md"
-LANGUAGES = ORDERS = 6
 # Of what decides whether a sentence is right, the share that all models have in common.
 COMMON = 0.7
-KINDS = ("centred", "basic", "percentile", "bca", "paper")
+KINDS = tuple(INTERVALS)
+NOT_BCA = tuple(kind for kind in KINDS if kind != "bca")
 
 
 # Coverage of intervals.
 
+# Drop of a language's score at the hop after its own and at each further hop, and the standard deviation over cells, as
+# functions of the score right after learning.
+FORGETTING: dict[str, Callable[[float], tuple[float, float, float]]] = {
+    "none": lambda level: (0.0, 0.0, 0.0),
+    "little": lambda level: (0.05 * (1 - level), 0.05 * (1 - level), 0.06 * (1 - level)),
+    "much": lambda level: (0.10, 0.02, 0.02),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Design and true scores of simulated studies.
+
+    Attributes:
+        languages, orders: numbers of them.
+        level: true score right after a language is learned.
+        forgetting: key of `FORGETTING`.
+    """
+
+    languages: int
+    orders: int
+    level: float
+    forgetting: str
+
 
 @dataclass(frozen=True)
 class World:
-    """True scores of one strategy: R of each order, shape (orders, hops + 1, N), by place; and M by language, (N,).
+    """True scores of one strategy.
 
     Attributes:
-        at: place of each language in each order, shape (orders, N).
+        R: score matrix of each order, columns in the order of learning; shape (orders, N + 1, N).
+        M: by language, shape (N,).
+        at: position of each language in each order, shape (orders, N).
     """
 
     R: np.ndarray
@@ -57,35 +83,39 @@ class World:
     at: np.ndarray
 
     @classmethod
-    def of(cls, level: float, forgets: bool, rng: np.random.Generator) -> World:
-        """Make true scores: ``level`` right after learning; after that each hop costs a little, or nothing."""
-        room = 1 - level
-        learnt = np.tri(LANGUAGES, dtype=bool)
-        since = np.arange(LANGUAGES)[:, np.newaxis] - np.arange(LANGUAGES)
-        after = level - 0.05 * room * np.maximum(since, 0) * forgets - room * (0.5 - 0.1 * since) * ~learnt
-        R = np.full((ORDERS, LANGUAGES + 1, LANGUAGES), 0.02)
-        R[:, 1:] = after + forgets * rng.normal(0, 0.06 * room, (ORDERS, LANGUAGES, LANGUAGES))
-        M = level - room * 0.1 + rng.normal(0, 0.02 * room, LANGUAGES)
-        return cls(np.clip(R, 0.01, 0.995), M, np.array([rng.permutation(LANGUAGES) for _ in range(ORDERS)]))
+    def of(cls, setting: Setting, rng: np.random.Generator) -> World:
+        """Draw true scores."""
+        n, level = setting.languages, setting.level
+        first, further, noise = FORGETTING[setting.forgetting](level)
+        # Hops since the language was learned; negative before.
+        since = np.arange(n)[:, np.newaxis] - np.arange(n)
+        before = (1 - level) * (0.5 - 0.1 * since)
+        after = np.where(since > 0, first + further * (since - 1), 0)
+        R = np.full((setting.orders, n + 1, n), 0.02)
+        R[:, 1:] = level - np.where(since < 0, before, after) + rng.normal(0, noise, (setting.orders, n, n))
+        # Learned alone, a language scores lower: by little, or by half of what is missing to 1.
+        lower = 0.5 if setting.forgetting == "much" else 0.1
+        M = level - (1 - level) * lower + rng.normal(0, 0.02 * (1 - level), n)
+        return cls(np.clip(R, 0.01, 0.995), M, np.array([rng.permutation(n) for _ in range(setting.orders)]))
 
     def cells(self, language: int) -> np.ndarray:
-        """True scores of all cells of one language: hop after hop of each order, then M."""
+        """Return the true scores of one language: hop after hop of each order, then M."""
         columns = [R[:, at[language]] for R, at in zip(self.R, self.at, strict=True)]
         return np.concatenate([*columns, self.M[[language]]])
 
     def measures(self, cells: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Mean over orders of each measure, shape (...), from the `cells` of each language, shape (..., cells)."""
+        """Return each measure by order, shape (..., orders), given each language's `cells`, shape (..., cells)."""
         shape = np.broadcast_shapes(*(of.shape[:-1] for of in cells))
-        R, M = np.empty((*shape, *self.R.shape)), np.empty((*shape, ORDERS, LANGUAGES))
+        orders, rows, languages = self.R.shape
+        R, M = np.empty((*shape, orders, rows, languages)), np.empty((*shape, orders, languages))
         for language, of in enumerate(cells):
             for order, at in enumerate(self.at[:, language]):
-                R[..., order, :, at] = of[..., order * (LANGUAGES + 1) : (order + 1) * (LANGUAGES + 1)]
+                R[..., order, :, at] = of[..., order * rows : (order + 1) * rows]
                 M[..., order, at] = of[..., -1]
-        found = {
+        return {
             "F": metrics.forgetting(R), "T": metrics.transfer(R, M),
             "T0": metrics.zero_shot_transfer(R), "FP": R[..., -1, :].mean(axis=-1),
         }  # fmt: skip
-        return {name: values.mean(axis=-1) for name, values in found.items()}
 
 
 def right(scores: np.ndarray, sentences: int, rng: np.random.Generator) -> np.ndarray:
@@ -98,38 +128,59 @@ def right(scores: np.ndarray, sentences: int, rng: np.random.Generator) -> np.nd
 
 
 def coverage(
-    level: float, forgets: bool, sentences: int, size: int | None, studies: int, resamples: int = 600, seed: int = 0
+    setting: Setting,
+    sentences: int,
+    size: int | None,
+    studies: int,
+    kinds: Sequence[str] = KINDS,
+    resamples: int = 600,
+    seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """Return measure → shares of studies, by kind of interval: that it holds the truth; and more beside these.
+    """Simulate studies that draw their test sentences anew, and count which intervals contain the true value.
 
-    ``excluded``: the percentile interval does not hold the value from the data; ``no bca``: there is none; ``bias``:
-    mean error of the value; ``bootstrap bias``: its mean estimate.
+    Args:
+        setting: of the studies.
+        sentences: size of each test set.
+        size: sentences of each resample; None: ``sentences``.
+        studies: number of studies.
+        kinds: of intervals.
+        resamples: B.
+        seed: of true scores, test sentences and resamples.
+
+    Returns:
+        Measure → shares of studies: by kind of interval, those whose interval contains the true value;
+        ``excludes KIND``: those whose interval does not contain the value from the data, or does not exist. And
+        ``error``, the mean error of the value, and ``bias``, its mean bootstrap estimate.
     """
     rng = np.random.default_rng(seed)
-    world = World.of(level, forgets, rng)
-    truth = world.measures([world.cells(k) for k in range(LANGUAGES)])
+    world = World.of(setting, rng)
+    every = range(setting.languages)
+    truth = world.measures([world.cells(k) for k in every])
     # Sentences are drawn anew for each study; which of them a resample takes need not be.
-    drawn = [draws(sentences, seed, f"{k}", resamples, size) for k in range(LANGUAGES)]
-    found: dict[str, Counter[str]] = {name: Counter() for name in truth}
+    drawn = [draws(sentences, seed, f"{k}", resamples, size) for k in every]
+    tallies: dict[str, Counter[str]] = {name: Counter() for name in truth}
     for _ in range(studies):
-        counts = [Counts.of_accuracy(right(world.cells(k), sentences, rng)) for k in range(LANGUAGES)]
+        counts = [Counts.of_accuracy(right(world.cells(k), sentences, rng)) for k in every]
         scores = [of.scores() for of in counts]
         values = world.measures(scores)
         resampled = world.measures([of.resampled(draw) for of, draw in zip(counts, drawn, strict=True)])
-        left = [world.measures([*scores[:k], counts[k].jackknife(), *scores[k + 1 :]]) for k in range(LANGUAGES)]
-        for name, tally in found.items():
-            value, of = float(values[name]), resampled[name]
-            intervals = (
-                centred(of, value), basic(of, value), percentile(of), bca(of, value, [each[name] for each in left]),
-                standard_error_of_mean(of),
-            )  # fmt: skip
-            for kind, interval in zip(KINDS, intervals, strict=True):
-                tally[kind] += int(interval.low <= truth[name] <= interval.high)
-            tally["no bca"] += bool(intervals[3].reason)
-            tally["excluded"] += not intervals[2].low <= value <= intervals[2].high
-            tally["bias"] += value - float(truth[name])  # type: ignore[assignment]
-            tally["bootstrap bias"] += bias(of, value)  # type: ignore[assignment]
-    return {name: {what: total / studies for what, total in tally.items()} for name, tally in found.items()}
+        left = []
+        if "bca" in kinds:
+            left = [world.measures([*scores[:k], counts[k].jackknife(), *scores[k + 1 :]]) for k in every]
+        for name, tally in tallies.items():
+            value, of, true = float(values[name].mean()), resampled[name], float(truth[name].mean())
+            leaving = [each[name].mean(axis=-1) for each in left]
+            for kind in kinds:
+                found = (
+                    mean_of_intervals([standard_error_of_mean(order) for order in of.T])
+                    if kind == "paper"
+                    else interval(kind, of.mean(axis=-1), value, lambda leaving=leaving: leaving, name == "FP")
+                )
+                tally[kind] += int(found.low <= true <= found.high)
+                tally[f"excludes {kind}"] += not found.low - TIE <= value <= found.high + TIE
+            tally["error"] += value - true  # type: ignore[assignment]
+            tally["bias"] += bias(of, value)  # type: ignore[assignment]
+    return {name: {what: total / studies for what, total in tally.items()} for name, tally in tallies.items()}
 
 
 # Null rejection of tests.
@@ -228,19 +279,82 @@ def rejection(
 # Tables.
 
 
+# (size of the test set, sentences of a resample, studies as a share of those asked for). BCa's jackknife of 3,000
+# sentences would take most of the time.
+SIZES = ((100, None, 1.5), (600, None, 1.0), (3000, SENTENCES, 0.5), (3000, None, 0.5))
+WITH_BCA = 600
+# The settings among which the default kinds are chosen, and those without any forgetting, where no kind is right for F.
+SETTINGS = [Setting(*of) for of in itertools.product((2, 6), (2, 6), (0.5, 0.95, 0.99), ("little", "much"))]
+UNFORGETTING = [Setting(6, 6, level, "none") for level in (0.5, 0.95, 0.99)]
+
+Simulated = dict[tuple[Setting, int, int | None], dict[str, dict[str, float]]]
+
+
+@cache
+def simulated(studies: int) -> Simulated:
+    """Simulate all settings and sizes."""
+    return {
+        (setting, sentences, size): coverage(
+            setting, sentences, size, max(2, round(part * studies)), KINDS if sentences <= WITH_BCA else NOT_BCA
+        )
+        for setting in (*SETTINGS, *UNFORGETTING)
+        for sentences, size, part in SIZES
+    }
+
+
+def worst(found: Simulated, measure: str, kind: str) -> tuple[float, float, str]:
+    """Return the lowest coverage of a kind of interval, how often it excludes the value, and the setting of the former.
+
+    Settings without forgetting do not count.
+    """
+    own = {key: by[measure] for key, by in found.items() if key[0] in SETTINGS and kind in by[measure]}
+    key = min(own, key=lambda key: own[key][kind])
+    excludes = max(of[f"excludes {kind}"] for of in own.values())
+    return own[key][kind], excludes, ", ".join(_described(*key))
+
+
+def choose_kind(found: Simulated, measure: str) -> str:
+    """Return the kind with the highest worst coverage among those that contain the value in every study."""
+    of = {kind: worst(found, measure, kind) for kind in KINDS}
+    return max((kind for kind in KINDS if of[kind][1] == 0), key=lambda kind: of[kind][0])
+
+
+def choice_table(studies: int) -> Iterator[str]:
+    """Yield the lines of the table of worst coverages, from which the default of each measure follows."""
+    found = simulated(studies)
+    yield "| measure | interval | lowest coverage | in | excludes | default |"
+    yield "|---|---|--:|---|--:|---|"
+    for measure in ("F", "T", "T0", "FP"):
+        chosen = choose_kind(found, measure)
+        for kind in KINDS:
+            lowest, excludes, where = worst(found, measure, kind)
+            cells = [measure, f"`{kind}`", _decimals(lowest), where]
+            cells += [f"{excludes:.3f}".removeprefix("0") if excludes else "never", "yes" if kind == chosen else ""]
+            yield f"| {' | '.join(cells)} |"
+
+
 def coverage_table(studies: int) -> Iterator[str]:
-    """Yield the lines of the table of `coverage`."""
-    yield f"| forgetting | scores near | test set | resamples of | measure | {' | '.join(KINDS)} | error | bias |"
-    yield "|---|---|--:|--:|---|" + "--:|" * (len(KINDS) + 2)
-    for forgets, level in itertools.product((True, False), (0.5, 0.95)):
-        for sentences, size, part in ((600, 600, 1.0), (3000, 600, 0.4), (3000, None, 0.4)):
-            found = coverage(level, forgets, sentences, size, max(2, round(part * studies)))
-            # What is not forgotten concerns F alone.
-            for name, of in found.items() if forgets else (("F", found["F"]),):
-                shares = " | ".join(f"{of[kind]:.2f}".removeprefix("0") for kind in KINDS)
-                errors = f"{100 * of['bias']:+.2f} | {100 * of['bootstrap bias']:+.2f}"
-                where = f"{'some' if forgets else 'none'} | {level} | {sentences:,} | {size or sentences:,}"
-                yield f"| {where} | {name} | {shares} | {errors} |"
+    """Yield the lines of the table of all coverages."""
+    yield "| forgetting | languages | orders | scores near | test set | resamples of | F | T | T0 | FP |"
+    yield "|---|--:|--:|--:|--:|--:|" + "---|" * 4
+    for (setting, sentences, size), of in simulated(studies).items():
+        # What is not forgotten concerns F alone.
+        measures = ("F",) if setting in UNFORGETTING else ("F", "T", "T0", "FP")
+        shares = [" ".join(_decimals(of[name][k]) if k in of[name] else "–" for k in KINDS) for name in measures]
+        design = f"{setting.forgetting} | {setting.languages} | {setting.orders} | {setting.level:g}"
+        cells = " | ".join([*shares, *["–"] * (4 - len(shares))])
+        yield f"| {design} | {sentences:,} | {size or sentences:,} | {cells} |"
+
+
+def _described(setting: Setting, sentences: int, size: int | None) -> list[str]:
+    return [
+        f"{setting.languages} languages", f"{setting.orders} orders", f"scores near {setting.level:g}",
+        f"{setting.forgetting} forgetting", f"resamples of {size or sentences:,} of {sentences:,} sentences",
+    ]  # fmt: skip
+
+
+def _decimals(share: float) -> str:
+    return f"{share:.2f}".removeprefix("0")
 
 
 def rejection_table(studies: int) -> Iterator[str]:
@@ -271,7 +385,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"replace the tables in docs/{DOCUMENT.name}")
     given = parser.parse_args(arguments)
     text = DOCUMENT.read_text(encoding="utf-8")
-    for name, table in (("coverage", coverage_table), ("rejection", rejection_table), *TABLES.items()):
+    tables = (
+        ("intervals", choice_table),
+        ("coverage", coverage_table),
+        ("rejection", rejection_table),
+        *TABLES.items(),
+    )
+    for name, table in tables:
         lines = []
         for line in table(given.studies):
             print(line, flush=True)

@@ -22,6 +22,7 @@ def test_the_interval_is_that_of_a_paired_difference() -> None:
     # Languages count alike, however many sentences they have.
     assert found.value == pytest.approx((10 / 100 + 20 / 400) / 2)
     assert found.sentences == 500
+    assert 0 < abs(found.bias) < 0.002  # a difference of means has none but that of the resamples drawn
     # Of a difference d of +1, 0 and −1: its variance by hand, language by language.
     en = (20 / 100 - 0.1**2) / 100
     de = (60 / 400 - 0.05**2) / 400

@@ -6,15 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scipy import stats
+from sklearn.metrics import f1_score
 
 from tests.conftest import some
 from xclrun.analysis import metrics, resampling
 from xclrun.analysis.aggregate import Comparison, comparisons, summarise
 from xclrun.analysis.base_scores import Predictions, Sentences
-from xclrun.analysis.bootstrap import draws
+from xclrun.analysis.bootstrap import basic, draws
+from xclrun.analysis.paired import cell, paired_difference
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled, replicates
+from xclrun.core.task import SLOT_F1
 
 from .build import record
 
@@ -213,8 +217,92 @@ def test_intervals_stand_beside_the_value_of_the_table_and_the_bias(kind: str, m
         }.get(kind)  # fmt: skip
         if expected is not None:
             assert (found.interval.low, found.interval.high) == pytest.approx(tuple(expected))
-    left = resampled._jackknife("er", "T")
+    left = resampled._jackknife(comparison.strategies["er"], "T")
     assert [len(part) for part in left] == [SENTENCES[k] for k in comparison.languages]
+
+
+def test_the_papers_interval_is_the_mean_of_those_of_each_order(made: tuple) -> None:
+    resampled = Resampled(*made, "slot_f1", resamples=50, size=None)
+    runs = made[0].strategies["er"]
+    of_orders = [stats.t.interval(0.95, 49, v.mean(), stats.sem(v)) for v in (resampled.of_run(r, "F") for r in runs)]
+    found = resampled.estimate("er", "F", "paper").interval
+    assert (found.low, found.high) == pytest.approx(tuple(np.mean(of_orders, axis=0)))
+    own = [resampled.estimate("er", "F", "paper", order) for order in ("h2l", "l2h")]
+    assert sorted((one.interval.low, one.interval.high) for one in own) == pytest.approx(sorted(of_orders))
+    assert np.mean([one.value for one in own]) == pytest.approx(resampled.estimate("er", "F").value)
+
+
+@pytest.mark.parametrize("kind", ["basic", "centred", "percentile", "bca"])
+def test_intervals_of_scores_stay_within_0_and_1(kind: str) -> None:
+    """One error among 40 sentences, whose resamples mirror to an upper end above 1."""
+    right = np.arange(40) >= 1
+    ids = np.array([f"{i:02d}" for i in range(40)])
+    found = Sentences(ids, np.ones(40, int), np.tile(right[:, None], 3).astype(int))
+    scores = {"intent_accuracy": np.full((3, 2), right.mean())}
+    (comparison,) = comparisons([record("naive", scores=scores, languages=("en", "de"))])
+    (run,) = comparison.runs
+    own = {run.run_id: Predictions(("a", "b"), dict.fromkeys(run.languages, found))}
+    resampled = Resampled(comparison, References([run]), own, "intent_accuracy", resamples=200, size=None)
+    interval = resampled.estimate("naive", "FP", kind).interval
+    assert 0 < interval.low < right.mean() < interval.high <= 1
+    plain = basic(resampled.of_strategy("naive", "FP"), right.mean())
+    assert plain.high > 1
+
+
+def of_tags(words: list[tuple[list[int], list[list[int]]]], language: str = "en") -> Sentences:
+    """Sentences given their gold tags and the tags that each cell predicts."""
+    tags = np.array([[g, *p] for gold, predicted in words for g, p in zip(gold, np.array(predicted).T, strict=True)])
+    n, cells = len(words), len(words[0][1])
+    ids, nothing = np.array([f"{language}-{i:03d}" for i in range(n)]), np.zeros((n, cells), int)
+    lengths = np.array([len(gold) for gold, _ in words])
+    return Sentences(ids, np.zeros(n, int), nothing, (nothing,) * 3, tags=tags.astype(np.int16), lengths=lengths)
+
+
+def test_macro_f1_of_resamples_equals_scikit_learn() -> None:
+    """Resampled sentences are written out one by one; rare tags are missing in some resamples and then do not count."""
+    rng = np.random.default_rng(6)
+    words: dict[str, list] = {}
+    for language in ("en", "de"):
+        lengths = rng.integers(0, 6, 25)
+        gold = [np.minimum(rng.geometric(0.4, n), 7).tolist() for n in lengths]
+        words[language] = [
+            (g, [[t if rng.random() < 0.6 else int(rng.integers(0, 9)) for t in g] for _ in "123"]) for g in gold
+        ]
+    predictions = Predictions(("a",), {k: of_tags(of, k) for k, of in words.items()})
+
+    def macro(language: str, chosen: np.ndarray, cell: int) -> float:
+        gold = [tag for i in chosen for tag in words[language][i][0]]
+        found = [tag for i in chosen for tag in words[language][i][1][cell]]
+        return float(f1_score(gold, found, average="macro", zero_division=0))
+
+    everything = {k: np.arange(25) for k in words}
+    scores = {"slot_f1": np.array([[macro(k, everything[k], cell) for k in words] for cell in range(3)])}
+    config = {"evaluate": {"slot_f1": "tag_macro"}}
+    (comparison,) = comparisons([record("naive", scores=scores, languages=tuple(words), config=config)])
+    (run,) = comparison.runs
+    resampled = Resampled(comparison, References([run]), {run.run_id: predictions}, "slot_f1", 5, 40, size=None)
+    drawn = {k: draws(25, 5, k, 40, None).astype(int) for k in words}
+    expected = [np.mean([macro(k, np.repeat(np.arange(25), drawn[k][b]), 2) for k in words]) for b in range(40)]
+    np.testing.assert_allclose(resampled.of_run(run, "FP"), expected, rtol=1e-12)
+    estimate = resampled.estimate("naive", "FP", "bca")
+    assert estimate.value == pytest.approx(scores["slot_f1"][2].mean())
+    left = [[np.mean([macro(k, np.delete(everything[k], i if k == own else []), 2) for k in words]) for i in range(25)]
+            for own in words]  # fmt: skip
+    np.testing.assert_allclose(resampled._jackknife([run], "FP"), left, rtol=1e-6)
+    # The same runs in `xclrun compare`: two hops of one run, paired.
+    one, other = ({k: cell(them, SLOT_F1, hop) for k, them in predictions.sentences.items()} for hop in (1, 2))
+    assert paired_difference(one, other).value == pytest.approx(np.diff(scores["slot_f1"].mean(axis=1))[1])
+    micro = {k: cell(dataclasses.replace(of, tags=None), SLOT_F1, 1) for k, of in predictions.sentences.items()}
+    with pytest.raises(ValueError, match="different ways"):
+        paired_difference(one, micro)
+
+
+def test_runs_scored_in_different_ways_have_no_common_bootstrap(made: tuple) -> None:
+    comparison, references, predictions = made
+    first, *rest = comparison.runs
+    macro = dataclasses.replace(first, config={**first.config, "evaluate": {"slot_f1": "tag_macro"}})
+    with pytest.raises(ValueError, match="different ways"):
+        Resampled(comparisons([macro, *rest])[0], references, predictions, "slot_f1", resamples=2)
 
 
 @pytest.mark.parametrize("cells", [1, 5, 8])

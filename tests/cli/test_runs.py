@@ -200,6 +200,7 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
         difference = (other.scores[metric][-1] - one.scores[metric][-1]).mean()
         assert test["value"] == pytest.approx(difference)
         assert test["value"] != 0
+        assert f"{100 * test['value']:+.2f} (bias {100 * test['bias']:+.2f}), 95 % interval" in told.out
         assert facts["measures"][metric]["FP"] == [one.scores[metric][-1].mean(), other.scores[metric][-1].mean()]
         assert f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)" in lines
     assert "B − A, final, mean over languages: " in told.out

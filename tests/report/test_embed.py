@@ -35,13 +35,13 @@ def place(file: str, content: str = "", report: str = "demo") -> str:
 def test_places_of_a_page_get_what_they_name_and_the_rest_stays(report: Report, tmp_path: Path) -> None:
     page = tmp_path / "found.md"
     other = place("tables/any.md", "of another report\n", "earlier")
-    first, last = place(TABLE, "old\n"), place("summary.csv")
+    first, last = place(TABLE, "outdated\n"), place("summary.csv")
     page.write_text(f"# Found\n\n{first}By hand.\n{place(FIGURE)}{other}{last}The end.\n")
     assert embed(page, report) == 3
     text = page.read_text()
     table = (report.directory / TABLE).read_text().split("\n", 1)[1].strip()
     assert f"\n**Intent, mean over orders and seeds**\n\n{table}\n\n<!-- end -->\nBy hand.\n" in text
-    assert "old" not in text
+    assert "outdated" not in text
     assert other in text
     assert text.startswith("# Found\n")
     assert text.endswith("The end.\n")

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.beside import beside, tuning_trials
 from xclrun.analysis.bootstrap import INTERVALS, Interval
@@ -35,6 +37,7 @@ from xclrun.report.parts.curves import score_matrices
 from xclrun.report.parts.significance import bootstrap_table, significance
 from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_hop_figure, trade_off_figure
 from xclrun.report.strategies import StrategySection
+from xclrun.report.style import marker, save
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell
 
@@ -272,9 +275,9 @@ def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
     assert table.raised == (inference.marks_meaning, "bold: best of the column")
     by_order = summary.main(["intent_accuracy"], "h2l")
     assert by_order.raised == ("bold: best of the column",)  # no test is of one order
-    for told in (table.text(), table.markdown()):
-        assert "*" not in told
-        assert "bold" not in told
+    assert "*" not in table.text()
+    assert "bold" not in table.text()
+    assert r"\*\*\* |" in table.markdown()
     assert all(html in table_html(table) for html in ("<sup>***</sup>", inference.marks_meaning[:40]))
     assert r"\tnote{***}" in latex(table)
     assert r"\item[*, **, ***] differs from the baseline, naive:" in latex(table)
@@ -354,9 +357,11 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
         size = None
         draws_texts = False
 
-        def estimate(self, label: str, name: str, kind: str) -> Estimate | None:
+        def estimate(self, label: str, name: str, kind: str | None, order: str | None = None) -> Estimate | None:
             if label not in ("naive", "er") or name == "T":
                 return None
+            if order is not None:
+                return Estimate(0.2, 0.0, Interval(0.1, 0.3))
             reason = "BCa needs resamples that differ" if label == "er" else ""
             ends = (np.nan, np.nan) if reason else (0.11, 0.145)
             return Estimate(0.12, -0.0042 if name == "F" else 0.0042, Interval(*ends, reason))
@@ -373,20 +378,29 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     assert table.rows[0][1].value == 0.12
     assert table.notes[0] == "[1] BCa needs resamples that differ"
     assert "value from the data; bias: mean over 600 resamples" in table.notes[1]
-    assert "95 % BCa interval" in table.notes[1]
+    assert "95 % BCa interval" in table.notes[2]
     assert not any("drawn are texts" in note for note in table.notes)
+    # The paper's intervals are means over orders, each of which has a row.
+    table = bootstrap_table(Inference(summary.comparison, References(records()), resampled, "paper"), summary)
+    orders = [run.order for run in summary.comparison.strategies["naive"]]
+    assert len(set(orders)) > 1
+    assert [row[0] for row in table.rows[: 1 + len(set(orders))]] == [
+        "naive",
+        *(f"naive, {o}" for o in dict.fromkeys(orders)),
+    ]
+    assert table.rows[1][1:] == ("20.00 (bias +0.00) [10.00, 30.00]",) * 3
+    assert INTERVALS["paper"] in table.notes
+    # By default the kind is the measure's own.
+    table = bootstrap_table(Inference(summary.comparison, References(records()), resampled), summary)
+    assert [row[0] for row in table.rows[:2]] == ["naive", "er"]
     Resamples.draws_texts = True
-    for metrics, asked in (
+    for scored, asked in (
         (("answer_f1", "exact_match"), "questions"), (("statement_accuracy",), "statements"),
         (("class_accuracy",), "pairs"),
     ):  # fmt: skip
-        resampled = {metric: Resamples() for metric in metrics}
+        resampled = {metric: Resamples() for metric in scored}
         notes = bootstrap_table(Inference(summary.comparison, References(records()), resampled, "bca"), summary).notes
         assert notes.count(f"{asked}: what is drawn are texts, each with all {asked} about it") == 1
-
-
-def test_the_default_interval_says_that_the_value_may_lie_outside_it() -> None:
-    assert "it can leave the value itself out" in INTERVALS["basic"]
 
 
 def test_p_values_as_text() -> None:
@@ -412,6 +426,65 @@ def test_figures_are_whole_and_say_what_they_show() -> None:
     assert "mini, tiny: slot F1 (%); mean ranks over orders, 1 is best; CD: critical difference at 0.05" in " ".join(
         " ".join(texts(figures["critical"])).split()
     )
+
+
+def test_fewer_than_five_runs_are_points_and_equal_ones_lie_side_by_side() -> None:
+    def drawn_of(seeds: tuple[int, ...]) -> tuple[int, list[Any]]:
+        # Seeds differ by nothing, so all runs of an order have equal values.
+        of = [run("naive", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
+        of = [dataclasses.replace(one, seed=s, run_id=f"{one.run_id}-{s}") for one in of for s in seeds]
+        summary = summary_of(of)
+        axes = one_hop_figure(summary, References(of), "intent_accuracy").axes[0]
+        return len(axes.patches), [line for line in axes.lines if line.get_marker() == "."]
+
+    boxes, points = drawn_of((1, 2))
+    assert boxes == 0
+    # One-hop and multi-hop; of each, four runs with two values.
+    assert [len(line.get_ydata()) for line in points] == [4, 4]
+    for line in points:
+        assert len(set(np.round(line.get_ydata(), 9))) == 2
+        assert len(set(map(tuple, np.round(line.get_xydata(), 3)))) == 4
+    assert drawn_of((1, 2, 3))[0] == 2
+
+
+def test_strategies_with_identical_scores_are_both_visible(tmp_path: Path) -> None:
+    of = [run("naive", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
+    config = of[0].config | {"strategy": {"name": "agem"}}
+    of += [dataclasses.replace(one, strategy="agem", run_id=f"agem-{one.run_id}", config=config) for one in of]
+    of += [run("er", order, 1, ORDERS[order]) for order in ("h2l", "l2h")]
+    figure = trade_off_figure(summary_of(of), "intent_accuracy")
+    save(figure, tmp_path, "trade_offs")
+    naive, agem, er = (line for line in figure.axes[0].lines if line.get_marker() != "None")
+    np.testing.assert_array_equal(naive.get_xydata(), agem.get_xydata())
+    assert naive.get_markersize() >= agem.get_markersize() + 3
+    assert er.get_markersize() == agem.get_markersize()
+
+
+def test_gains_by_distance_have_their_spread_and_number_of_runs() -> None:
+    summary = made()[0]
+    figure = distance_figure(summary, "slot_f1")
+    gains = [100 * metrics.generalisation_by_distance(r.scores["slot_f1"]) for r in summary.comparison.strategies["er"]]
+    k = list(summary.comparison.strategies).index("er")
+    [line] = [line for line in figure.axes[0].lines if line.get_marker() == marker(k)]
+    np.testing.assert_allclose(line.get_ydata(), np.mean(gains, axis=0))
+    bars = np.array(figure.axes[0].collections[k].get_segments())
+    np.testing.assert_allclose((bars[:, 1, 1] - bars[:, 0, 1]) / 2, np.std(gains, axis=0, ddof=1))
+    assert f"n = {len(gains)} runs" in " ".join(" ".join(texts(figure)).split())
+    alone = distance_figure(summary_of([run("naive", "h2l", 1, LANGUAGES)]), "slot_f1")
+    assert not alone.axes[0].collections
+
+
+def test_the_critical_difference_is_drawn_in_full_and_explained() -> None:
+    """With two orders it is longer than the axis of ranks."""
+    few = section_of(study(("naive", "er", "ewc_online", "lang_spec_trans"), ("h2l", "l2h"), (1,)))
+    figure = drawn(few, significance, "critical_mini_tiny_intent")
+    assert not is_cut_off(figure)
+    for axes, tests in zip(figure.axes, few.inference.of("intent_accuracy").values(), strict=True):
+        [bar] = [line for line in axes.lines if line.get_marker() == "|"]
+        assert np.ptp(bar.get_xdata()) == pytest.approx(tests.ranks.critical)
+        assert tests.ranks.critical > len(tests.ranks.strategies) - 1
+        assert max(bar.get_xdata()) < axes.get_xlim()[1]
+    assert "not significantly different" in " ".join(texts(figure))
 
 
 def test_replay_by_memory_needs_two_sizes() -> None:

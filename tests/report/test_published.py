@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,21 @@ def test_every_table_is_set_beside_ours(table: str) -> None:
     for row in some(rows):
         shown = percent(row.value) if row.unit == "percent" else None
         assert shown is None or shown in published
+
+
+def test_runtimes_are_minutes_like_the_published_ones() -> None:
+    records = [run("naive", order, 1, SIX[order]) for order in ("order1", "order2")]
+    records = [replace(r, costs={"seconds": s, "parameters": 5.0}) for r, s in zip(records, (90.0, 150.0), strict=True)]
+    tables = beside_ours(summary_of(records), "7")
+    cells = {
+        name: (row[k], row[k + 1])
+        for table in tables
+        for row in table.rows
+        for k, name in enumerate(table.header)
+        if row[0] == "naive" and name in ("runtime", "parameters")
+    }
+    assert cells["runtime"] == ("196.0", "2.0")
+    assert cells["parameters"][1] == "5"
 
 
 def test_what_the_paper_calls_a_run() -> None:

@@ -74,6 +74,8 @@ def test_resamples_are_ranked_one_by_one() -> None:
     each = [stats.spearmanr(one.published, [drawn[m, "FP"][k] for m in one.models]).statistic for k in range(200)]
     assert (one.low, one.high) == pytest.approx(tuple(np.percentile(each, [2.5, 97.5])))
     assert one.low < one.high
+    assert one.bias == pytest.approx(np.mean(each) - one.found.spearman)
+    assert one.bias < 0  # no resample can rank better than a perfect ranking
     assert np.isnan(found["slot_f1", "FP"].low)
     del drawn["er", "F"]
     again = {(one.metric, one.measure): one for one in agreements(summary, {"intent_accuracy": resampled})}  # type: ignore[dict-item]

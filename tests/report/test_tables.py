@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import csv
+import io
 import re
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.report.summary import Summary
-from xclrun.report.tables import Table, percent
+from xclrun.report.tables import Cell, Table, percent
 
 from .study import LANGUAGES, run, study
 from .study import summary_of as summary
@@ -172,6 +175,18 @@ def test_text_shows_every_cell() -> None:
 def test_markdown() -> None:
     table = Table("Title", ("name", "n"), (("a|b", "1"),), ("note",))
     assert table.markdown(2) == "## Title\n\n| name | n |\n| :-- | --: |\n| a\\|b | 1 |\n\n- note\n"
+
+
+def test_markdown_has_bold_and_marks_and_says_what_they_mean_and_csv_has_values_alone() -> None:
+    cells = (Cell("91.00 ± 0.10", 0.91, best=True, mark="**"), Cell("90.00", 0.9, mark="*"), Cell("a*b*c"))
+    table = Table("Title", ("name", "x", "y", "z"), (("er", *cells),), ("note",), raised=("* **: marks", "bold: best"))
+    html = MarkdownIt("commonmark").enable("table").render(table.markdown())
+    assert "<strong>91.00 ± 0.10</strong> **</td>" in html
+    assert "90.00 *</td>" in html
+    assert html.count("<strong>") == 1
+    for note in ("* **: marks", "bold: best", "note"):
+        assert f"<li>{note}</li>" in html
+    assert list(csv.reader(io.StringIO(table.csv())))[1] == ["er", "91.00 ± 0.10", "90.00", "a*b*c"]
 
 
 @pytest.mark.parametrize(

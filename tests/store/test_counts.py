@@ -17,7 +17,7 @@ import yaml
 
 from xclrun.analysis.base_scores import of_hops
 from xclrun.analysis.record import RunRecord
-from xclrun.core.task import INTENT_ACCURACY, SLOT_F1
+from xclrun.core.task import INTENT_ACCURACY, SLOT_F1, Metric, MetricsOfKeys
 from xclrun.store import counts, predictions, records
 from xclrun.store.files import sha256
 from xclrun.store.kept import Kept
@@ -312,6 +312,42 @@ def test_a_run_that_was_made_again_is_counted_again(outputs: Path, counted: list
     second = plain(read_records(outputs))
     assert counted == ["a"]
     assert (first[0] == second[0], first[1] == second[1]) == (False, True)
+
+
+def test_predictions_of_the_same_size_and_time_but_another_content_are_counted_again(
+    outputs: Path, counted: list[str]
+) -> None:
+    first = plain(read_records(outputs))
+    directory = RunDirectory(outputs / "runs" / "a")
+    path = directory.predictions(1)
+    before = path.stat()
+    for seed in range(100, 1000):
+        predictions.write(path, rows(1, seed), run_id="a", hop=1)
+        if path.stat().st_size == before.st_size:
+            break
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    directory.finish()
+    del counted[:]
+    second = plain(read_records(outputs))
+    assert counted == ["a"]
+    assert first[0]["scores"] != second[0]["scores"]
+
+
+def test_counts_of_other_metrics_are_not_taken(tmp_path: Path) -> None:
+    """Scores at evaluation points are kept, not counts: those of one metric say nothing of another."""
+    directory = write_run(tmp_path, "a", 1, points=True, counts=True)
+    manifest = directory.read_manifest()
+
+    def names(*metrics: Metric) -> set[str]:
+        reader = counts.CountsOfRuns(tmp_path)
+        points = reader.of(directory, manifest, MetricsOfKeys(metrics), None).points
+        reader.keep()
+        return {name for of in points[1][2]["test"].values() for name in of}
+
+    assert names(INTENT_ACCURACY) == {"intent_accuracy"}
+    assert names(INTENT_ACCURACY, SLOT_F1) == {"intent_accuracy", "slot_f1"}
+    assert names(SLOT_F1) == {"slot_f1"}
 
 
 @pytest.mark.parametrize("where", ["hop-1", "points-2"])

@@ -227,3 +227,6 @@ def test_the_selection_score_is_the_mean_over_languages_and_scores() -> None:
     scores = {"en": {"intent_accuracy": 0.5, "slot_f1": 0.1}, "de": {"intent_accuracy": 0.9, "slot_f1": 0.3}}
     assert selection_score(scores) == pytest.approx(0.45)
     assert selection_score({"en": {"intent_accuracy": 0.5}}) == 0.5
+    # Each language counts the same, however many scores it has.
+    scores = {"boolq": {"class_accuracy": 0.5}, "mtop": {"intent_accuracy": 0.9, "slot_f1": 0.3}}
+    assert selection_score(scores) == pytest.approx((0.5 + 0.6) / 2)

@@ -44,3 +44,13 @@ def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(
         assert {metric for epoch in mine.curve for of in epoch["dev"].values() for metric in of} == (
             {"intent_accuracy", "slot_f1"} if run is micro else {"intent_accuracy"}
         )
+
+
+def test_dev_scores_that_select_a_checkpoint_are_logged_with_their_way_of_scoring(
+    make_run: Callable[..., Run], do: Callable[..., Run]
+) -> None:
+    run = do(make_run("order=[en,de]", "trainer.epochs=2", "evaluate.slot_f1=tag_macro"))
+    assert {stage["slot_f1"] for stage in run.directory.read_manifest()["stages"][1:]} == {"tag_macro"}
+    dev = [set(of) for epoch in record(run.directory).curve for of in epoch["dev"].values()]
+    assert dev
+    assert all(names == {"intent_accuracy", "slot_f1"} for names in dev)

@@ -3,9 +3,8 @@
 The one place that scores: the evaluator asks it for what selects an epoch and for the log, the score matrices of a run
 are made here from its prediction files, and the bootstrap resamples the same counts.
 
-A score is a ratio of two sums over sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Only
-macro F1 over single tags (``tag_macro``, as the public CCL code scores slots) is none: it is the mean of ratios, one
-for each tag, and so has counts of tags instead.
+A score is a ratio of two sums over sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Macro
+F1 over single tags (``tag_macro``, as the public CCL code scores slots) is a mean of ratios, one for each tag.
 """
 
 from __future__ import annotations
@@ -59,10 +58,13 @@ class Counts:
         hits: shape (sentences, cells), for example 1 where the class is right, or 2 TP. Small integers, whose sums are
             exact in float32; or fractions, such as F1 of an answer.
         totals: of the same shape, for example 2 TP + FP + FN; None: 1 everywhere, as for accuracy.
+        starts: for macro scores, the first column of each cell, shape (cells,): ``hits`` and ``totals`` then have a
+            column for each tag of each cell, and a cell's score is the mean over its tags whose total is above 0.
     """
 
     hits: np.ndarray
     totals: np.ndarray | None = None
+    starts: np.ndarray | None = None
 
     @classmethod
     def of_accuracy(cls, right: ArrayLike) -> Counts:
@@ -75,17 +77,47 @@ class Counts:
         hits = 2 * _float(tp)
         return cls(hits, hits + _float(fp) + _float(fn))
 
+    @classmethod
+    def side_by_side(cls, parts: Sequence[Counts]) -> Counts:
+        """Join the cells of counts of the same sentences; all have totals, or none; likewise ``starts``."""
+        totals = [of.totals for of in parts if of.totals is not None]
+        before = np.cumsum([0, *(of.hits.shape[1] for of in parts)])
+        starts = [of.starts + at for of, at in zip(parts, before, strict=False) if of.starts is not None]
+        return cls(
+            np.concatenate([of.hits for of in parts], axis=1),
+            np.concatenate(totals, axis=1) if totals else None,
+            np.concatenate(starts) if starts else None,
+        )
+
+    def cell(self, k: int) -> Counts:
+        """Return the counts of one cell."""
+        if self.starts is None:
+            columns, starts = slice(k, k + 1), None
+        else:
+            ends = [*self.starts[1:], self.hits.shape[1]]
+            columns, starts = slice(self.starts[k], ends[k]), np.zeros(1, dtype=int)
+        return Counts(self.hits[:, columns], None if self.totals is None else self.totals[:, columns], starts)
+
     def scores(self) -> np.ndarray:
         """Scores on all sentences, shape (cells,)."""
         hits = self.hits.sum(axis=0, dtype=float)
-        return hits / len(self.hits) if self.totals is None else ratio(hits, self.totals.sum(axis=0, dtype=float))
+        return hits / len(self.hits) if self.totals is None else self._ratio(hits, self.totals.sum(axis=0, dtype=float))
 
     def resampled(self, drawn: np.ndarray) -> np.ndarray:
         """Scores of samples that have each sentence ``drawn`` (samples, sentences) times: shape (samples, cells)."""
         hits = drawn @ self.hits
         if self.totals is None:
             return hits / drawn.sum(axis=1, keepdims=True, dtype=float)
-        return ratio(hits, drawn @ self.totals)
+        return self._ratio(hits, drawn @ self.totals)
+
+    def _ratio(self, hits: np.ndarray, totals: np.ndarray) -> np.ndarray:
+        """Return the scores of cells, shape (..., cells), given sums over sentences, shape (..., columns)."""
+        ratios = ratio(hits, totals)
+        if self.starts is None:
+            return ratios
+        return ratio(
+            np.add.reduceat(ratios, self.starts, axis=-1), np.add.reduceat(totals > 0, self.starts, axis=-1, dtype=int)
+        )
 
     def together(self, units: ArrayLike) -> Counts:
         """Return the counts of units of several sentences each, which are drawn as one: shape (units, cells).
@@ -98,14 +130,14 @@ class Counts:
         sums = [np.zeros((int(of.max()) + 1, self.hits.shape[1]), np.float32) for _ in range(2)]
         for total, counts in zip(sums, (self.hits, totals), strict=True):
             np.add.at(total, of, counts)
-        return Counts(*sums)
+        return Counts(sums[0], sums[1], self.starts)
 
     def jackknife(self) -> np.ndarray:
         """Scores with one sentence left out, shape (sentences, cells)."""
         left = self.hits.sum(axis=0, dtype=float) - self.hits
         if self.totals is None:
             return left / (len(self.hits) - 1)
-        return ratio(left, self.totals.sum(axis=0, dtype=float) - self.totals)
+        return self._ratio(left, self.totals.sum(axis=0, dtype=float) - self.totals)
 
 
 def _float(counts: ArrayLike) -> np.ndarray:
@@ -121,8 +153,9 @@ class Sentences:
         gold: class ids, shape (S,); −1: training never had the class.
         predicted: class ids, shape (S, cells).
         spans: TP, FP and FN, each of that shape (of words where tags are no spans); None without tags.
-        tags: hits, occurrences in gold and in predicted tags of each tag, shape (3, tags, cells); only where F1 of
-            spans is ``tag_macro``.
+        tags: of all words, sentence after sentence: the gold tag, then the predicted tag of each cell, numbered by name
+            (`_Rows`), shape (words, 1 + cells); only where F1 of spans is ``tag_macro``.
+        lengths: words of each sentence in ``tags``, shape (S,).
         log2_gold: log2 p(gold class), shape (S, cells); None where it was not read.
         answers: F1 and exact match of the predicted answers, shape (2, S, cells); None where there are none.
         texts: number of the text that each question, or pair, is about, shape (S,); None where there are none.
@@ -137,6 +170,7 @@ class Sentences:
     log2_gold: np.ndarray | None = None
     answers: np.ndarray | None = None
     texts: np.ndarray | None = None
+    lengths: np.ndarray | None = None
     own: tuple[Metric, ...] = ()
 
     @property
@@ -162,6 +196,8 @@ class Sentences:
             return Counts(self._of_cells(hits), None if totals is None else self._of_cells(totals))
         if metric.of is Scored.labels:
             return Counts.of_accuracy(self.right)
+        if metric.span_f1 and self.tags is not None:
+            return self._tag_counts()
         if self.spans is None:
             raise ValueError("there are no span counts")
         return Counts.of_f1(*self.spans)
@@ -177,13 +213,30 @@ class Sentences:
         if self.own and metric not in self.own:
             return np.full(self.predicted.shape[1], np.nan)
         if metric.span_f1 and self.tags is not None:
-            return np.array([_macro_f1(*cell) for cell in np.moveaxis(self.tags, 2, 0)])
+            return np.array([_macro_f1(*tag_counts(self.tags[:, 0], of)) for of in self.tags[:, 1:].T])
         if metric.mean_of:
             return np.mean([self.scores(BY_NAME[name]) for name in metric.mean_of], axis=0)
         counts = self.counts(metric)
         if metric.count is None or counts.totals is None:
             return counts.scores()
         return np.where(counts.totals.any(axis=0), counts.scores(), np.nan)
+
+    def _tag_counts(self) -> Counts:
+        """Return counts with a column for each cell and tag that occurs in the gold tags or in those of any cell."""
+        assert self.tags is not None
+        assert self.lengths is not None
+        names, words = np.unique(self.tags, return_inverse=True)
+        gold, *predicted = words.reshape(self.tags.shape).T
+        sentences, size = np.repeat(np.arange(len(self.ids)), self.lengths), max(1, len(names))
+
+        def count(tags: np.ndarray, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+            places = sentences[chosen] * size + tags[chosen]
+            return np.bincount(places, minlength=len(self.ids) * size).reshape(-1, size)
+
+        hits = [2 * count(gold, gold == of) for of in predicted]
+        totals = [count(gold) + count(of) for of in predicted]
+        starts = size * np.arange(len(predicted))
+        return Counts(_float(np.concatenate(hits, axis=1)), _float(np.concatenate(totals, axis=1)), starts)
 
     def _of_cells(self, counts: ArrayLike) -> np.ndarray:
         return np.broadcast_to(_float(counts), self.predicted.shape)
@@ -342,7 +395,9 @@ def of_hops(
             first.gold,
             np.concatenate([c.predicted for c in own], axis=1),
             _side_by_side(spans) if len(spans) == len(own) else None,
-            np.concatenate([c.tags for c in own if c.tags is not None], axis=2) if first.tags is not None else None,
+            np.concatenate([first.tags, *(c.tags[:, 1:] for c in own[1:] if c.tags is not None)], axis=1)
+            if first.tags is not None
+            else None,
             np.concatenate([c.log2_gold for c in own if c.log2_gold is not None], axis=1)
             if first.log2_gold is not None
             else None,
@@ -351,6 +406,7 @@ def of_hops(
             else None,
             # A hop that an earlier version evaluated may not have them.
             next((c.texts for c in own if c.texts is not None), None),
+            first.lengths,
         )
     return found
 
@@ -407,13 +463,17 @@ def of_split(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Prediction rows as arrays; tag ids sentence after sentence, where they are needed."""
+    """Prediction rows as arrays.
+
+    ``tags``: the gold and predicted tags of words, sentence after sentence; ``ends``: the last word of each sentence
+    plus 1. A tag's number is its rank by name among ``names``, which fixes the order of macro F1's sum, and so its last
+    digit; all tags that training never had share the number of `UNSEEN`.
+    """
 
     gold: np.ndarray
     predicted: np.ndarray
     spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None
-    names: Sequence[str] | None = None
-    tags: tuple[np.ndarray, np.ndarray] | None = None
+    tags: np.ndarray | None = None
     ends: np.ndarray | None = None
     log2_gold: np.ndarray | None = None
     answers: np.ndarray | None = None
@@ -437,8 +497,8 @@ class _Rows:
             return cls(ids("gold"), ids("predicted"), spans, log2_gold=log2_gold, answers=answered, texts=texts)
         lengths = pc.list_value_length(table["gold_tags"]).to_numpy()
         gold, predicted = (pc.list_flatten(table[name]).to_numpy() for name in TAG_COLUMNS)
-        ends = np.cumsum(lengths)
-        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), ends, log2_gold, answered, texts)
+        tags = _ranked(gold, predicted, names)
+        return cls(ids("gold"), ids("predicted"), spans, tags, np.cumsum(lengths), log2_gold, answered, texts)
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Sequence[Any]], names: Sequence[str] | None, reader: str) -> _Rows:
@@ -453,7 +513,8 @@ class _Rows:
             return cls(ids("gold"), ids("predicted"), spans, answers=answered)
         gold, predicted = (np.fromiter(chain.from_iterable(columns[name]), dtype=np.int64) for name in TAG_COLUMNS)
         ends = np.cumsum([len(sequence) for sequence in columns["gold_tags"]])
-        return cls(ids("gold"), ids("predicted"), spans, names, (gold, predicted), ends, answers=answered)
+        tags = _ranked(gold, predicted, names)
+        return cls(ids("gold"), ids("predicted"), spans, tags, ends, answers=answered)
 
     def cell(self, ids: np.ndarray, own: np.ndarray) -> Sentences:
         """Return some of the rows as the sentences of one cell."""
@@ -465,19 +526,18 @@ class _Rows:
             self.gold[own],
             predicted,
             (spans[0], spans[1], spans[2]) if spans else None,
-            self._tags(own),
+            None if self.tags is None else self.tags[self._words(own)],
             None if self.log2_gold is None else self.log2_gold[own, np.newaxis],
             None if self.answers is None else self.answers[:, own, np.newaxis],
             texts,
+            None if self.ends is None else np.diff(self.ends, prepend=0)[own],
         )
 
-    def _tags(self, own: np.ndarray) -> np.ndarray | None:
-        if self.names is None or self.tags is None or self.ends is None:
-            return None
-        chosen = np.zeros(len(self.ends), dtype=bool)
-        chosen[own] = True
-        words = np.repeat(chosen, np.diff(self.ends, prepend=0))
-        return tag_counts(self.tags[0][words], self.tags[1][words], self.names)[:, :, np.newaxis]
+    def _words(self, own: np.ndarray) -> np.ndarray:
+        """Return where the words of some rows are among all words, row after row."""
+        assert self.ends is not None
+        lengths = np.diff(self.ends, prepend=0)[own]
+        return np.repeat(self.ends[own] - np.cumsum(lengths), lengths) + np.arange(lengths.sum())
 
 
 def _answered(table: pa.Table, reader: str) -> np.ndarray:
@@ -499,17 +559,21 @@ def _likeness(
     return np.array(found, np.float32).reshape(-1, len(LIKENESS)).T
 
 
-def tag_counts(gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return how often each tag was hit, occurs in gold and in predicted tags: shape (3, tags + 1).
-
-    ``O``, ``B-x`` and ``I-x`` are three tags; all that training never had (−1) are one more. Sorted by name, which
-    fixes the order of the sum, and so its last digit.
-    """
+def _ranked(gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return the tags of words, ids of ``names`` or −1, by the rank of their names: shape (words, 2)."""
     # The last name is what −1 indexes.
-    place = np.argsort(np.argsort(np.array([*names, UNSEEN]), kind="stable"))
-    wanted, found, size = place[gold], place[predicted], len(names) + 1
-    hit = wanted[wanted == found]
-    return np.stack([np.bincount(tags, minlength=size) for tags in (hit, wanted, found)])
+    rank = np.argsort(np.argsort(np.array([*names, UNSEEN]), kind="stable"))
+    return rank[np.stack([gold, predicted], axis=1)].astype(np.int16)
+
+
+def tag_counts(gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return how often each tag was hit, occurs in gold and in predicted tags: shape (3, tags).
+
+    ``O``, ``B-x`` and ``I-x`` are three tags.
+    """
+    size = 1 + max(gold.max(initial=0), predicted.max(initial=0))
+    hit = gold[gold == predicted]
+    return np.stack([np.bincount(tags, minlength=size) for tags in (hit, gold, predicted)])
 
 
 def _macro_f1(hits: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> float:

@@ -8,7 +8,7 @@ which makes every comparison a paired one. Sums are of small integers: exact in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,16 +21,24 @@ from xclrun.core.identity import derive
 RESAMPLES = 600
 SENTENCES = 600
 
-# Kinds of interval → what tables say of them.
+# Kinds of interval → their description in tables.
 INTERVALS = {
-    "basic": "95 % basic interval: the percentile interval mirrored at the value, around the value less its bias, "
-    "so that it can leave the value itself out (F holds a maximum, and so is measured too high; where little is "
-    "forgotten this kind holds the truth most often)",
-    "centred": "95 % interval, centred: the percentile interval shifted by −bias, so that it lies around the value",
-    "percentile": "95 % percentile interval (of F, which holds a maximum, it can miss the value)",
+    "centred": "95 % centred interval: the percentile interval shifted by −bias",
+    "percentile": "95 % percentile interval; for F, which contains a maximum, it can exclude the value",
+    "basic": "95 % basic interval: the percentile interval mirrored at the value; it can exclude the value",
     "bca": "95 % BCa interval",
-    "paper": "bootstrap mean ± t·s/√B: the standard error of the bootstrap mean, no interval for the score",
+    "paper": "interval of the CCL paper, bootstrap mean ± t·s/√B for each order, then averaged over orders: it is the "
+    "standard error of the bootstrap mean, not an interval for the score",
 }
+
+# Measure → its default kind, chosen by simulation (docs/statistics.md).
+DEFAULTS = {"F": "centred", "T": "basic", "T0": "centred", "FP": "centred"}
+
+
+def default_interval(measure: str) -> str:
+    """Return the default kind of interval of a measure."""
+    return DEFAULTS.get(measure, "centred")
+
 
 # Cells that are resampled at once: bounds the memory, changes no number.
 CHUNK = 1024
@@ -174,6 +182,41 @@ def standard_error_of_mean(values: ArrayLike, confidence: float = CONFIDENCE) ->
     b = len(resampled)
     half = float(stdtrit(b - 1, 0.5 + confidence / 2)) * resampled.std(ddof=1) / np.sqrt(b)
     return Interval(resampled.mean() - half, resampled.mean() + half)
+
+
+def mean_of_intervals(intervals: Sequence[Interval]) -> Interval:
+    """Average the ends of intervals, as the CCL paper averages those of its orders."""
+    low, high = np.mean([(one.low, one.high) for one in intervals], axis=0)
+    return Interval(float(low), float(high))
+
+
+def interval(
+    kind: str,
+    values: ArrayLike,
+    observed: float,
+    jackknife: Callable[[], Sequence[ArrayLike]],
+    is_score: bool = False,
+) -> Interval:
+    """Compute an interval of any kind except ``paper``, which needs the orders one by one.
+
+    Args:
+        kind: ``centred``, ``percentile``, ``basic`` or ``bca``.
+        values: the statistic in each resample, shape (resamples,).
+        observed: the statistic on the whole sample.
+        jackknife: computes the argument of `bca`; called for that kind only.
+        is_score: the statistic lies in [0, 1], so the interval is clipped to it.
+    """
+    compute = {
+        "centred": lambda: centred(values, observed),
+        "percentile": lambda: percentile(values),
+        "basic": lambda: basic(values, observed),
+        "bca": lambda: bca(values, observed, jackknife()),
+    }
+    found = compute[kind]()
+    if not is_score:
+        return found
+    low, high = np.clip([found.low, found.high], 0, 1)
+    return Interval(float(low), float(high), found.reason)
 
 
 def paired_p_value(differences: ArrayLike) -> float:

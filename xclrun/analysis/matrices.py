@@ -49,7 +49,7 @@ def _cells(run: RunRecord, metric: str, language: str, known: Predictions | None
         counts = None if known is None else known.sentences[language].counts(BY_NAME[metric])
     except ValueError:
         counts = None  # no ratio of sums
-    if counts is None:
+    if counts is None or counts.starts is not None:
         return texts
     hits, n = counts.hits.sum(axis=0, dtype=float), float(len(counts.hits))
     totals = [n] * len(hits) if counts.totals is None else counts.totals.sum(axis=0, dtype=float)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from xclrun.analysis.base_scores import Counts, Sentences
-from xclrun.analysis.bootstrap import CONFIDENCE, Interval, draws
+from xclrun.analysis.bootstrap import CONFIDENCE, Interval, bias, draws
 from xclrun.core.task import Metric
 
 RESAMPLES = 2000
@@ -26,12 +26,14 @@ class PairedDifference:
 
     Attributes:
         value: on the test sentences as they are.
+        bias: mean over resamples minus ``value``.
         interval: 95 %, basic bootstrap (Davison & Hinkley 1997, eq. 5.6).
         p: two-sided; at most 0.05 where the interval leaves 0 out, and only there.
         sentences: that were drawn from, in all languages.
     """
 
     value: float
+    bias: float
     interval: Interval
     p: float
     sentences: int
@@ -43,10 +45,7 @@ def cell(sentences: Sentences, metric: Metric, hop: int) -> Counts:
     Raises:
         ValueError: there are none.
     """
-    if metric.span_f1 and sentences.tags is not None:
-        raise ValueError("F1 over single tags (tag_macro) is no ratio of sums over sentences")
-    counts = sentences.counts(metric)
-    own = Counts(counts.hits[:, [hop]], None if counts.totals is None else counts.totals[:, [hop]])
+    own = sentences.counts(metric).cell(hop)
     units = sentences.units(metric)
     return own if units is None else own.together(units)
 
@@ -55,10 +54,12 @@ def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], se
     """Compare two runs by the counts of one cell each per language, shape (sentences, 1), sentence by sentence alike.
 
     Raises:
-        ValueError: the languages, or numbers of sentences, differ.
+        ValueError: the languages, or numbers of sentences, or ways of scoring differ.
     """
     if not one or one.keys() != other.keys() or any(len(one[k].hits) != len(other[k].hits) for k in one):
         raise ValueError("the runs were tested on different sentences")
+    if any((one[k].starts is None) != (other[k].starts is None) for k in one):
+        raise ValueError("the runs were scored in different ways")
     drawn_differences, differences = [], []
     for language, first in one.items():
         second, n = other[language], len(first.hits)
@@ -67,9 +68,11 @@ def paired_difference(one: Mapping[str, Counts], other: Mapping[str, Counts], se
         differences.append(second.scores()[0] - first.scores()[0])
     value = float(np.mean(differences))
     # Mirrored at the value: what a true difference may be, given that the value errs as the resamples do around it.
-    likely = np.sort(2 * value - np.mean(drawn_differences, axis=0))
+    resampled = np.mean(drawn_differences, axis=0)
+    likely = np.sort(2 * value - resampled)
     tail = int((1 - CONFIDENCE) / 2 * (RESAMPLES + 1) + 1e-9)
     interval = Interval(float(likely[tail - 1]), float(likely[-tail]))
     beyond = min((likely <= 0).sum(), (likely >= 0).sum())
     sentences = sum(len(counts.hits) for counts in one.values())
-    return PairedDifference(value, interval, float(min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1))), sentences)
+    p = float(min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1)))
+    return PairedDifference(value, bias(resampled, value), interval, p, sentences)

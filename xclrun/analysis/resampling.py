@@ -7,21 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders
+from xclrun.analysis.aggregate import Comparison, compared, mean_over_orders, orders_of
 from xclrun.analysis.base_scores import Counts, Predictions, Sentences
 from xclrun.analysis.bootstrap import (
     CHUNK,
     RESAMPLES,
     SENTENCES,
     Interval,
-    basic,
-    bca,
     bias,
-    centred,
+    default_interval,
     draws,
-    percentile,
+    interval,
+    mean_of_intervals,
+    standard_error_of_mean,
 )
-from xclrun.analysis.bootstrap import standard_error_of_mean as paper
 from xclrun.analysis.measures import MEASURES, Measured, Scores, headlines, measure
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -84,12 +83,12 @@ class Resampled:
         comparison: its runs.
         references: gives M.
         predictions: of every run of the comparison, by run id.
-        metric: name of a base score (`xclrun.core.task.METRICS`); F1 over spans is micro.
+        metric: name of a base score (`xclrun.core.task.METRICS`).
         seed: of the draws.
         resamples, size: B and n (None: as many as the test set has).
 
     Raises:
-        ValueError: predictions are missing, or runs were tested on different sentences.
+        ValueError: predictions are missing, or runs were tested on different sentences or scored in different ways.
     """
 
     def __init__(
@@ -107,6 +106,8 @@ class Resampled:
         missing = [run.run_id for run in self.runs if run.run_id not in predictions]
         if missing:
             raise ValueError(f"no predictions of {missing[0]}")
+        if BY_NAME[metric].span_f1 and len(ways := {run.slot_f1 for run in self.runs}) > 1:
+            raise ValueError(f"runs were scored in different ways ({' and '.join(sorted(ways))})")
         tested = {k: self._tested(k, predictions) for k in comparison.languages}
         self._sentences = {k: them for k, them in tested.items() if them}
         # Runs that an earlier version evaluated may not say which pairs are of one text.
@@ -119,8 +120,11 @@ class Resampled:
         self._compared = {
             label: [run for run in runs if metric in run.metrics] for label, (runs, _) in compared(comparison).items()
         }
-        self._of_strategies: dict[tuple[str, str], np.ndarray | None] = {}
+        self._of_runs: dict[tuple[str, str], list[np.ndarray | None]] = {}
         self._alone: Cells = {}
+        # Columns of a cell's counts: macro F1 over tags has one for each tag.
+        tags = [of.tags for them in tested.values() for of in them.values() if of.tags is not None]
+        self._columns = max((1 + int(of.max(initial=0)) for of in tags if BY_NAME[metric].span_f1), default=1)
         self._whole = self._on_all_sentences()
 
     @property
@@ -140,11 +144,7 @@ class Resampled:
 
     def _counts(self, language: str, runs: Sequence[RunRecord]) -> Counts:
         """Put the cells of runs on one language beside each other, run after run."""
-        counts = [self._sentences[language][run.run_id].counts(BY_NAME[self.metric]) for run in runs]
-        totals = [of.totals for of in counts if of.totals is not None]
-        own = Counts(
-            np.concatenate([of.hits for of in counts], axis=1), np.concatenate(totals, axis=1) if totals else None
-        )
+        own = Counts.side_by_side([self._sentences[language][run.run_id].counts(BY_NAME[self.metric]) for run in runs])
         return own.together(self._units[language]) if language in self._units else own
 
     def _matrices(self, runs: Sequence[RunRecord], score: Score) -> dict[str, np.ndarray]:
@@ -177,13 +177,13 @@ class Resampled:
             alone: holds the cells that M is made of, which serve many runs.
         """
         values: dict[str, list[np.ndarray | None]] = {name: [] for name in names}
-        for few in _few(runs):
+        for few in self._few(runs):
             wanted: dict[str, set[tuple[int, int]]] = {}
             for run in few if any(MEASURES[name].reference for name in names) else ():
                 for cell in self.references.cells(run, self.metric):
                     if cell is not None and (cell[0].run_id, *cell[1:]) not in alone:
                         wanted.setdefault(cell[0].run_id, set()).add(cell[1:])
-            for others in _few([run for run in self.runs if run.run_id in wanted]):
+            for others in self._few([run for run in self.runs if run.run_id in wanted]):
                 for run_id, matrix in self._matrices(others, score).items():
                     alone |= {(run_id, i, j): matrix[:, i, j].copy() for i, j in wanted[run_id]}
             matrices = self._matrices(few, score)
@@ -212,17 +212,20 @@ class Resampled:
 
     def of_strategy(self, label: str, name: str) -> np.ndarray | None:
         """Return the mean over the runs that enter the table, in every resample, shape (B,)."""
-        key = (label, name)
-        if key not in self._of_strategies:
-            runs, names = self._compared.get(label, []), {name, *(one.name for one in headlines())}
-            for other, values in self._values(runs, [*names], self._resample, self._alone).items():
-                self._of_strategies[label, other] = _mean(runs, values)
-        return self._of_strategies[key]
+        return _mean(self._compared.get(label, []), self._values_of_runs(label, name))
+
+    def _values_of_runs(self, label: str, name: str) -> list[np.ndarray | None]:
+        """Return a measure of each run that enters the table, in every resample; each of shape (B,)."""
+        if (label, name) not in self._of_runs:
+            names = {name, *(one.name for one in headlines())}
+            values = self._values(self._compared.get(label, []), [*names], self._resample, self._alone)
+            self._of_runs |= {(label, other): of for other, of in values.items()}
+        return self._of_runs[label, name]
 
     def _on_all_sentences(self) -> tuple[dict[str, np.ndarray], Cells]:
         """Each run's score matrix on all sentences, shape (1, hops + 1, N), and what M is made of."""
         matrices: dict[str, np.ndarray] = {}
-        for few in _few(self.runs):
+        for few in self._few(self.runs):
             matrices |= self._matrices(few, lambda _, counts: counts.scores()[np.newaxis])
         cells = {
             (run.run_id, i, j): matrices[run.run_id][:, i, j]
@@ -233,53 +236,60 @@ class Resampled:
         }
         return matrices, cells
 
-    def estimate(self, label: str, name: str, kind: str = "basic") -> Estimate | None:
+    def estimate(self, label: str, name: str, kind: str | None = None, order: str | None = None) -> Estimate | None:
         """Return a strategy's mean, its bootstrap bias and its 95 % interval; None where it does not have the measure.
 
         Args:
-            kind: of the interval: ``basic``, ``centred``, ``percentile``, ``bca`` or ``paper``.
+            kind: of the interval, of `xclrun.analysis.bootstrap.INTERVALS`; None: the measure's default.
+            order: name of the order whose runs are averaged; None: all orders.
         """
-        values, runs = self.of_strategy(label, name), self._compared.get(label, [])
+        pairs = zip(self._compared.get(label, []), self._values_of_runs(label, name), strict=True)
+        chosen = [(run, of) for run, of in pairs if order in (None, run.order)]
+        runs = [run for run, _ in chosen]
         matrices, alone = self._whole
+        values = _mean(runs, [of for _, of in chosen])
         observed = _mean(runs, [self._measure(run, name, matrices[run.run_id], alone) for run in runs])
         if values is None or observed is None:
             return None
-        value = float(observed[0])
-        intervals: dict[str, Callable[[], Interval]] = {
-            "basic": lambda: basic(values, value),
-            "centred": lambda: centred(values, value),
-            "percentile": lambda: percentile(values),
-            "bca": lambda: bca(values, value, self._jackknife(label, name)),
-            "paper": lambda: paper(values),
-        }
-        return Estimate(value, bias(values, value), intervals[kind]())
+        value, kind = float(observed[0]), kind or default_interval(name)
+        if kind == "paper":
+            groups = [[pair for pair in chosen if pair[0].path == path] for path in dict.fromkeys(orders_of(runs))]
+            means = [_mean([run for run, _ in own], [of for _, of in own]) for own in groups]
+            found = mean_of_intervals([standard_error_of_mean(of) for of in means if of is not None])
+        else:
+            is_score = MEASURES[name].unit == "%"
+            found = interval(kind, values, value, lambda: self._jackknife(runs, name), is_score)
+        return Estimate(value, bias(values, value), found)
 
-    def _jackknife(self, label: str, name: str) -> list[np.ndarray]:
-        """Return for each language a strategy's mean with each of its sentences left out."""
-        runs, parts = self._compared.get(label, []), []
+    def _few(self, runs: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
+        """Yield runs in groups whose cells are resampled at once."""
+        some: list[RunRecord] = []
+        columns = 0
+        for run in runs:
+            own = (run.hops + 1) * self._columns
+            if some and columns + own > CHUNK:
+                yield some
+                some, columns = [], 0
+            some.append(run)
+            columns += own
+        if some:
+            yield some
+
+    def _jackknife(self, runs: list[RunRecord], name: str) -> list[np.ndarray]:
+        """Return for each language the mean over runs with each of its sentences left out."""
+        parts = []
         for language in self._sentences:
             n = len(self._counts(language, [next(run for run in self.runs if language in run.languages)]).hits)
 
             def left(other: str, counts: Counts, language: str = language, n: int = n) -> np.ndarray:
                 if other == language:
                     return counts.jackknife()
-                return np.broadcast_to(counts.scores(), (n, counts.hits.shape[1]))
+                scores = counts.scores()
+                return np.broadcast_to(scores, (n, len(scores)))
 
             values = self._values(runs, [name], left, {})[name]
             parts.append(mean_over_orders(runs, np.array(values, dtype=float)))
         return parts
-
-
-def _few(runs: Sequence[RunRecord]) -> Iterator[list[RunRecord]]:
-    """Yield runs in groups whose cells are resampled at once."""
-    some: list[RunRecord] = []
-    for run in runs:
-        if some and sum(other.hops + 1 for other in some) + run.hops + 1 > CHUNK:
-            yield some
-            some = []
-        some.append(run)
-    if some:
-        yield some
 
 
 def _mean(runs: list[RunRecord], values: list[np.ndarray | None]) -> np.ndarray | None:

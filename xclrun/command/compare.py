@@ -153,9 +153,9 @@ def render(facts: dict[str, Any]) -> str:
         alone = [k for k in facts["languages"] if k not in test["languages"]]
         which = f"{', '.join(test['languages'])} (not in both: {', '.join(alone)})" if alone else "languages"
         shown.append(
-            f"B − A, final, mean over {which}: {100 * test['value']:+.2f}, 95 % interval {100 * low:+.2f} to "
-            f"{100 * high:+.2f},\np = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test "
-            f"{test['drawn']})"
+            f"B − A, final, mean over {which}: {100 * test['value']:+.2f} (bias {100 * test['bias']:+.2f}), "
+            f"95 % interval {100 * low:+.2f} to {100 * high:+.2f},\n"
+            f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test {test['drawn']})"
         )
     return "\n".join(shown)
 

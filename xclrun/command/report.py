@@ -175,8 +175,8 @@ def _parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--interval",
         choices=tuple(INTERVALS),
-        default="basic",
-        help="of the bootstrap over test sentences (default: %(default)s; paper: the standard error of its mean)",
+        help="kind of bootstrap interval over test sentences (default: by measure, see docs/statistics.md; paper: the "
+        "standard error of the bootstrap mean)",
     )
     options.add_argument(
         "--full", action="store_true", help="bootstrap resamples as large as the test set, instead of 600 at most"

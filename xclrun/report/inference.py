@@ -365,7 +365,7 @@ class Inference(Verdicts):
         comparison: its strategies.
         references: gives M.
         resampled: metric → its bootstrap; a metric that is missing has none.
-        kind: of the bootstrap's intervals.
+        kind: of the bootstrap's intervals; None: each measure's default.
         baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
         primary: measures of the primary comparisons.
     """
@@ -375,7 +375,7 @@ class Inference(Verdicts):
         comparison: Comparison,
         references: References,
         resampled: Mapping[str, Resampled],
-        kind: str = "basic",
+        kind: str | None = None,
         baseline: str | None = None,
         primary: Sequence[str] = PRIMARY,
     ) -> None:

@@ -43,12 +43,14 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
 
 
 def rank_figure(tests: Mapping[str, Tests], title: str) -> Figure:
-    """Draw mean ranks over blocks, a line for each of ``tests``; bars join what is not told apart (Nemenyi)."""
+    """Draw mean ranks over blocks, a panel for each of ``tests``; bars join strategies that do not differ (Nemenyi)."""
     most = max(len(one.data.strategies) for one in tests.values())
     figure = figure_of(8.4, (0.95 + 0.2 * ((most + 1) // 2)) * len(tests) + 0.6)
     for axes, (name, one) in zip(figure.subplots(len(tests), 1, squeeze=False)[:, 0], tests.items(), strict=True):
         _ranks(axes, one.ranks, f"{name}  (Friedman p {p_text(one.ranks.p, sign=True)})")
-    titled(figure, title)
+    titled(
+        figure, title, "Blue bars join strategies whose mean ranks differ by at most CD (not significantly different)"
+    )
     return figure
 
 
@@ -83,12 +85,12 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
     """Draw a critical-difference diagram (Demšar 2006): best left, names below, bars for groups."""
     k = len(found.strategies)
     below = (k + 1) // 2
-    width = min(found.critical, k - 1)
-    label = f"CD = {found.critical:.2f}" + ("" if width == found.critical else " (longer than the axis)")
+    label = f"CD = {found.critical:.2f}"
+    label += ": more than any difference of mean ranks can be" if found.critical > k - 1 else ""
     # Beside the axis there is room for the longest text, a name with its rank: a share of the width for each character.
-    share = min(0.32, 0.0076 * max(len(label), 8 + max(map(len, found.strategies))))
+    share = min(0.32, 0.0076 * (8 + max(map(len, found.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
-    axes.set(xlim=(1 - margin, k + margin), ylim=(-1.1 - 0.62 * below, 2.0))
+    axes.set(xlim=(1 - margin, max(k + margin, 1.1 + found.critical)), ylim=(-1.1 - 0.62 * below, 2.4))
     axes.axis("off")
     axes.plot([1, k], [0, 0], color="black", linewidth=1)
     for rank in range(1, k + 1):
@@ -105,6 +107,6 @@ def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
         height = -0.22 - 0.16 * (step % 4)
         ends = [found.ranks[first] - 0.03, found.ranks[last] + 0.03]
         axes.plot(ends, [height, height], color="#0072B2", linewidth=3, solid_capstyle="butt")
-    axes.plot([1, 1 + width], [1.35, 1.35], color="black", linewidth=1.5)
-    axes.text(1 + width + 0.05, 1.35, label, va="center", fontsize=7)
+    axes.plot([1, 1 + found.critical], [1.25, 1.25], color="black", linewidth=1.5, marker="|", markersize=5)
+    axes.text(1, 1.45, label, va="bottom", fontsize=7)
     axes.set_title(title, fontsize=8, loc="left", fontweight="bold")

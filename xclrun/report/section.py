@@ -16,7 +16,8 @@ class Options:
 
     Attributes:
         unpaired: means over all runs of each strategy, not over those that all have finished.
-        interval: of the bootstrap: ``basic``, ``centred``, ``percentile``, ``bca`` or ``paper``.
+        interval: kind of the bootstrap's intervals (`xclrun.analysis.bootstrap.INTERVALS`); None: each measure's
+            default.
         full: resamples have as many sentences as the test set, instead of 600 at most.
         table: number of the published table to set beside ours.
         few_shot_table: number of the table of the few-shot paper that the sweep makes.
@@ -28,7 +29,7 @@ class Options:
     """
 
     unpaired: bool = False
-    interval: str = "basic"
+    interval: str | None = None
     full: bool = False
     table: str | None = None
     few_shot_table: str | None = None

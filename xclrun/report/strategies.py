@@ -111,13 +111,6 @@ class StrategySection(Section):
         """Metric → its bootstrap, and why a metric has none."""
         found, without = {}, []
         for metric in self.comparison.metrics:
-            ways = {run.slot_f1 for run in self.comparison.runs}
-            if BY_NAME[metric].span_f1 and ways != {"span_micro"}:
-                without.append(
-                    f"{short_name(metric)}: scored by {' and '.join(sorted(ways))} in tables and figures; no "
-                    "bootstrap, since macro F1 over tags is no ratio of sums over sentences"
-                )
-                continue
             try:
                 size = None if self.options.full else SENTENCES
                 found[metric] = Resampled(

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xclrun.core.names import markdown
 
@@ -93,7 +93,7 @@ class Table:
     Cells may be `Cell`; a plain string is a cell with nothing beside it.
 
     Attributes:
-        raised: notes about what type alone shows, marks and bold: for LaTeX and the page.
+        raised: notes on marks and bold, for the formats that have them: the page, LaTeX and Markdown.
         ruled: rows, from 0, that a rule parts from the one above.
     """
 
@@ -113,7 +113,7 @@ class Table:
         return name if len(name) <= LONGEST else f"{name[: LONGEST - 7]}-{_short_hash(self.title)}"
 
     def csv(self) -> str:
-        """Return the table as comma-separated values, as shown: for spreadsheets."""
+        """Return the table as comma-separated values for spreadsheets: without marks and bold."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerows([*map(spreadsheet, row)] for row in (self.header, *self.rows))
@@ -121,10 +121,11 @@ class Table:
 
     def markdown(self, level: int = 3) -> str:
         """Return the table as Markdown under a heading of ``level``."""
-        lines = [f"{'#' * level} {markdown(self.title)}", "", _line(self.header)]
+        lines = [f"{'#' * level} {markdown(self.title)}", "", _line(map(_escaped, self.header))]
         lines.append(_line([":--" if k < self.left else "--:" for k in range(len(self.header))]))
-        lines += [_line(row) for row in self.rows]
-        lines += ["", *(f"- {markdown(note)}" for note in self.notes)] if self.notes else []
+        lines += [_line(map(_markdown_cell, row)) for row in self.rows]
+        notes = [_escaped(note) for note in (*self.notes, *self.raised)]
+        lines += ["", *(f"- {note}" for note in notes)] if notes else []
         return "\n".join(lines) + "\n"
 
     def text(self, width: int = 100) -> str:
@@ -211,5 +212,18 @@ def percent_cell(value: float, runs: Sequence[str] = ()) -> Cell:
     return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), tuple(runs))
 
 
-def _line(cells: Iterable[Any]) -> str:
-    return "| " + " | ".join(markdown(cell) for cell in cells) + " |"
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_cell(cell: str) -> str:
+    text = _escaped(cell)
+    if isinstance(cell, Cell):
+        text = f"**{text}**" if cell.best else text
+        text += f" {_escaped(cell.mark)}" if cell.mark else ""
+    return text
+
+
+def _escaped(text: str) -> str:
+    """Escape text for Markdown, asterisks too."""
+    return markdown(text).replace("*", r"\*")

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 # Version of what is kept; raise it when that changes.
 FORMAT = 6
 # Arrays in a row, and their types there.
-_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i4", "log2_gold": "<f4",
-           "answers": "<f4", "texts": "<i4"}  # fmt: skip
+_ARRAYS = {"gold": "<i2", "predicted": "<i2", "tp": "<i2", "fp": "<i2", "fn": "<i2", "tags": "<i2", "log2_gold": "<f4",
+           "answers": "<f4", "texts": "<i4", "lengths": "<i4"}  # fmt: skip
 _INDEX, _IDS = b"xclrun", b"ids-"
 # In the place of a way of scoring: the entry is the record, which follows the way that the run's config says.
 _RECORD = "record"
@@ -205,12 +205,12 @@ class CountsOfRuns:
             if row["tp"] is not None:
                 spans = array("tp", n, -1), array("fp", n, -1), array("fn", n, -1)
             predicted = array("predicted", n, -1)
-            tags = None if row["tags"] is None else array("tags", 3, -1, predicted.shape[1])
+            tags = None if row["tags"] is None else array("tags", -1, 1 + predicted.shape[1])
             log2_gold = None if row["log2_gold"] is None else array("log2_gold", n, -1)
             answers = None if row["answers"] is None else array("answers", 2, n, -1)
-            texts = None if row["texts"] is None else array("texts", n)
+            texts, lengths = (None if row[name] is None else array(name, n) for name in ("texts", "lengths"))
             sentences[row["language"]] = Sentences(
-                ids, array("gold", n), predicted, spans, tags, log2_gold, answers, texts
+                ids, array("gold", n), predicted, spans, tags, log2_gold, answers, texts, lengths
             )
         by_hop: dict[int, dict[int, dict[str, Scores]]] = {}
         for hop, step, scores in json.loads(points):
@@ -334,6 +334,7 @@ def _rows(counted: Counted, ids: dict[str, np.ndarray]) -> pa.Table:
         tp, fp, fn = them.spans or (None, None, None)
         arrays = {"gold": them.gold, "predicted": them.predicted, "tp": tp, "fp": fp, "fn": fn, "tags": them.tags}
         arrays |= {"log2_gold": them.log2_gold, "answers": them.answers, "texts": them.texts}
+        arrays["lengths"] = them.lengths
         for name, array in arrays.items():
             columns[name].append(None if array is None else np.ascontiguousarray(array, _ARRAYS[name]).tobytes())
         name = digest(them.ids.tolist())[:32]

@@ -43,7 +43,7 @@ def _ranks(found: Sequence[Agreement], over: Sequence[str]) -> Table:
             str(one.found.n),
             Cell(f"{one.found.spearman:.2f}", one.found.spearman),
             Cell(p_text(one.found.spearman_p), one.found.spearman_p),
-            "–" if one.low != one.low else f"[{one.low:.2f}, {one.high:.2f}]",
+            "–" if one.low != one.low else f"(bias {one.bias:+.2f}) [{one.low:.2f}, {one.high:.2f}]",
             f"{sum(one.within) / len(one.within):.2f} ({min(one.within):.2f} to {max(one.within):.2f})",
         )
         for one in found
@@ -52,7 +52,8 @@ def _ranks(found: Sequence[Agreement], over: Sequence[str]) -> Table:
         *over,
         f"ρ: Spearman's, of our means with the paper's; p: two-sided, of up to {FEW} strategies over all pairings, of "
         "more by Student's t",
-        "over resamples: percentiles 2.5 and 97.5 of ρ when our test sentences are drawn again; seeds are not in it",
+        "over resamples of our test sentences: bias (mean minus ρ) and percentiles 2.5 and 97.5 of ρ; seeds are not in "
+        "it",
         "the paper's own orders: ρ of each of its six orders with the mean of the other five, for the same strategies: "
         "mean (lowest to highest)",
         f"measures that at least {FEWEST} strategies have on both sides",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from xclrun.analysis.aggregate import MEAN
-from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES
+from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, default_interval
 from xclrun.analysis.measures import headlines
+from xclrun.analysis.resampling import Estimate
 from xclrun.core.task import CLASS_ACCURACY, KEY_SCORE, STATEMENT_ACCURACY
 from xclrun.report.inference import PAPER, TUKEY, Inference, subject
 from xclrun.report.p_figures import p_value_figure, rank_figure
@@ -69,23 +70,19 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
         return None
     metrics, reasons = list(inference.resampled), Reasons()
     rows: list[tuple[str, ...]] = []
-    for label in inference.comparison.strategies:
-        cells = []
-        for resampled in inference.resampled.values():
-            for one in headlines():
-                estimate = resampled.estimate(label, one.name, inference.kind)
-                if estimate is None:
-                    cells.append(Cell("–"))
-                    continue
-                ends = estimate.interval
-                interval = f"[{percent(ends.low)}, {percent(ends.high)}]"
-                interval = f"n/a {reasons.mark(ends.reason)}" if ends.reason else interval
-                cells.append(
-                    Cell(f"{percent(estimate.value)} (bias {_signed(estimate.bias)}) {interval}", estimate.value)
-                )
-        if any(cell != "–" for cell in cells):
-            rows.append((label, *cells))
-    shown = ruled(inference.comparison, [row[0] for row in rows])
+    strategies = []
+    for label, runs in inference.comparison.strategies.items():
+        orders = list(dict.fromkeys(run.order for run in runs if run.path))
+        for order in (None, *(orders if inference.kind == "paper" and len(orders) > 1 else ())):
+            cells = [
+                _estimated(resampled.estimate(label, one.name, inference.kind, order), reasons)
+                for resampled in inference.resampled.values()
+                for one in headlines()
+            ]
+            if any(cell != "–" for cell in cells):
+                rows.append((label if order is None else f"{label}, {order}", *cells))
+                strategies.append(label)
+    shown = ruled(inference.comparison, strategies)
     # On the test sentences as they are.
     floor = [summary.floor(metric, MEAN, one.name) for metric in metrics for one in headlines()]
     if rows and set(floor) != {"–"}:
@@ -102,13 +99,29 @@ def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:
     together = (f"{asked}: what is drawn are texts, each with all {asked} about it" for asked in of_texts)
     notes = (
         *reasons.lines(),
-        f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value; "
-        f"{INTERVALS[inference.kind]}",
+        f"value from the data; bias: mean over {RESAMPLES} resamples of {n}, minus the value",
+        *_kinds(inference.kind, (name.split()[-1] for name in header[1:])),
         *dict.fromkeys(together),
         "the same draws for all strategies; these intervals are about the choice of test sentences; ± of other "
         "tables is about orders and seeds",
     )
     return Table("Bootstrap over test sentences", header, tuple(rows), notes, ruled=shown)
+
+
+def _estimated(estimate: Estimate | None, reasons: Reasons) -> Cell:
+    if estimate is None:
+        return Cell("–")
+    ends = estimate.interval
+    interval = f"n/a {reasons.mark(ends.reason)}" if ends.reason else f"[{percent(ends.low)}, {percent(ends.high)}]"
+    return Cell(f"{percent(estimate.value)} (bias {_signed(estimate.bias)}) {interval}", estimate.value)
+
+
+def _kinds(kind: str | None, measures: Iterable[str]) -> list[str]:
+    """Return what the intervals of measures are; measures with intervals of one kind share a line."""
+    of: dict[str, list[str]] = {}
+    for name in dict.fromkeys(measures):
+        of.setdefault(kind or default_interval(name), []).append(name)
+    return [INTERVALS[used] if len(of) == 1 else f"{', '.join(names)}: {INTERVALS[used]}" for used, names in of.items()]
 
 
 def _signed(difference: float) -> str:

@@ -15,6 +15,7 @@ from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import compared, mean_over_orders
 from xclrun.analysis.grouping import config_settings, content_settings
 from xclrun.analysis.reference import References
+from xclrun.core.terminal import many
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
 from xclrun.report.style import (
@@ -29,12 +30,14 @@ from xclrun.report.style import (
     panel_grid,
     places,
     plain,
+    side_by_side,
     tip,
     titled,
 )
 from xclrun.report.summary import Summary
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
 # Panels of CCL's Figs. 4 and 6: measure upwards, measure across.
@@ -55,6 +58,8 @@ HOP_TITLES = {
 
 # Runs of a box, up to which each is a dot.
 DOTS = 100
+# Runs from which on a box summarises them; fewer are drawn as dots alone.
+BOXED = 5
 
 
 @part(StrategySection, place=30, title="Trade-offs")
@@ -123,32 +128,44 @@ def _both(summary: Summary, label: str, metric: str, pair: tuple[str, str]) -> b
 
 
 def distance_figure(summary: Summary, metric: str) -> Figure | None:
-    """Draw zero-shot gain over hop 0 by distance in hops, a line for each strategy (mean over runs; CCL Fig. 8)."""
+    """Draw zero-shot gain over hop 0 by distance in hops, a line for each strategy (CCL Fig. 8).
+
+    Mean over orders of the mean over runs of each order; bars: standard deviation over runs.
+    """
     lines = {}
     for label, (runs, _) in compared(summary.comparison).items():
         having = [run for run in runs if metric in run.metrics and run.stream == "sequence"]
         if having and len({len(run.languages) for run in having}) == 1 and len(having[0].languages) > 1:
-            lines[label] = 100 * mean_over_orders(
-                having, [metrics.generalisation_by_distance(run.scores[metric]) for run in having]
-            )
+            gains = 100 * np.array([metrics.generalisation_by_distance(run.scores[metric]) for run in having])
+            lines[label] = mean_over_orders(having, gains), gains
     if not lines:
         return None
     figure = figure_of(6.6, 3.4)
     axes = figure.subplots()
     of = places(lines, summary.comparison.strategies)
-    for label, gains in lines.items():
-        k = of[label]
-        hops = np.arange(1, len(gains) + 1)
-        (line,) = axes.plot(hops, gains, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
-        tip(line, f"{label}: " + ", ".join(f"{gain:.2f} at {hop}" for hop, gain in zip(hops, gains, strict=True)))
+    for place, (label, (mean, gains)) in enumerate(lines.items()):
+        k, n = of[label], len(gains)
+        # Moved apart, so that bars do not hide one another.
+        hops = np.arange(1, len(mean) + 1)
+        at = hops + 0.3 * ((place + 0.5) / len(lines) - 0.5)
+        std = gains.std(axis=0, ddof=1) if n > 1 else np.full(len(mean), math.nan)
+        (line,) = axes.plot(at, mean, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
+        if n > 1:
+            axes.errorbar(at, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
+        values = zip(hops, mean, std, strict=True)
+        shown = ", ".join(f"{m:.2f}{'' if math.isnan(s) else f' ± {s:.2f}'} at {hop}" for hop, m, s in values)
+        tip(line, f"{label}, {many(n, 'run')}: {shown}")
     axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
-    longest = max(map(len, lines.values()))
+    longest = max(len(mean) for mean, _ in lines.values())
     axes.set_xticks(range(1, longest + 1) if longest <= MOST else [1, *range(5, longest + 1, 5)])
-    axes.set_xlabel("distance: hops until the language is learnt", fontsize=8)
+    axes.set_xlabel("distance: hops until the language is learned", fontsize=8)
     axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
     plain(axes)
     legend(figure, list(lines), summary.comparison.strategies)
-    titled(figure, f"{summary.names}: zero-shot {summary.title(metric)} by distance")
+    counts = [len(gains) for _, gains in lines.values()]
+    of_each = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
+    over = "a single run of each strategy" if max(counts) == 1 else f"mean ± standard deviation over n = {of_each} runs"
+    titled(figure, f"{summary.names}: zero-shot {summary.title(metric)} by distance, {over}")
     return figure
 
 
@@ -187,16 +204,20 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
         for side, look in enumerate(SIDES):
             drawn = [[100 * v for v in pair[side]] for pair in them.values()]
             at = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)
-            boxes = axes.boxplot(
-                drawn, positions=at, widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
-                boxprops={"facecolor": look, "alpha": 0.35, "edgecolor": look}, medianprops={"color": look},
-                whiskerprops={"color": look}, capprops={"color": look},
-            )  # fmt: skip
-            for place, own, label, box in zip(at, drawn, them, boxes["boxes"], strict=True):
+            for place, own, label in zip(at, drawn, them, strict=True):
                 hops = "one-hop" if side == 0 else "multi-hop"
+                artists: list[Artist] = []
+                if len(own) >= BOXED:
+                    artists += axes.boxplot(
+                        own, positions=[place], widths=0.32, whis=(0, 100), manage_ticks=False, patch_artist=True,
+                        boxprops={"facecolor": look, "alpha": 0.35, "edgecolor": look}, medianprops={"color": look},
+                        whiskerprops={"color": look}, capprops={"color": look},
+                    )["boxes"]  # fmt: skip
                 # Of more the dots would be a bar of ink, and most of the page.
-                dots = axes.plot([place] * len(own), own, ".", color=look, markersize=3) if len(own) <= DOTS else []
-                for artist in (box, *dots):
+                if len(own) <= DOTS:
+                    size = 3 if artists else 6
+                    artists += axes.plot(place + side_by_side(own, 0.3), own, ".", color=look, markersize=size)
+                for artist in artists:
                     tip(artist, f"{label}, {hops}: median {np.median(own):.2f}, {min(own):.2f} to {max(own):.2f}")
         axes.set_xticks(range(len(them)), list(them), rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)

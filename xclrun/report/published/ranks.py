@@ -38,8 +38,8 @@ class Agreement:
         models: names of the strategies in the paper's tables.
         published, ours: means over the orders, fractions, shape (strategies,).
         found: their rank correlation.
-        low, high: percentiles 2.5 and 97.5 of Spearman's coefficient over bootstrap resamples of our test sentences;
-            NaN without predictions.
+        bias: mean of Spearman's coefficient over bootstrap resamples of our test sentences minus that of our means.
+        low, high: percentiles 2.5 and 97.5 of Spearman's coefficient over these resamples; NaN without predictions.
         within: Spearman's coefficient of each order of the paper with the mean of its other orders.
     """
 
@@ -49,6 +49,7 @@ class Agreement:
     published: np.ndarray
     ours: np.ndarray
     found: Correlation
+    bias: float
     low: float
     high: float
     within: tuple[float, ...]
@@ -112,22 +113,26 @@ def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agr
             if len(both) < FEWEST:
                 continue
             published, ours = np.array(list(both.values())).T
-            low, high = _interval(published, [labels[model] for model in both], measure, resampled.get(metric))
+            mean, low, high = _over_resamples(
+                published, [labels[model] for model in both], measure, resampled.get(metric)
+            )
             within, of = _within(metric, measure, list(both)), correlate(published, ours)
-            found.append(Agreement(metric, measure, tuple(both), published, ours, of, low, high, within))
+            bias = mean - of.spearman
+            found.append(Agreement(metric, measure, tuple(both), published, ours, of, bias, low, high, within))
     return found
 
 
-def _interval(
+def _over_resamples(
     published: np.ndarray, labels: Sequence[str], measure: str, resampled: Resampled | None
-) -> tuple[float, float]:
-    """Return the percentiles of Spearman's coefficient over resamples; NaN where a strategy has no resamples."""
+) -> tuple[float, float, float]:
+    """Return mean and percentiles of Spearman's coefficient over resamples; NaN where a strategy has no resamples."""
     draws = [] if resampled is None else [resampled.of_strategy(label, measure) for label in labels]
     known = [of for of in draws if of is not None]
     if len(known) < len(labels):
-        return math.nan, math.nan
-    low, high = np.percentile(_spearman(published, np.stack(known, axis=1)), [2.5, 97.5])
-    return float(low), float(high)
+        return math.nan, math.nan, math.nan
+    each = _spearman(published, np.stack(known, axis=1))
+    low, high = np.percentile(each, [2.5, 97.5])
+    return float(each.mean()), float(low), float(high)
 
 
 def _spearman(one: np.ndarray, many: np.ndarray) -> np.ndarray:
