@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import add_run, chosen_run, parser
+from xclrun.command.common import add_run, check_readable, chosen_run, parser
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import fitted, note
 from xclrun.store.rundir import RunDirectory, differing_results
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to do it anew")
     given = options.parse_args(arguments)
     directory = chosen_run(given.outputs, given.run)
+    check_readable(directory)
     outputs = directory.path.parents[1]
     if given.fresh is None:
         if directory.finished:

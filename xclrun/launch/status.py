@@ -14,16 +14,16 @@ from xclrun.core.terminal import duration, many, note, table
 from xclrun.launch.cluster.files import Job, jobs_of_runs
 from xclrun.launch.cluster.slurm import JobState, states
 from xclrun.store.files import read_json
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 
-STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "missing")
+STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "older", "newer", "missing")
 # States that need attention.
 BAD = ("failed", "lost", "damaged")
 # These go on by themselves.
 OPEN = ("running", "waiting")
 # Of sweeps of more runs than this, runs in such a state are counted, not listed.
 LISTED = 1000
-QUIET = ("finished", "waiting", "missing")
+QUIET = ("finished", "waiting", "older", "missing")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class RunStatus:
         state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another);
             ``interrupted`` (it was asked to stop; the same command goes on); ``failed``; ``lost`` (its process died
             without a word; the same command goes on); ``damaged`` (a file of it is not what was written; the
-            same command makes it again); ``missing`` (not started).
+            same command makes it again); ``older``, ``newer`` (made by a version whose files this one does not read);
+            ``missing`` (not started).
         hops, hop: hops in all, and finished or under way.
         detail: step, time, or the last error line.
         host: where it runs or ran.
@@ -62,7 +63,11 @@ class RunStatus:
 
 def run_status(directory: RunDirectory) -> RunStatus:
     """Return where a run stands."""
-    if (wrong := directory.damaged()) is None:
+    try:
+        wrong = directory.damaged()
+    except UnreadableRun as other:
+        return RunStatus(directory.run_id, other.state, detail=str(other))
+    if wrong is None:
         try:
             return _run_status(directory, directory.read_manifest())
         except FileNotFoundError:
@@ -155,7 +160,7 @@ def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory
         return s
     if slurm.live:
         return replace(s, state="waiting", detail=str(slurm), seconds=None)
-    if s.state == "damaged":
+    if s.state in ("damaged", "older", "newer"):
         return s
     if (error := (job.files.errors() or {}).get(s.run_id)) is not None:
         return replace(s, state="failed", detail=error.splitlines()[-1])
