@@ -266,6 +266,38 @@ def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command)
     assert not Path("executed").exists()
 
 
+ENDS = FILES["damped.py"].replace("return self.settings.factor * super", "END\n        return super")
+
+
+@pytest.mark.parametrize(
+    ("end", "workers"),
+    [("raise SystemExit(0)", 1), ("raise SystemExit(3)", 2), ("raise GeneratorExit", 1), ("import os; os._exit(0)", 2)],
+)
+def test_a_plugin_that_ends_the_process_fails_its_runs_alone(
+    end: str, workers: int, shown: Path, xclrun: Command
+) -> None:
+    (shown / "damped.py").write_text(ENDS.replace("END", end), encoding="utf-8")
+    asked = (*TINY, "strategy=damped,naive", "seed=1,2", f"hydra.launcher.n={workers}")
+    code, said = xclrun("--plugin", "damped.py", *asked)
+    assert (code, "2 of 4 runs finished" in said) == (1, True), said
+    code, said = xclrun("status", "--json")
+    states = {run["run_id"].split("-")[1]: run for sweep in json.loads(said) for run in sweep["runs"]}
+    assert (code, states["naive"]["state"]) == (1, "finished")
+    if end.startswith("raise"):
+        assert states["damped"]["state"] == "failed"
+        assert end.removeprefix("raise ").partition("(")[0] in states["damped"]["detail"]
+        assert "damped.py, line" in states["damped"]["detail"]
+
+
+def test_a_plugin_that_ends_the_process_while_a_command_plans(shown: Path, xclrun: Command) -> None:
+    asks = FILES["damped.py"].replace(
+        "def signature(self, hop):", "def signature(self, hop):\n        raise SystemExit"
+    )
+    (shown / "damped.py").write_text(asks, encoding="utf-8")
+    code, said = xclrun("--plugin", "damped.py", *TINY, "strategy=damped")
+    assert (code, "SystemExit" in said, "damped.py, line" in said) == (1, True, True), said
+
+
 def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> None:
     """In a process that has imported nothing yet, as the command has; a run would get another id there."""
     code = (

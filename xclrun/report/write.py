@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -62,6 +62,7 @@ class Report:
         records: all runs that were given, each once; only finished ones were used.
         caveats: about the report as a whole.
         figures: paths of the figures, in the order of the report.
+        left_out: as given to `write_report`.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Report:
     caveats: list[str]
     figures: list[Path]
     choice: Choice | None = None
+    left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def index(self) -> Path:
@@ -133,6 +135,7 @@ def write_report(
     started: Mapping[str, str] | None = None,
     overlaps: Callable[[], Mapping[str, pd.DataFrame]] | None = None,
     beside: Sequence[Beside] = (),
+    left_out: Mapping[str, tuple[str, str]] | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
 
@@ -151,6 +154,7 @@ def write_report(
         started: run id → the command that made it, to tell how to make what is missing.
         overlaps: reads run id → its counts of gradients (see `xclrun.analysis.overlap`); None: there are none.
         beside: finished runs that were not read, to count their tuning trials too.
+        left_out: runs of the report that do not count: run id → state (``damaged``, ``lost``, …) and the reason.
 
     Raises:
         UsageError: no run has finished, there is no such baseline, or ``out`` cannot be written.
@@ -179,18 +183,21 @@ def write_report(
     drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     few_shot = few_shot_scores(unique)
-    caveats = report_caveats(unique)
-    report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice)
+    left_out = left_out or {}
+    caveats = report_caveats(unique, left_out)
+    report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, left_out)
     _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, data.frame.to_csv(index=False, lineterminator="\n"))
     if few_shot.empty:
         (out / FEW_SHOT).unlink(missing_ok=True)
     else:
         atomic_write(out / FEW_SHOT, few_shot.to_csv(index=False, lineterminator="\n"))
-    atomic_write(out / "runs.csv", runs_table(unique).csv())
+    atomic_write(out / "runs.csv", runs_table(unique, left_out).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made, options))
     _remove_earlier(report)
-    atomic_write(report.index, page(name, made, commands, sections, drawings, options.formats, unique, report.caveats))
+    atomic_write(
+        report.index, page(name, made, commands, sections, drawings, options.formats, unique, report.caveats, left_out)
+    )
     return report
 
 
@@ -253,7 +260,8 @@ def _markdown(report: Report, commands: Sequence[str], made: str, options: Optio
         figures.setdefault(path.stem, []).append(path)
     return templates().get_template("summary.md").render(
         report=report, commands=commands, made=made, version=xclrun.__version__, figures=figures,
-        finished=sum(record.status == "finished" for record in report.records), runs=runs_table(report.records),
+        finished=sum(record.status == "finished" for record in report.records),
+        runs=runs_table(report.records, report.left_out),
         defined={name: text for section in report.sections for name, text in section.definitions.items()},
         code=code, link=link, markdown=markdown, more=more_formats(options.formats),
     )  # fmt: skip

@@ -329,6 +329,9 @@ def _translated(error: BaseException, run: Run) -> BaseException:
             return explained.with_traceback(None)
         finally:
             del error
+    if not isinstance(error, Exception | Stopped | KeyboardInterrupt):
+        # A plug-in's sys.exit(): it must end neither the sweep nor, with code 0, the command.
+        return RunError(f"{told(error)}: code of a run must not end the process")
     return error
 
 
