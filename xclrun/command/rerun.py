@@ -55,7 +55,6 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
         UsageError, RunError: it cannot be done, is another run by now, or has failed.
         Stopped: a signal ended it.
     """
-    from xclrun.config.checks import TRACKERS
     from xclrun.launch.console import Console
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import check_writable
@@ -71,8 +70,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     with BackgroundMirror(outputs, run.config.tracking, enabled=False if fresh else None) as mirror:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
     if not mirror.close():
-        title, to = TRACKERS[run.config.tracking.to].title, run.config.tracking.to
-        note(f"{title} could not be reached; `xclrun sync --to {to}` sends the run later")
+        note(mirror.problem)
     if not run.directory.finished:
         raise RunError(f"{run.id} failed: {run.directory.error or 'see above'}")
     return run.directory
