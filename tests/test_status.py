@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,22 @@ def test_running_tells_hop_step_and_host(make_run: Callable[..., Run], do: Calla
     assert found.detail == "de: step 3/10"
     assert found.host == f"{socket.gethostname()}:{os.getpid()}"
     assert 0 <= found.seconds < 60
+
+
+def test_a_run_that_hangs_tells_for_how_long(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    """Its lease is renewed all the same, so it counts as running."""
+    run, seen = make_run(), []
+
+    def look() -> None:
+        for path in (run.directory.progress, run.directory.events):
+            earlier = time.time() - 1800
+            os.utime(path, (earlier, earlier))
+        seen.append(run_status(run.directory))
+
+    do(run, Interrupter(run, look))
+    [found] = seen
+    assert (found.state, found.detail) == ("running", "de: step 3/10; no progress for 30 min")
+    assert 1800 <= found.idle < 1860
 
 
 def test_interrupted(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:

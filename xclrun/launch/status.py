@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xclrun.core.terminal import duration, many, note, table
+from xclrun.core.terminal import about, duration, many, note, table
 from xclrun.launch.cluster.files import Job, jobs_of_runs
 from xclrun.launch.cluster.slurm import JobState, states
 from xclrun.store.files import read_json
@@ -23,6 +24,8 @@ BAD = ("failed", "lost", "damaged")
 OPEN = ("running", "waiting")
 # Of sweeps of more runs than this, runs in such a state are counted, not listed.
 LISTED = 1000
+# Seconds without progress after which a running run is said to be without it; evaluations take minutes.
+IDLE = 300.0
 QUIET = ("finished", "waiting", "older", "missing")
 
 
@@ -41,6 +44,7 @@ class RunStatus:
         detail: step, time, or the last error line.
         host: where it runs or ran.
         seconds: how long it took, or has taken.
+        idle: of a running one, seconds since it last wrote its progress.
         job: the Slurm job to which it was given last, if any.
         log: where that job writes what it says.
     """
@@ -52,6 +56,7 @@ class RunStatus:
     detail: str = ""
     host: str = ""
     seconds: float | None = None
+    idle: float | None = None
     job: str = ""
     log: str = ""
 
@@ -99,8 +104,13 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
     if owner is not None and owner.alive:
         began = datetime.strptime(manifest["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
         hop, detail = _progress(directory, done)
+        if (idle := _idle(directory)) > IDLE:
+            # Its process lives, and may hang, as in a plug-in.
+            detail = f"{detail}; no progress for {about(idle)}".removeprefix("; ")
+        # A clock may have been put back.
+        seconds = max(0.0, time.time() - began)
         return RunStatus(
-            directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", time.time() - began
+            directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", seconds, round(idle, 1)
         )
     state = manifest["status"]
     if state in ("running", "finished"):
@@ -108,6 +118,15 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         return RunStatus(directory.run_id, "lost", done, hops, "its process died; the same command goes on", host)
     error = str(manifest.get("error", "")).splitlines()
     return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
+
+
+def _idle(directory: RunDirectory) -> float:
+    """Return for how many seconds a run has written neither a step nor the end of a hop."""
+    times = [0.0]
+    for path in (directory.progress, directory.events):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(0.0, time.time() - max(times))
 
 
 def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
