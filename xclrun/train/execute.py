@@ -82,9 +82,9 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
             except UnreadableRun as other:
                 if other.state == "newer":
                     # What a newer version has made is not overwritten.
-                    error = RunError(str(other))
-                    listener.run_failed(run, error)
-                    raise error from other
+                    refused = RunError(str(other))
+                    listener.run_failed(run, refused)
+                    raise refused from other
                 listener.noted(f"{other}: the run is made again from the store")
             _Execution(run, listener, stop, patient).run_all()
     # A signal after the last step has not been handled yet: no other run may begin.
