@@ -51,10 +51,11 @@ _FORMAT = re.compile(rb'^ "format": (\d+),?$', re.MULTILINE)
 
 
 class UnreadableRun(ValueError):
-    """The files of a directory are not damaged, but of another version of xclrun, or of another run.
+    """The files of a directory are of another version of xclrun, of another run, or have been edited.
 
     Attributes:
-        state: ``older`` or ``newer``: which version made the run; ``damaged`` where it is another run.
+        state: ``older`` or ``newer``: which version made the run; ``damaged`` where it is another run, or its config
+            has changed.
     """
 
     def __init__(self, state: str, text: str) -> None:
@@ -196,16 +197,17 @@ class RunDirectory:
 
         Raises:
             OSError: it cannot be read.
-            ValueError: it is not what was written.
+            UnreadableRun: it is not what was written.
         """
         content, written = self.config.read_bytes(), set()
-        with contextlib.suppress(OSError, KeyError, TypeError):
+        with contextlib.suppress(OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
             written.add(self.read_done()[self.config.name]["sha256"])
         for path in () if written else (self.manifest, self.queued):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 written.add(read_json(path)["config_sha256"])
         if written and hashlib.sha256(content).hexdigest() not in written:
-            raise ValueError(f"{self.config} has changed since it was written")
+            again = "give the command of the run again"
+            raise UnreadableRun("damaged", f"{self.config} has changed since it was written; {again}")
         return content.decode()
 
     def content(self, path: Path) -> bytes:
