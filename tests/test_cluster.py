@@ -208,7 +208,7 @@ def test_a_run_frozen_before_a_setting_came_is_the_run_that_it_was(make_run: Cal
     freeze(run)
     text = run.directory.config.read_text(encoding="utf-8")
     assert "  start: own\n" in text
-    run.directory.config.write_text(text.replace("  start: own\n", ""), encoding="utf-8")
+    run.directory.queue(text.replace("  start: own\n", ""), run.keys)
     assert (thaw(run.directory).id, thaw(run.directory).stages) == (run.id, run.stages)
     assert make_run("strategy=lang_spec_task").id != run.id
 

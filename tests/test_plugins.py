@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from tests.conftest import TINY, read_csv
 from xclrun.analysis.measures import MEASURES
 from xclrun.compose.jobs import compose_command
 from xclrun.core import plugins
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import RunError, UsageError
 from xclrun.core.task import BY_NAME, BY_SHORT, METRICS, TASKS, task_of
 from xclrun.data.readers import READERS
 from xclrun.run import Run, freeze, plan_jobs, thaw
@@ -212,12 +213,89 @@ def test_a_frozen_run_loads_its_plugins_or_refuses_them(
     with (shown / "mood.py").open("a") as file:
         file.write("\n")
     forget()
-    with pytest.raises(UsageError, match=rf"^{run.id}: the plug-in .*/mood.py has changed since .*; give the command"):
+    with pytest.raises(UsageError, match=rf"^{run.id}: plug-in .*/mood.py has changed since .*; give the command"):
         thaw(run.directory)
     (shown / "mood.py").unlink()
     forget()
     with pytest.raises(UsageError, match=rf"^{run.id}: plug-in .*/mood.py: cannot be read \(No such file"):
         thaw(run.directory)
+
+
+# Appended to a plug-in, or given as one: it shows that its code ran.
+RUNS = "from pathlib import Path; Path('executed').touch()\n"
+
+
+def test_a_changed_plugin_is_not_executed(shown: Path, xclrun: Command, forget: Callable[[], None]) -> None:
+    code, said = xclrun("--plugin", "damped.py", *TINY, "strategy=damped")
+    assert code == 0, said
+    [run] = Path("outputs/runs").iterdir()
+    forget()
+    code, said = xclrun("export", run.name, "exported")
+    # The user hears of code that is run without having been asked for.
+    assert (code, f"plug-in {shown}/damped.py: running its code" in said) == (0, True), said
+    forget()
+    (shown / "damped.py").write_text(RUNS + FILES["damped.py"], encoding="utf-8")
+    for command in (("export", run.name, "again"), ("rerun", run.name, "--fresh", "fresh")):
+        code, said = xclrun(*command)
+        assert (code, "damped.py has changed" in said) == (2, True), said
+        assert not Path("executed").exists(), command
+
+
+@pytest.mark.parametrize("state", ["finished", "interrupted", "queued"])
+def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command) -> None:
+    """Whoever can write a config must not get their code run by whoever exports the run."""
+    own = shown / "own.py"
+    own.write_text(RUNS + FILES["damped.py"], encoding="utf-8")
+    run = plan("strategy=naive", "dataset=mini", "paths.outputs=outputs")
+    if state == "queued":
+        freeze(run)
+    else:
+        code, said = xclrun(*TINY, "strategy=naive", "dataset=mini")
+        assert code == 0, said
+    if state == "interrupted":
+        run.directory.done.unlink()
+    config = yaml.safe_load(run.directory.config.read_text())
+    config["strategy"]["plugins"] = [f"{hashlib.sha256(own.read_bytes()).hexdigest()}  {own}"]
+    run.directory.config.write_text(yaml.safe_dump(config))
+    for command in (("export", run.id, "exported"), ("rerun", run.id)):
+        code, said = xclrun(*command)
+        assert (code, "config.yaml has changed" in said) == (1, True), (command, said)
+        assert not Path("executed").exists(), command
+    with pytest.raises(RunError, match=r"config\.yaml has changed"):
+        thaw(run.directory)
+    assert not Path("executed").exists()
+
+
+ENDS = FILES["damped.py"].replace("return self.settings.factor * super", "END\n        return super")
+
+
+@pytest.mark.parametrize(
+    ("end", "workers"),
+    [("raise SystemExit(0)", 1), ("raise SystemExit(3)", 2), ("raise GeneratorExit", 1), ("import os; os._exit(0)", 2)],
+)
+def test_a_plugin_that_ends_the_process_fails_its_runs_alone(
+    end: str, workers: int, shown: Path, xclrun: Command
+) -> None:
+    (shown / "damped.py").write_text(ENDS.replace("END", end), encoding="utf-8")
+    asked = (*TINY, "strategy=damped,naive", "seed=1,2", f"hydra.launcher.n={workers}")
+    code, said = xclrun("--plugin", "damped.py", *asked)
+    assert (code, "2 of 4 runs finished" in said) == (1, True), said
+    code, said = xclrun("status", "--json")
+    states = {run["run_id"].split("-")[1]: run for sweep in json.loads(said) for run in sweep["runs"]}
+    assert (code, states["naive"]["state"]) == (1, "finished")
+    if end.startswith("raise"):
+        assert states["damped"]["state"] == "failed"
+        assert end.removeprefix("raise ").partition("(")[0] in states["damped"]["detail"]
+        assert "damped.py, line" in states["damped"]["detail"]
+
+
+def test_a_plugin_that_ends_the_process_while_a_command_plans(shown: Path, xclrun: Command) -> None:
+    asks = FILES["damped.py"].replace(
+        "def signature(self, hop):", "def signature(self, hop):\n        raise SystemExit"
+    )
+    (shown / "damped.py").write_text(asks, encoding="utf-8")
+    code, said = xclrun("--plugin", "damped.py", *TINY, "strategy=damped")
+    assert (code, "SystemExit" in said, "damped.py, line" in said) == (1, True, True), said
 
 
 def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> None:

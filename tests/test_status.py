@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,9 @@ def test_of_a_large_sweep_only_runs_that_run_or_need_attention_are_listed(monkey
     assert len(all_listed.splitlines()) == 4 + 20
     large = render("mine", "xclrun -m", [RunStatus(f"run{k}", s) for k, s in enumerate([*states, "waiting"])])
     said, _, how, *lines = large.splitlines()
-    assert said.startswith("mine: 21 runs: 13 finished, 1 running, 2 waiting, 1 interrupted, 1 failed,")
+    assert said.startswith("mine: 21 runs: 11 finished, 1 running, 2 waiting, 1 interrupted, 1 failed,")
     assert "not listed; --json has all" in how
-    assert [row.split()[1] for row in lines[2:]] == ["running", "interrupted", "failed", "lost", "damaged"]
+    assert [row.split()[1] for row in lines[2:]] == ["running", "interrupted", "failed", "lost", "damaged", "newer"]
     nothing = render("mine", "xclrun -m", [RunStatus(f"run{k}", "finished") for k in range(21)])
     assert nothing.splitlines() == ["mine: 21 runs: 21 finished", "  xclrun -m", how]
 
@@ -93,6 +94,22 @@ def test_running_tells_hop_step_and_host(make_run: Callable[..., Run], do: Calla
     assert found.detail == "de: step 3/10"
     assert found.host == f"{socket.gethostname()}:{os.getpid()}"
     assert 0 <= found.seconds < 60
+
+
+def test_a_run_that_hangs_tells_for_how_long(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:
+    """Its lease is renewed all the same, so it counts as running."""
+    run, seen = make_run(), []
+
+    def look() -> None:
+        for path in (run.directory.progress, run.directory.events):
+            earlier = time.time() - 1800
+            os.utime(path, (earlier, earlier))
+        seen.append(run_status(run.directory))
+
+    do(run, Interrupter(run, look))
+    [found] = seen
+    assert (found.state, found.detail) == ("running", "de: step 3/10; no progress for 30 min")
+    assert 1800 <= found.idle < 1860
 
 
 def test_interrupted(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:

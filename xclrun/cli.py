@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from xclrun.core.errors import UsageError, XclrunError, did_you_mean
-from xclrun.core.plugins import load_given, load_installed, raised_in
+from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean
+from xclrun.core.plugins import load_given, load_installed, raised_in, told
 from xclrun.core.secret import put_away_arguments, redact
 
 
@@ -28,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except SystemExit as end:
+        if raised_in(end):
+            # Not the end that the command chose.
+            return _report(RunError(f"{told(end)}: a plug-in must not end the process"))
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except KeyboardInterrupt:
         print("\nxclrun: interrupted; the same command goes on from here", file=sys.stderr)

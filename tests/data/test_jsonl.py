@@ -199,6 +199,14 @@ def test_a_split_of_bad_lines_only(tmp_path: Path, config: Config) -> None:
         jsonl.read(config("jsonl", on_bad_line=OnBadLine.skip))
 
 
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xclrun.data.readers.files.UNPACKED", 2 << 20)
+    write(tmp_path, "{language}.{split}.jsonl.gz")
+    (tmp_path / "de.dev.jsonl.gz").write_bytes(gzip.compress(b" " * (5 << 20), mtime=0))
+    with pytest.raises(UsageError, match=r"de\.dev\.jsonl\.gz: unpacks to more than 2 MB"):
+        jsonl.read(config("jsonl"))
+
+
 @pytest.mark.parametrize("content", [gzip.compress(b"a" * 1000, mtime=0)[:20], b"not compressed"])
 def test_a_broken_archive(tmp_path: Path, config: Config, content: bytes) -> None:
     write(tmp_path, "{language}.{split}.jsonl.gz")

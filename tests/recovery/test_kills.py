@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from tests.questions import write_questions
 from xclrun.launch import selftest
 from xclrun.launch.selftest import Outcome
-from xclrun.strategy import STRATEGIES
+from xclrun.strategy import STRATEGIES, strategy_class
 
 from .commands import XCLRUN
 
@@ -34,14 +36,61 @@ def test_what_was_never_killed_is_not_tested(
     outcomes = [Outcome("er", 4, 9.0, True, ()), Outcome("mbpa", 0, 9.0, True, ())]
     monkeypatch.setattr(selftest, "selftest", lambda *_: outcomes)
     code, told = xclrun("selftest", "er", "mbpa", "--kills", "4")
-    assert code == 1
+    # Nothing differs, and yet not all was shown.
+    assert code == 3
     assert re.search(r"^er +4 +9\.0 +identical$", told, re.MULTILINE)
-    assert re.search(r"^mbpa +0 +9\.0 +not tested$", told, re.MULTILINE)
-    assert "Not all of the 4 kills of each fitted into the time; " in told
-    outcomes.pop()
+    assert re.search(r"^mbpa +0 +9\.0 +inconclusive$", told, re.MULTILINE)
+    assert "Inconclusive: no time to kill a run of mbpa;" in told
+    outcomes.append(Outcome("si", 2, 9.0, False, ("scores.parquet",)))
+    assert xclrun("selftest", "er", "mbpa", "si")[0] == 1
+    outcomes[1:] = []
     code, told = xclrun("selftest", "er", "--kills", "4")
     assert code == 0
-    assert "Not all" not in told
+    # Fewer kills than asked for are enough.
+    outcomes[0] = Outcome("er", 1, 9.0, True, ())
+    code, told = xclrun("selftest", "er", "--kills", "4")
+    assert (code, "nconclusive" in told) == (0, False)
+
+
+def test_the_default_has_one_strategy_of_each_kind_of_state() -> None:
+    kinds = [strategy_class(name).state_dict for name in selftest.KINDS]
+    assert len(set(kinds)) == len(kinds)
+    assert set(kinds) == {strategy_class(name).state_dict for name in STRATEGIES}
+
+
+def test_a_slow_machine_kills_each_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The undisturbed run alone takes longer than the time there is."""
+    clock, folders = [0.0], {"calm": False}
+
+    def in_child(work: Callable[[], object], seconds: float | None = None) -> int:
+        clock[0] += 10.0
+        if seconds is None:
+            folders[name[0]] = True
+        return 0 if seconds is None else signal.SIGKILL
+
+    name: list[str] = []
+
+    def job(strategy: str, folder: Path, extra: Sequence[str] = ()) -> Any:
+        name[:] = [folder.name]
+        return SimpleNamespace(directory=_Directory(folder.name, folders))
+
+    monkeypatch.setattr(selftest, "import_everything", lambda: None)
+    monkeypatch.setattr(selftest, "in_child", in_child)
+    monkeypatch.setattr(selftest, "job", job)
+    monkeypatch.setattr(selftest, "differing_results", lambda *_: [])
+    monkeypatch.setattr(selftest.time, "monotonic", lambda: clock[0])
+    assert selftest.kill_test("er", 3, 0, tmp_path, budget=8.0).kills == 1
+
+
+class _Directory:
+    """The directory of a run that finishes as soon as it is not killed."""
+
+    def __init__(self, name: str, done: dict[str, bool]) -> None:
+        self.name, self.done = name, done
+
+    @property
+    def finished(self) -> bool:
+        return self.done.get(self.name, False)
 
 
 @pytest.mark.full

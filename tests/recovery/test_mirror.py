@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -95,17 +95,40 @@ def test_a_lock_that_another_process_holds_is_waited_for_with_a_limit(
     assert (code, "sent" in told) == (0, True), told
 
 
+def _junk(database: Path) -> None:
+    database.write_bytes(b"\xa5" * 50_000)
+
+
+def _truncated(database: Path) -> None:
+    os.truncate(database, database.stat().st_size // 2)
+
+
+def _other_schema(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+
+
 @pytest.mark.full
-def test_damaged_database(xclrun: Command, start: Callable[..., Any], sent: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [_junk, _truncated, _other_schema])
+def test_an_unusable_database_is_moved_aside_by_a_rebuild(
+    damage: Callable[[Path], None], xclrun: Command, sent: Path, tmp_path: Path
+) -> None:
     outputs = Path(shutil.copytree(sent, tmp_path / "outputs"))
     database = outputs / "mlflow.db"
-    database.write_bytes(b"\xa5" * 50_000)
-    _trains_all_the_same(xclrun, outputs, "seed=2")
+    damage(database)
+    content = database.read_bytes()
+    code, told = xclrun(*TRACKED, "seed=2", f"paths.outputs={outputs}", "-m")
+    assert (code, "1 of 1 runs finished" in told) == (0, True), told
+    # `xclrun sync` alone would not send it.
+    assert "database cannot be used" in told
+    assert "`xclrun sync --rebuild` replaces it" in told
+    assert "`xclrun sync` sends it later" not in told
+    assert "Traceback" not in told
+    assert whole(outputs)
     code, told = xclrun("sync", "--outputs", str(outputs))
-    assert code == 1
-    assert len(told.splitlines()) == 1
-    assert "not a database" in told
-    database.unlink()
-    # A process of its own: MLflow keeps connections to the file that is gone.
-    again = start("sync", "--rebuild", "--outputs", str(outputs))
-    assert "2 runs sent" in again.communicate(timeout=120)[0]
+    assert (code, len(told.splitlines()), "`xclrun sync --rebuild` replaces it" in told) == (1, 1, True), told
+    code, told = xclrun("sync", "--rebuild", "--outputs", str(outputs))
+    assert (code, "2 runs sent" in told) == (0, True), told
+    [aside] = outputs.glob("mlflow.db.unusable-*")
+    assert aside.read_bytes() == content
+    assert str(aside) in told

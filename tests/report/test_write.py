@@ -225,11 +225,11 @@ def test_unfinished_runs_and_other_versions_are_told(tmp_path: Path) -> None:
     records += [run("naive", "en-th", 2, ("en", "th"), code_version="0.2.0", metrics=("intent_accuracy",))]
     report = write_report(records, tmp_path, "demo")
     assert report.caveats == [
-        "not counted: 1 failed",
+        "not counted: 1 failed: er-en-th-1",
         "the runs come from 2 versions of the code: 0.1.0+gabc123, 0.2.0",
     ]
     assert "- not counted: 1 failed" in report.render()
-    assert "## Notes\n\n- not counted: 1 failed\n" in report.summary_md.read_text()
+    assert "## Notes\n\n- not counted: 1 failed: er-en-th-1\n" in report.summary_md.read_text()
     assert sorted(record.status for record in report.records) == ["failed", "finished", "finished"]
 
 
@@ -240,7 +240,7 @@ def test_missing_runs_and_unequal_settings_are_told(tmp_path: Path) -> None:
     records += [run("er", "en-th", 1, ("en", "th"), config=lr, **one)]
     (section,) = write_report(records, tmp_path, "demo").sections
     assert section.caveats == [
-        "missing: er has not run en-th seed 2",
+        "missing: er has no finished run of en-th seed 2",
         "T needs reference runs: xclrun dataset=mini model=tiny strategy=lang_spec_ft 'order=[en,th]' seed=1,2 -m "
         "(with the same dataset, model and trainer settings)",
         "strategies differ in trainer.lr (0.001: naive; 0.01: er)",

@@ -104,6 +104,26 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o755
 
 
+def test_a_folder_is_on_disk_under_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files before the rename, and after it the entry of the folder that it is in."""
+    target, calls = tmp_path / "ab" / "key", []
+    fsync, rename = os.fsync, os.rename
+
+    def flushed(descriptor: int) -> None:
+        calls.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def renamed(source: Path, to: Path) -> None:
+        calls.append("rename")
+        rename(source, to)
+
+    monkeypatch.setattr(files.os, "fsync", flushed)
+    monkeypatch.setattr(files.os, "rename", renamed)
+    with atomic_directory(target) as folder:
+        (folder / "file").write_text("content")
+    assert calls == [folder / "file", "rename", target.parent]
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), Interrupted()], ids=["error", "interrupt"])
 def test_a_folder_that_fails_never_appears(error: BaseException, tmp_path: Path) -> None:
     def half() -> None:

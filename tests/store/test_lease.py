@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,31 @@ def test_a_lease_that_another_took_in_between_is_left_to_it(tmp_path: Path, monk
     monkeypatch.setattr(lease, "_create", late)
     assert asked.try_acquire() is None
     assert [path.name for path in tmp_path.iterdir()] == ["key.lease-1"]
+
+
+def test_a_clock_that_is_put_forward_makes_nobody_look_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a machine that slept: the owner's process is still there."""
+    asked = Lease(tmp_path / "key")
+    held = asked.try_acquire()
+    assert held is not None
+    real = lease._now
+    monkeypatch.setattr(lease, "_now", lambda folder: real(folder) + 3600)
+    assert asked.try_acquire() is None
+    # Of another machine the age is all that is known.
+    owned(held, host="elsewhere", machine="another", pid=1, birth="1")
+    assert asked.try_acquire() is not None
+
+
+def test_a_held_lease_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT", 0.01)
+    asked = Lease(tmp_path / "key")
+    held = asked.try_acquire()
+    assert held is not None
+    with asked.held(held):
+        for _ in range(2):
+            os.utime(held, (0, 0))
+            until = time.monotonic() + 60
+            while held.stat().st_mtime == 0:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+    assert list(tmp_path.iterdir()) == []

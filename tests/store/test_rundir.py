@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from xclrun.core.errors import UsageError
+from xclrun.core.version import FORMAT
 from xclrun.store.files import atomic_write, read_events
 from xclrun.store.rundir import RunDirectory
 
@@ -25,7 +26,9 @@ def kinds(directory: RunDirectory) -> list[str]:
 def test_opening_freezes_the_config(directory: RunDirectory) -> None:
     assert directory.run_id == "mini-naive-h2l-s1-0123"
     assert directory.config.read_text() == "seed: 1\n"
-    assert directory.read_manifest() == {"run_id": directory.run_id, "status": "running"}
+    checksum = hashlib.sha256(b"seed: 1\n").hexdigest()
+    begun = {"run_id": directory.run_id, "status": "running", "format": FORMAT, "config_sha256": checksum}
+    assert directory.read_manifest() == begun
     assert not directory.finished
     directory.write_manifest({"status": "failed"})
     assert directory.read_manifest() == {"status": "failed"}
@@ -98,7 +101,7 @@ def test_done_holds_the_checksums_of_the_files_of_record(directory: RunDirectory
         assert (directory.finished, directory.damaged()) == (False, path)
         path.write_bytes(content)
         assert directory.finished
-    for torn in ("{", "[]", "{}", json.dumps(dict.fromkeys(noted, "0" * 64))):
+    for torn in ("{", "[]", "{}", json.dumps(dict.fromkeys(noted, 64))):
         directory.done.write_text(torn)
         assert (directory.finished, directory.damaged()) == (False, directory.done)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.command.common import chosen_run, parser
+from xclrun.command.common import check_readable, chosen_run, parser
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         options.error(f"--last {given.last}: a whole number of at least 1")
     directories = [chosen_run(given.outputs, name) for name in given.runs]
     for directory in directories:
+        check_readable(directory)
         if not directory.finished:
             options.error(f"{directory.run_id} is not finished; `xclrun rerun` goes on with it")
 

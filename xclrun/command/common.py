@@ -12,7 +12,7 @@ from xclrun.config.files import default_outputs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.terminal import note
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 
 class Parser(argparse.ArgumentParser):
@@ -182,6 +182,14 @@ def chosen_run(outputs: Path, text: str) -> RunDirectory:
             f"{run.run_id} is damaged: {run.config} is missing; the run's command, given again, makes it again"
         )
     return run
+
+
+def check_readable(directory: RunDirectory) -> None:
+    """Raise a RunError where another version of xclrun made the run, or the folder holds another run."""
+    try:
+        directory.damaged()
+    except UnreadableRun as error:
+        raise RunError(str(error)) from error
 
 
 def _is_run(folder: Path) -> bool:

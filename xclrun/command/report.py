@@ -7,7 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from xclrun.core.names import check_name, slug
 from xclrun.core.secret import redact
 from xclrun.core.task import BY_NAME
 from xclrun.core.terminal import columns, note
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
     from xclrun.analysis.tuning import Choice
     from xclrun.data.example import Dataset
-    from xclrun.store.rundir import RunDirectory
     from xclrun.tracking.mirror import Mirror
 
 
@@ -86,6 +86,7 @@ def main(arguments: Sequence[str]) -> int:
         _commands(known.values(), choice),
         lambda: read_gradients(outputs, records, unreadable),
         beside,
+        _left_out(outputs, sweep, records, pool),
     )
     if mirror is not None:
         try:
@@ -350,6 +351,35 @@ def _chosen(
         # Wherever they were run; a run that is there twice counts once.
         records += References(pool).of(records)
     return records, choice
+
+
+def _left_out(
+    outputs: Path, sweep: Mapping[str, Any] | None, records: Sequence[RunRecord], pool: Sequence[RunRecord]
+) -> dict[str, tuple[str, str]]:
+    """Return run id → state and reason of the runs that a report is about and that do not count.
+
+    Args:
+        sweep: whose runs the report is about; None: all.
+        records: of the report.
+        pool: all that were read: the others of them were not asked for.
+    """
+    from xclrun.launch.status import run_status
+    from xclrun.store.records import run_directories
+
+    wanted = {record.run_id for record in records}
+    known = {record.run_id for record in records if record.status == "finished"}
+    known |= {record.run_id for record in pool if record.run_id not in wanted}
+    every = [one.run_id for one in run_directories(outputs)] if sweep is None else sweep.get("search", sweep)["runs"]
+    found = {}
+    for run_id in dict.fromkeys(run_id for run_id in every if run_id not in known):
+        directory = RunDirectory(outputs / "runs" / run_id)
+        status = run_status(directory)
+        found[run_id] = status.state, status.detail
+        with suppress(UnreadableRun):
+            # A glance at sizes does not see a changed byte.
+            if status.state in ("finished", "damaged") and (wrong := directory.damaged(thorough=True)) is not None:
+                found[run_id] = "damaged", f"{wrong.relative_to(directory.path)} is missing or damaged"
+    return found
 
 
 def _searched(sweep: Mapping[str, Any] | None) -> list[str] | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import add_run, chosen_run, parser
+from xclrun.command.common import add_run, check_readable, chosen_run, parser
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import fitted, note
 from xclrun.store.rundir import RunDirectory, differing_results
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to do it anew")
     given = options.parse_args(arguments)
     directory = chosen_run(given.outputs, given.run)
+    check_readable(directory)
     outputs = directory.path.parents[1]
     if given.fresh is None:
         if directory.finished:
@@ -54,7 +55,6 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
         UsageError, RunError: it cannot be done, is another run by now, or has failed.
         Stopped: a signal ended it.
     """
-    from xclrun.config.checks import TRACKERS
     from xclrun.launch.console import Console
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import check_writable
@@ -70,8 +70,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     with BackgroundMirror(outputs, run.config.tracking, enabled=False if fresh else None) as mirror:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
     if not mirror.close():
-        title, to = TRACKERS[run.config.tracking.to].title, run.config.tracking.to
-        note(f"{title} could not be reached; `xclrun sync --to {to}` sends the run later")
+        note(mirror.problem)
     if not run.directory.finished:
         raise RunError(f"{run.id} failed: {run.directory.error or 'see above'}")
     return run.directory

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from xclrun.command.common import Unreadable, add_tracking, add_watch, existing,
 from xclrun.config.checks import TRACKERS, check_tracker, check_uri
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
+from xclrun.core.plugins import flags
 from xclrun.core.terminal import note
 
 
@@ -22,7 +25,11 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument(
         "--to", default="mlflow", metavar="TRACKER", help=f"{', '.join(TRACKERS)} (default: %(default)s)"
     )
-    options.add_argument("--rebuild", action="store_true", help="send everything again, as to an MLflow that was lost")
+    options.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="send all runs again; an mlflow.db that is damaged, or of another version of MLflow, is moved aside",
+    )
     add_watch(options, "do it again", 60.0)
     add_tracking(options)
     given = options.parse_args(arguments)
@@ -31,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     check_uri("--uri", given.uri)
     if given.uri is not None and given.to != "mlflow":
         raise UsageError(f"--uri {given.uri}: is MLflow's; not of --to {given.to}")
+    from xclrun.tracking.mirror import UnusableDatabase
     from xclrun.tracking.trackers import tracker
 
     if given.watch is not None and given.watch <= 0:
@@ -46,15 +54,29 @@ def main(arguments: Sequence[str]) -> int:
             sent = mirror.send_all(rebuild=given.rebuild, warn=unreadable)
             print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.place}", flush=True)
         except RunError as error:
-            if given.watch is None:
+            if given.watch is None or (given.rebuild and isinstance(error, UnusableDatabase)):
                 raise
             # A server that is away for a while is no reason to stop watching.
             note(str(error))
         given.rebuild = False
         return going
 
-    repeated(send, given.watch)
+    try:
+        repeated(send, given.watch)
+    except UnusableDatabase as error:
+        if not given.rebuild:
+            raise
+        note(f"{error.path} is moved to {error.move_aside()}")
+        return _again(arguments)
     return unreadable.code
+
+
+def _again(arguments: Sequence[str]) -> int:
+    """Do the command once more, in a new process: in this one MLflow keeps its connections to the earlier file."""
+    command = [sys.executable, "-m", "xclrun", *flags(), "sync", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout, end="")
+    return done.returncode
 
 
 def _going(outputs: Path, warn: Unreadable) -> bool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.names import check_name
+from xclrun.core.terminal import note
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -155,17 +156,19 @@ def load_folder(folder: Path) -> None:
         load_file(folder / Path(file).expanduser(), f"{listed}: {file}")
 
 
-def load_file(path: Path, shown: str) -> None:
+def load_file(path: Path, shown: str, expected: str | None = None) -> None:
     """Import a plug-in's file, unless it is loaded already.
 
     Args:
         shown: how errors name it.
+        expected: the SHA-256 that the file must have; None: any.
 
     Raises:
-        UsageError: it is not there, cannot be imported, or registers nothing.
+        UsageError: it is not there, has another checksum, cannot be imported, or registers nothing.
     """
     path = path.expanduser().resolve()
     if str(path) in _loaded:
+        _check_unchanged(_loaded[str(path)].sha256, expected, shown)
         return
     try:
         # Reading a pipe or a device may wait, or go on, for ever.
@@ -175,6 +178,9 @@ def load_file(path: Path, shown: str) -> None:
     except OSError as error:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
     sha256 = hashlib.sha256(source).hexdigest()
+    if expected is not None:
+        _check_unchanged(sha256, expected, shown)
+        note(f"{shown}: running its code")
     name = f"{MODULE}{sha256[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
@@ -275,25 +281,33 @@ def _kind(error: BaseException) -> str:
 
 
 def require(plugins: Iterable[str], of: str) -> None:
-    """Load the plug-ins that a run was planned with.
+    """Load the plug-ins that a run was planned with; a note names each file whose code this runs.
 
     Args:
         plugins: as `used` gives them.
         of: what needs them, for error lines.
 
     Raises:
-        UsageError: one is gone, or is not the same any more.
+        UsageError: one is gone, or is not the same any more; then nothing of it is executed.
     """
     for plugin in plugins:
         sha256, _, source = plugin.partition("  ")
+        shown = f"{of}: plug-in {source}"
         if Path(source).is_absolute():
-            load_file(Path(source), f"{of}: plug-in {source}")
-        else:
+            load_file(Path(source), shown, sha256)
+            continue
+        # A name with a dot would be imported by looking for it.
+        if source not in _loaded and source.isidentifier() and importlib.util.find_spec(source) is not None:
+            _check_unchanged(_hash_of_package(source, shown), sha256, shown)
             load_installed()
-            if source not in _loaded:
-                raise UsageError(f"{of}: the plug-in '{source}' is not installed")
-        if _loaded[source].sha256 != sha256:
-            raise UsageError(
-                f"{of}: the plug-in {source} has changed since it was planned (SHA-256 {sha256[:12]}, "
-                f"now {_loaded[source].sha256[:12]}); give the command again"
-            )
+        if source not in _loaded:
+            raise UsageError(f"{of}: the plug-in '{source}' is not installed")
+        _check_unchanged(_loaded[source].sha256, sha256, shown)
+
+
+def _check_unchanged(sha256: str, expected: str | None, shown: str) -> None:
+    if expected is not None and sha256 != expected:
+        raise UsageError(
+            f"{shown} has changed since it was planned (SHA-256 {expected[:12]}, now {sha256[:12]}); "
+            "give the command again"
+        )

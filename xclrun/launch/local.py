@@ -72,7 +72,7 @@ class Local(Launcher):
         if not (sent := mirror.close(timeout=1.0)):
             line(f"sending to {TRACKERS[sweep.tracking.to].title} …")
             sent = mirror.close()
-        conclude(sweep, time.monotonic() - started, sent)
+        conclude(sweep, time.monotonic() - started, "" if sent else mirror.problem)
 
     def gpus_of(self, runs: Sequence[Run]) -> list[str]:
         """Return the GPUs that can be handed out to workers; none where no run uses one."""

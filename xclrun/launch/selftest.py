@@ -44,6 +44,11 @@ SHORT = {"replay_write": 0.3, "replay_interval": 12, "replay_number": 20, "rate"
 SHORT |= {"neighbours": 2, "adapt_steps": 1}
 
 
+# One strategy of each kind of state that hops hand on: none, a memory, what was written, remembered outputs, several
+# penalties, one penalty, teachers' outputs, path integrals.
+KINDS = ("naive", "er", "replay", "der", "ewc", "ewc_online", "kd_logit", "si")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The result of testing one strategy.
@@ -124,37 +129,39 @@ def kill_test(
         kills: how often to kill, at least as long as the budget lasts; a run that finishes early is begun anew.
         seed: of the instants.
         folder: where both runs write.
-        budget: seconds after which no more kills are made.
+        budget: seconds after which no more kills are made; twice as many where there was none yet.
         extra: further overrides of the run.
     """
     import_everything()
     calm, draw = job(strategy, folder / "calm", extra), random.Random(seed)
-    began = time.monotonic()
+    began, killed, attempt = time.monotonic(), 0, 0
+
+    def enough() -> bool:
+        return killed >= kills or time.monotonic() - began > (budget if killed else 2 * budget)
+
     if in_child(lambda: do(calm)) != 0 or not calm.directory.finished:
         raise RunError(f"selftest: the undisturbed run of {strategy} failed")
     length = time.monotonic() - began
-    killed = attempt = 0
     while True:
         run = job(strategy, folder / f"killed-{attempt}", extra)
         while not run.directory.finished:
-            enough = killed >= kills or time.monotonic() - began > budget
-            status = in_child(lambda run=run: do(run), None if enough else draw.uniform(0.0, length))  # type: ignore[misc]
+            status = in_child(lambda run=run: do(run), None if enough() else draw.uniform(0.0, length))  # type: ignore[misc]
             if os.WIFSIGNALED(status):
                 killed += 1
             elif status != 0:
                 raise RunError(f"selftest: {strategy} failed after {killed} kills (see above)")
         differing = tuple(differing_results(calm.directory, run.directory))
-        if differing or killed >= kills or time.monotonic() - began > budget:
+        if differing or enough():
             return Outcome(strategy, killed, time.monotonic() - began, not differing, differing)
         attempt += 1
 
 
 def selftest(strategies: Sequence[str], kills: int, seed: int, budget: float = 150.0) -> list[Outcome]:
-    """Test every strategy within ``budget`` seconds in all; the folder that is used is removed."""
+    """Test every strategy within about ``budget`` seconds in all; the folder that is used is removed."""
     end, outcomes = time.monotonic() + budget, []
     with tempfile.TemporaryDirectory(prefix="xclrun-selftest-") as folder:
         for i, strategy in enumerate(strategies):
             # What one does not use is left to the next ones.
-            share = (end - time.monotonic()) / (len(strategies) - i)
+            share = max((end - time.monotonic()) / (len(strategies) - i), budget / len(strategies))
             outcomes.append(kill_test(strategy, kills, seed, Path(folder) / strategy, share))
     return outcomes

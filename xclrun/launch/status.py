@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,20 +11,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from xclrun.core.terminal import duration, many, note, table
+from xclrun.core.terminal import about, duration, many, note, table
 from xclrun.launch.cluster.files import Job, jobs_of_runs
 from xclrun.launch.cluster.slurm import JobState, states
 from xclrun.store.files import read_json
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 
-STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "missing")
+STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "older", "newer", "missing")
 # States that need attention.
 BAD = ("failed", "lost", "damaged")
 # These go on by themselves.
 OPEN = ("running", "waiting")
 # Of sweeps of more runs than this, runs in such a state are counted, not listed.
 LISTED = 1000
-QUIET = ("finished", "waiting", "missing")
+# Seconds without progress after which a running run is said to be without it; evaluations take minutes.
+IDLE = 300.0
+QUIET = ("finished", "waiting", "older", "missing")
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,13 @@ class RunStatus:
         state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another);
             ``interrupted`` (it was asked to stop; the same command goes on); ``failed``; ``lost`` (its process died
             without a word; the same command goes on); ``damaged`` (a file of it is not what was written; the
-            same command makes it again); ``missing`` (not started).
+            same command makes it again); ``older``, ``newer`` (made by a version whose files this one does not read);
+            ``missing`` (not started).
         hops, hop: hops in all, and finished or under way.
         detail: step, time, or the last error line.
         host: where it runs or ran.
         seconds: how long it took, or has taken.
+        idle: of a running one, seconds since it last wrote its progress.
         job: the Slurm job to which it was given last, if any.
         log: where that job writes what it says.
     """
@@ -51,6 +56,7 @@ class RunStatus:
     detail: str = ""
     host: str = ""
     seconds: float | None = None
+    idle: float | None = None
     job: str = ""
     log: str = ""
 
@@ -62,7 +68,11 @@ class RunStatus:
 
 def run_status(directory: RunDirectory) -> RunStatus:
     """Return where a run stands."""
-    if (wrong := directory.damaged()) is None:
+    try:
+        wrong = directory.damaged()
+    except UnreadableRun as other:
+        return RunStatus(directory.run_id, other.state, detail=str(other))
+    if wrong is None:
         try:
             return _run_status(directory, directory.read_manifest())
         except FileNotFoundError:
@@ -94,8 +104,13 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
     if owner is not None and owner.alive:
         began = datetime.strptime(manifest["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
         hop, detail = _progress(directory, done)
+        if (idle := _idle(directory)) > IDLE:
+            # Its process lives, and may hang, as in a plug-in.
+            detail = f"{detail}; no progress for {about(idle)}".removeprefix("; ")
+        # A clock may have been put back.
+        seconds = max(0.0, time.time() - began)
         return RunStatus(
-            directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", time.time() - began
+            directory.run_id, "running", hop, hops, detail, f"{owner.host}:{owner.pid}", seconds, round(idle, 1)
         )
     state = manifest["status"]
     if state in ("running", "finished"):
@@ -103,6 +118,15 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         return RunStatus(directory.run_id, "lost", done, hops, "its process died; the same command goes on", host)
     error = str(manifest.get("error", "")).splitlines()
     return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
+
+
+def _idle(directory: RunDirectory) -> float:
+    """Return for how many seconds a run has written neither a step nor the end of a hop."""
+    times = [0.0]
+    for path in (directory.progress, directory.events):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(0.0, time.time() - max(times))
 
 
 def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
@@ -155,7 +179,7 @@ def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory
         return s
     if slurm.live:
         return replace(s, state="waiting", detail=str(slurm), seconds=None)
-    if s.state == "damaged":
+    if s.state in ("damaged", "older", "newer"):
         return s
     if (error := (job.files.errors() or {}).get(s.run_id)) is not None:
         return replace(s, state="failed", detail=error.splitlines()[-1])

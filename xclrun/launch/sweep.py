@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.config.checks import TRACKERS
 from xclrun.config.files import default_outputs
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
@@ -25,7 +24,6 @@ from xclrun.data.notes import told
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.files import atomic_write, write_json
 from xclrun.store.records import read_sweep
-from xclrun.tracking.background import log_of
 
 if TYPE_CHECKING:
     from xclrun.compose.jobs import Composed
@@ -218,12 +216,12 @@ def announce(sweep: Sweep, unfinished: int) -> None:
             note(text, "  ")
 
 
-def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
+def conclude(sweep: Sweep, seconds: float, unsent: str = "") -> None:
     """Say how the sweep ended, and what to do next.
 
     Args:
         seconds: that it took.
-        sent: whether its tracker has all of it, as far as it should.
+        unsent: why its tracker does not have all of it (`BackgroundMirror.problem`); empty where it has.
 
     Raises:
         SweepFailed: some runs are not finished.
@@ -234,11 +232,8 @@ def conclude(sweep: Sweep, seconds: float, sent: bool = True) -> None:
             raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}")
         return
     line(f"\n{len(sweep.runs) - len(failed)} of {len(sweep.runs)} runs finished in {duration(seconds)}.")
-    if not sent:
-        t = sweep.tracking
-        again = "`xclrun sync`" if t.in_mlflow else f"`xclrun sync --to {t.to}`"
-        where = f"(see {sweep.outputs / log_of(t)})"
-        note(f"{TRACKERS[t.to].title} could not be reached {where}; {again} sends it later", "  ")
+    if unsent:
+        note(unsent, "  ")
     if failed:
         raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}; give the same command again to retry")
     line(f"Next: `xclrun report {sweep.name}{sweep.outputs_option}{sweep.tracking_options}` makes tables and figures")

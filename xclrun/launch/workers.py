@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -107,7 +108,10 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
         return False
     except XclrunError:
         _debug()
-    except Exception as error:
+    except (Stopped, KeyboardInterrupt):
+        raise
+    # Also SystemExit, with which a plug-in would end the other runs.
+    except BaseException as error:
         if run.directory.finished:
             # It was done, and what is shown at its end failed.
             console.run_failed(run, error)
@@ -138,7 +142,9 @@ def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
             with stop_on_signals() as stop:
                 line(f"{run.label}: making hop {hop}, which other runs share")
                 make_stages(run, [0, hop], console, stop)
-        except Exception as error:
+        except (Stopped, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             line(f"  {told(error)}")
             _debug()
 
@@ -238,10 +244,16 @@ def _wait_for(
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 place = children.pop(child)
-                if os.WIFSIGNALED(status):
-                    name = signal.Signals(os.WTERMSIG(status)).name
-                    line(f"  a worker was killed by {name}; its run can be continued")
-                if os.WIFEXITED(status) and os.WEXITSTATUS(status) == BROKEN and (new := again(place)) is not None:
+                if (run := _abandoned(runs, child)) is not None:
+                    how = f"ended with exit code {os.waitstatus_to_exitcode(status)}"
+                    if os.WIFSIGNALED(status):
+                        how = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+                    line(f"  a worker {how} during {run.id}; the same command resumes the run")
+                    # So that no worker of this command tries the run again, and ends in the same way.
+                    run.directory.event("failed", error=f"its worker {how}")
+                    if (new := again(place)) is not None:
+                        children[new] = place
+                elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == BROKEN and (new := again(place)) is not None:
                     line("  a worker's GPU refuses all further work of its process; a new one goes on in its place")
                     children[new] = place
         if children and time.monotonic() - last > HEARTBEAT:
@@ -249,6 +261,15 @@ def _wait_for(
             line(workers_line(runs, left))
         if children:
             time.sleep(0.05)
+
+
+def _abandoned(runs: Sequence[Run], child: int) -> Run | None:
+    """Return the run that a worker was doing when its process ended without releasing the run's lease."""
+    for run in runs:
+        owner = run.directory.lease.owner()
+        if owner is not None and (owner.host, owner.pid) == (socket.gethostname(), child):
+            return run
+    return None
 
 
 def _worker(

@@ -87,7 +87,7 @@ def _missing(comparison: Comparison) -> Iterator[str]:
             lacking.setdefault(names.get(languages, ""), []).append(which)
         if lacking:
             parts = (f"{order} seed {', '.join(seeds)}".strip() for order, seeds in sorted(lacking.items()))
-            yield f"missing: {label} has not run {'; '.join(parts)}"
+            yield f"missing: {label} has no finished run of {'; '.join(parts)}"
 
 
 def _differing(comparison: Comparison) -> Iterator[str]:
@@ -147,12 +147,22 @@ def _order(run: RunRecord) -> str:
     return f"[{','.join(run.languages)}]" if run.order == "-".join(run.languages) else run.order
 
 
-def report_caveats(records: Sequence[RunRecord]) -> list[str]:
-    """Say what concerns all tables: runs that do not count, versions of the code."""
+# Runs that a caveat names, of each state; runs.csv has all.
+NAMED = 10
+
+
+def report_caveats(records: Sequence[RunRecord], left_out: Mapping[str, tuple[str, str]] | None = None) -> list[str]:
+    """Say what concerns all tables: runs that do not count, versions of the code.
+
+    ``left_out`` is run id → state and reason, as for `xclrun.report.write_report`.
+    """
     finished = [record for record in records if record.status == "finished"]
+    states = {r.run_id: (r.status, "") for r in records if r.status != "finished"} | dict(left_out or {})
     caveats = []
-    if len(finished) < len(records):
-        caveats.append(f"not counted{unfinished(records)}")
+    for state in sorted({state for state, _ in states.values()}):
+        runs = [f"{run} ({why})" if why else run for run, (its, why) in sorted(states.items()) if its == state]
+        more = f"; and {len(runs) - NAMED} more, in runs.csv" if len(runs) > NAMED else ""
+        caveats.append(f"not counted: {len(runs)} {state}: {'; '.join(runs[:NAMED])}{more}")
     versions = sorted({record.code_version for record in finished})
     if len(versions) > 1:
         caveats.append(f"the runs come from {len(versions)} versions of the code: {', '.join(versions)}")

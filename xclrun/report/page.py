@@ -46,6 +46,7 @@ def page(
     formats: Sequence[str],
     records: Sequence[RunRecord],
     caveats: Sequence[str],
+    left_out: Mapping[str, tuple[str, str]] | None = None,
 ) -> str:
     """Return the page.
 
@@ -58,8 +59,9 @@ def page(
         formats: in which figures are saved besides SVG.
         records: all runs, of any status.
         caveats: about the report as a whole.
+        left_out: as given to `xclrun.report.write_report`.
     """
-    runs = runs_table(records)
+    runs = runs_table(records, left_out)
     run_sets = _run_sets([table for section in sections for block in section.blocks for table in block.tables])
     finished = [record for record in records if record.status == "finished"]
     return templates().get_template("page.html").render(
@@ -72,8 +74,9 @@ def page(
     )  # fmt: skip
 
 
-def runs_table(records: Iterable[RunRecord]) -> Table:
-    """Return all runs, finished or not, and what they are."""
+def runs_table(records: Iterable[RunRecord], left_out: Mapping[str, tuple[str, str]] | None = None) -> Table:
+    """Return all runs, finished or not, and what they are; of runs that could not be read the state alone."""
+    states = {run: state for run, (state, _) in (left_out or {}).items()}
     header = ("run", "dataset", "model", "strategy", "order", "seed", "K", "bucket", "code", "algorithms", "data",
               "status")  # fmt: skip
     rows = []
@@ -82,7 +85,9 @@ def runs_table(records: Iterable[RunRecord]) -> Table:
     ):
         k, bucket = ("–" if value is None else value for value in (r.shots, r.bucket))
         what = (r.run_id, r.dataset, r.model, r.strategy, r.order, r.seed, k, bucket)
-        rows.append(tuple(map(str, (*what, r.code_version, r.algorithms, r.data_fingerprint[:12], r.status))))
+        status = states.pop(r.run_id, r.status)
+        rows.append(tuple(map(str, (*what, r.code_version, r.algorithms, r.data_fingerprint[:12], status))))
+    rows += [(run, *["–"] * (len(header) - 2), state) for run, state in sorted(states.items())]
     return Table("Runs", header, tuple(rows), left=len(header))
 
 

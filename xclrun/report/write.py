@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -63,6 +63,7 @@ class Report:
         records: all runs that were given, each once; only finished ones were used.
         caveats: about the report as a whole.
         figures: paths of the figures, in the order of the report.
+        left_out: as given to `write_report`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Report:
     caveats: list[str]
     figures: list[Path]
     choice: Choice | None = None
+    left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def index(self) -> Path:
@@ -134,6 +136,7 @@ def write_report(
     started: Mapping[str, str] | None = None,
     gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
     beside: Sequence[Beside] = (),
+    left_out: Mapping[str, tuple[str, str]] | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
 
@@ -152,6 +155,7 @@ def write_report(
         started: run id → the command that made it, to tell how to make what is missing.
         gradients: reads ``overlap`` and ``class_gradients`` → run id → what was recorded; None: there is nothing.
         beside: finished runs that were not read, to count their tuning trials too.
+        left_out: runs of the report that do not count: run id → state (``damaged``, ``lost``, …) and the reason.
 
     Raises:
         UsageError: no run has finished, there is no such baseline, or ``out`` cannot be written.
@@ -180,18 +184,21 @@ def write_report(
     drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     few_shot = few_shot_scores(unique)
-    caveats = report_caveats(unique)
-    report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice)
+    left_out = left_out or {}
+    caveats = report_caveats(unique, left_out)
+    report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, left_out)
     _write_tables(sections, out / "tables")
     atomic_write(report.summary_csv, frame_csv(data.frame))
     if few_shot.empty:
         (out / FEW_SHOT).unlink(missing_ok=True)
     else:
         atomic_write(out / FEW_SHOT, frame_csv(few_shot))
-    atomic_write(out / "runs.csv", runs_table(unique).csv())
+    atomic_write(out / "runs.csv", runs_table(unique, left_out).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made, options))
     _remove_earlier(report)
-    atomic_write(report.index, page(name, made, commands, sections, drawings, options.formats, unique, report.caveats))
+    atomic_write(
+        report.index, page(name, made, commands, sections, drawings, options.formats, unique, report.caveats, left_out)
+    )
     return report
 
 
@@ -254,7 +261,8 @@ def _markdown(report: Report, commands: Sequence[str], made: str, options: Optio
         figures.setdefault(path.stem, []).append(path)
     return templates().get_template("summary.md").render(
         report=report, commands=commands, made=made, version=xclrun.__version__, figures=figures,
-        finished=sum(record.status == "finished" for record in report.records), runs=runs_table(report.records),
+        finished=sum(record.status == "finished" for record in report.records),
+        runs=runs_table(report.records, report.left_out),
         defined={name: text for section in report.sections for name, text in section.definitions.items()},
         code=code, link=link, markdown=markdown, more=more_formats(options.formats),
     )  # fmt: skip

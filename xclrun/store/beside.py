@@ -19,7 +19,7 @@ from xclrun.core.errors import XclrunError
 from xclrun.core.terminal import note
 from xclrun.store.kept import Kept
 from xclrun.store.remembered import source
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
     from xclrun.analysis.beside import Beside
@@ -77,6 +77,8 @@ def _each(outputs: Path, run_ids: Iterable[str], warn: Callable[[str], None]) ->
         try:
             yield record(directory, counts)
         except ValueError as error:
+            if isinstance(error, UnreadableRun) and error.state == "older":
+                continue
             warn(f"{error}; left out")
     counts.keep()
 

@@ -5,9 +5,9 @@ Leases of a key are files ``<key>.lease-<n>``; the highest n counts. Its owner r
 system grants to one process only, also over a network. A lease only saves work: what is made is put in place by an
 atomic rename, so an owner that was taken for dead and is not does no harm.
 
-Silence is judged twice: by the age of the stamp, which tells at once of an owner who died long ago, and by how long
-this process, on its own clock, has seen the stamp unchanged. So nobody is waited for whose stamp lies in the future,
-because a clock was wrong and was put right.
+Silence is judged twice: by the age of the stamp, which tells at once of an owner who died long ago on another machine,
+and by how long this process, on its own clock, has seen the stamp unchanged. So nobody is waited for whose stamp lies
+in the future, because a clock was wrong and was put right.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _read(path: Path) -> Owner | None:
     """Return the owner that a lease file names; None where the file is gone."""
     try:
         text, stamp = path.read_text(), path.stat().st_mtime
-        silent = max(_now(path.parent) - stamp, _unchanged(path, stamp))
+        seen, aged = _unchanged(path, stamp) < SILENCE, _now(path.parent) - stamp < SILENCE
     except OSError:
         return None
     try:
@@ -195,11 +195,11 @@ def _read(path: Path) -> Owner | None:
         host, pid = str(facts["host"]), int(facts["pid"])
     except (ValueError, KeyError, TypeError):
         # Its owner died, or is, between making the file and writing it: there are no hard links here.
-        return Owner("unknown", 0, {}, silent < SILENCE)
-    alive = silent < SILENCE
-    if alive and facts.get("machine") == _machine():
-        alive = _alive(pid, facts.get("birth"))
-    return Owner(host, pid, facts, alive)
+        return Owner("unknown", 0, {}, seen and aged)
+    if facts.get("machine") == _machine():
+        # Not by age: a clock that is put forward, or a machine that slept, would make every owner look dead.
+        return Owner(host, pid, facts, seen and _alive(pid, facts.get("birth")))
+    return Owner(host, pid, facts, seen and aged)
 
 
 # Lease → its stamp, and when this process first saw it (on its own clock, which is never put right).

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from xclrun.core.terminal import note
 from xclrun.store import kept
 from xclrun.store.files import TEMPORARY, read_json
 from xclrun.store.lease import CLOCK, Lease
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 from xclrun.store.stages import FACTS, StageStore
 
 # Leftovers of a crash younger than this may belong to a process that is alive on another machine.
@@ -146,7 +147,15 @@ def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
             yield f"{path}: changed since it was written; it is not used, and `xclrun average` makes it again"
     for done in sorted((outputs / "runs").glob("*/DONE")):
         directory = RunDirectory(done.parent)
-        if (wrong := directory.damaged(thorough=True)) is not None:
+        try:
+            wrong = directory.damaged(thorough=True)
+        except UnreadableRun as other:
+            if other.state == "damaged":
+                yield str(other)
+            else:
+                note(f"{other}; not verified")
+            continue
+        if wrong is not None:
             # A flipped bit would otherwise go unnoticed.
             how = f"remove {done} and give" if directory.finished else "give"
             yield f"{wrong}: changed since the run finished; {how} the same command again: it is made from the store"

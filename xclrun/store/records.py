@@ -12,10 +12,10 @@ import yaml
 from xclrun.core.identity import strategy_name
 from xclrun.core.plugins import raised_in
 from xclrun.core.task import MetricsOfKeys, Scored, Task, restored, task_identified, tasks_of_dataset
-from xclrun.core.terminal import note
+from xclrun.core.terminal import many, note
 from xclrun.store.files import read_json
 from xclrun.store.kept import whole
-from xclrun.store.rundir import RunDirectory
+from xclrun.store.rundir import RunDirectory, UnreadableRun
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +63,8 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
         if own is not None and made.status == "finished":
             _keep(made, directory, own)
         return made
+    except UnreadableRun:
+        raise
     except UNREADABLE as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(": ")
         # What counts may be a plug-in's.
@@ -294,6 +296,7 @@ def read_records(
     from xclrun.store.counts import CountsOfRuns
 
     found: dict[str, RunRecord | ValueError] = {}
+    older: list[ValueError] = []
     counts = CountsOfRuns(outputs)
     for directory in counts.sort(directories := run_directories(outputs, only)):
         try:
@@ -303,10 +306,15 @@ def read_records(
     counts.keep()
     records = []
     for directory in directories:
-        if isinstance(one := found[directory.run_id], ValueError):
+        if isinstance(one := found[directory.run_id], UnreadableRun) and one.state == "older":
+            older.append(one)
+        elif isinstance(one, ValueError):
             warn(f"{one}; left out")
         else:
             records.append(one)
+    if older:
+        # A note alone: nothing is wrong with them, and they may stay for ever.
+        note(f"{many(len(older), 'run')} left out, such as {older[0]}")
     return records
 
 

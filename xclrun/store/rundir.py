@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xclrun.core.secret import private
+from xclrun.core.version import FORMAT
 from xclrun.store.files import (
     TEMPORARY,
     append_event,
@@ -44,6 +46,22 @@ if TYPE_CHECKING:
 
 # The event after which the GPU refused all work of the process that did the run.
 GPU_BROKEN = "gpu_broken"
+
+
+_FORMAT = re.compile(rb'^ "format": (\d+),?$', re.MULTILINE)
+
+
+class UnreadableRun(ValueError):
+    """The files of a directory are of another version of xclrun, of another run, or have been edited.
+
+    Attributes:
+        state: ``older`` or ``newer``: which version made the run; ``damaged`` where it is another run, or its config
+            has changed.
+    """
+
+    def __init__(self, state: str, text: str) -> None:
+        super().__init__(text)
+        self.state = state
 
 
 class _File:
@@ -110,14 +128,37 @@ class RunDirectory:
     @property
     def finished(self) -> bool:
         """Whether the run counts: it was done, and its files are there as `damaged` looks at them."""
-        return self.done.is_file() and self.damaged() is None
+        try:
+            return self.done.is_file() and self.damaged() is None
+        except UnreadableRun:
+            return False
+
+    def check_format(self) -> None:
+        """Raise UnreadableRun where the manifest has a format that this version does not read."""
+        with contextlib.suppress(OSError):
+            found = _FORMAT.search(self.manifest.read_bytes())
+            if found is not None and (number := int(found[1])) != FORMAT:
+                raise self._other_version(newer=number > FORMAT)
+
+    def _other_version(self, newer: bool) -> UnreadableRun:
+        version = "unknown"
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            version = self.read_manifest()["code_version"]
+        if newer:
+            return UnreadableRun("newer", f"{self.run_id}: made by a newer version ({version}); upgrade xclrun")
+        again = "give the run's command again to retrain it"
+        return UnreadableRun("older", f"{self.run_id}: made by an older version ({version}); {again}")
 
     def damaged(self, thorough: bool = False) -> Path | None:
         """Return the first file of record of a run that was done which is missing or not what was written, or None.
 
         Looks at the sizes of all, at the content of config and manifest, from which everything else is read, and at
         whether they are of this run; ``thorough``: at all content. DONE itself is returned where it cannot be read.
+
+        Raises:
+            UnreadableRun: the run was made by another version, or the directory holds another run.
         """
+        self.check_format()
         if not self.done.is_file():
             return None
         small = (self.config.name, self.manifest.name)
@@ -133,14 +174,44 @@ class RunDirectory:
                     return self.path / name
             # A folder that was renamed, or put in the place of another, holds another run.
             if f'"{self.run_id}"'.encode() not in self.manifest.read_bytes():
-                return self.manifest
+                held = self.read_manifest()["run_id"]
+                raise UnreadableRun(
+                    "damaged", f"{self.path} holds the run {held}: rename the folder to that, or remove it"
+                )
+        except UnreadableRun:
+            raise
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return self.done
         return None
 
     def read_done(self) -> dict[str, dict[str, Any]]:
-        """Return what DONE says: name → ``bytes`` and ``sha256``."""
-        return read_json(self.done)
+        """Return what DONE says: name → ``bytes`` and ``sha256``.
+
+        Raises:
+            UnreadableRun: it is that of an older version, which had no sizes.
+        """
+        files: dict[str, dict[str, Any]] = read_json(self.done)
+        if files and all(isinstance(facts, str) for facts in files.values()):
+            raise self._other_version(newer=False)
+        return files
+
+    def read_config(self) -> str:
+        """Return the text of the config, once its checksum has been compared with those in DONE, manifest and queue.
+
+        Raises:
+            OSError: it cannot be read.
+            UnreadableRun: it is not what was written.
+        """
+        content, written = self.config.read_bytes(), set()
+        with contextlib.suppress(OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError):
+            written.add(self.read_done()[self.config.name]["sha256"])
+        for path in () if written else (self.manifest, self.queued):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                written.add(read_json(path)["config_sha256"])
+        if written and hashlib.sha256(content).hexdigest() not in written:
+            again = "give the command of the run again"
+            raise UnreadableRun("damaged", f"{self.config} has changed since it was written; {again}")
+        return content.decode()
 
     def content(self, path: Path) -> bytes:
         """Return the content of a file of record of a finished run.
@@ -200,7 +271,14 @@ class RunDirectory:
         with writing(self.done):
             self.done.unlink(missing_ok=True)
         atomic_write(self.config, config_yaml, private())
+        manifest |= {"format": FORMAT, "config_sha256": hashlib.sha256(config_yaml.encode()).hexdigest()}
         self.write_manifest(manifest)
+
+    def queue(self, config_yaml: str, keys: Sequence[str]) -> None:
+        """Write the config of a run that another process will do, and the keys of the store that it will need."""
+        atomic_write(self.config, config_yaml, private())
+        checksum = hashlib.sha256(config_yaml.encode()).hexdigest()
+        write_json(self.queued, {"keys": list(keys), "config_sha256": checksum})
 
     def tidy(self) -> None:
         """Remove what a crash left half-written; only for the holder of the lease."""

@@ -14,9 +14,13 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.secret import redact
 from xclrun.core.terminal import note
+
+# Exit code of the process where MLflow's database is damaged, or of another version of MLflow (sysexits.h).
+UNUSABLE = os.EX_DATAERR
 
 
 def log_of(tracking: TrackingConfig) -> str:
@@ -75,6 +79,15 @@ class BackgroundMirror:
                 self.process.stdin.write(f"{run_id}\n".encode())
                 self.process.stdin.flush()
 
+    @property
+    def problem(self) -> str:
+        """Return why not all runs were sent, and what sends them, for people."""
+        tracker, log = TRACKERS[self.tracking.to], self.outputs / log_of(self.tracking)
+        if self.process is not None and self.process.returncode == UNUSABLE:
+            return f"MLflow's database cannot be used (see {log}); `xclrun sync --rebuild` replaces it"
+        again = "`xclrun sync`" if self.tracking.in_mlflow else f"`xclrun sync --to {self.tracking.to}`"
+        return f"{tracker.title} could not be reached (see {log}); {again} sends it later"
+
     def close(self, timeout: float = 120.0) -> bool:
         """Wait until all is sent; return whether it was."""
         if self.process is None:
@@ -104,6 +117,9 @@ def send(request: str) -> None:
 if __name__ == "__main__":
     try:
         send(sys.argv[1])
-    except Exception:
+    except Exception as error:
         # Into the log, in which a library's message must not show the server's password.
-        sys.exit(redact(traceback.format_exc()))
+        print(redact(traceback.format_exc()), file=sys.stderr)
+        from xclrun.tracking.mirror import UnusableDatabase
+
+        sys.exit(UNUSABLE if isinstance(error, UnusableDatabase) else 1)

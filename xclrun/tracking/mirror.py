@@ -36,13 +36,38 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 RECORD = "score_matrix.json"
+# The SQLite file among the outputs.
+DATABASE = "mlflow.db"
+# What errors say of a file that is damaged, or has the schema of another version of MLflow; a lock is neither.
+UNUSABLE = ("(sqlite3.DatabaseError)", "database schema")
 # Seconds for which another process that writes to the SQLite file is waited for; what it does takes one or two.
 LOCKED = 30.0
 
 
+class UnusableDatabase(RunError):
+    """MLflow's SQLite file among the outputs is damaged, or of another version of MLflow.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: Path, why: str) -> None:
+        why = why.partition(". ")[0]
+        super().__init__(f"MLflow's database {path} cannot be used: {why}; `xclrun sync --rebuild` replaces it")
+        self.path = path
+
+    def move_aside(self) -> Path:
+        """Rename the file, and the files that SQLite keeps next to it; return its new path."""
+        aside = self.path.with_name(f"{self.path.name}.unusable-{time.strftime('%Y%m%d-%H%M%S')}")
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        return aside
+
+
 def tracking_uri(outputs: Path, uri: str | None) -> str:
     """Return where MLflow keeps runs: the given server, or the SQLite file among the outputs."""
-    return uri or f"sqlite:///{(outputs / 'mlflow.db').resolve()}"
+    return uri or f"sqlite:///{(outputs / DATABASE).resolve()}"
 
 
 @contextlib.contextmanager
@@ -94,6 +119,8 @@ class Mirror(Tracker):
             with _quiet(), self._locked():
                 yield
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+            if self.tracking.uri is None and any(sign in str(error) for sign in UNUSABLE):
+                raise UnusableDatabase(self.outputs / DATABASE, str(error).splitlines()[0]) from error
             raise RunError(f"MLflow at {self.uri} cannot be used: {redact(str(error).splitlines()[0])}") from error
 
     @contextlib.contextmanager

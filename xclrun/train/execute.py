@@ -28,6 +28,7 @@ from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import atomic_write, writing
 from xclrun.store.records import write_counts
+from xclrun.store.rundir import UnreadableRun
 from xclrun.strategy.shared.parameters import count
 from xclrun.train import attention
 from xclrun.train.class_gradients import FILE as CLASS_GRADIENTS
@@ -79,8 +80,16 @@ def execute(run: Run, listener: Listener, stop: StopFlag, patient: bool = True) 
         if waited and (error := run.directory.error) is not None:
             raise RunError(f"another process has just tried it: {error}")
         if not run.directory.finished:
-            if (wrong := run.directory.damaged()) is not None:
-                listener.noted(f"{wrong} is missing or damaged: the run is made again from the store")
+            try:
+                if (wrong := run.directory.damaged()) is not None:
+                    listener.noted(f"{wrong} is missing or damaged: the run is made again from the store")
+            except UnreadableRun as other:
+                if other.state == "newer":
+                    # What a newer version has made is not overwritten.
+                    refused = RunError(str(other))
+                    listener.run_failed(run, refused)
+                    raise refused from other
+                listener.noted(f"{other}: the run is made again from the store")
             _Execution(run, listener, stop, patient).run_all()
     # A signal after the last step has not been handled yet: no other run may begin.
     stop.check()
@@ -330,6 +339,9 @@ def _translated(error: BaseException, run: Run) -> BaseException:
             return explained.with_traceback(None)
         finally:
             del error
+    if not isinstance(error, Exception | Stopped | KeyboardInterrupt):
+        # A plug-in's sys.exit(): it must end neither the sweep nor, with code 0, the command.
+        return RunError(f"{told(error)}: code of a run must not end the process")
     return error
 
 

@@ -8,6 +8,7 @@ its folder), the line, and what is possible.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from string import Formatter
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from xclrun.config.schema import DatasetConfig, OnBadLine
 from xclrun.core.errors import UsageError, did_you_mean
@@ -52,6 +53,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 TOLD_OF_NONE = {"unanswerable": "no question has an answer in its text, and dataset.unanswerable=keep keeps such"}
 
 _BIO = re.compile(r"O|[BI]-\S+")
+
+
+# A gzip file that unpacks to more bytes than both is refused; text shrinks to a third or a tenth.
+UNPACKED, RATIO = 100 << 20, 100
 
 
 class BadRow(ValueError):
@@ -344,6 +349,21 @@ def read_regular(path: Path, shown: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{shown}: cannot be read ({error.strerror})") from None
+
+
+def unpack(path: Path, to: BinaryIO, shown: str) -> None:
+    """Write the content of a gzip file, block by block.
+
+    Raises:
+        OSError, EOFError, zlib.error: it cannot be read, or is no gzip file.
+        UsageError: it is a gzip bomb: a small file that unpacks to more than `UNPACKED` bytes.
+    """
+    most, size = max(UNPACKED, RATIO * path.stat().st_size), 0
+    with gzip.open(path) as packed:
+        while block := packed.read(1 << 20):
+            if (size := size + len(block)) > most:
+                raise UsageError(f"{shown}: unpacks to more than {most >> 20} MB; if the content is right, unpack it")
+            to.write(block)
 
 
 def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:

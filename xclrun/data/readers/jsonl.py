@@ -14,9 +14,7 @@ and ``split``, where given, must be those of the file. A hub dataset has one con
 
 from __future__ import annotations
 
-import gzip
 import logging
-import shutil
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator
@@ -45,6 +43,7 @@ from xclrun.data.readers.files import (
     parse_json,
     read_files,
     strings_of,
+    unpack,
 )
 
 LAYOUT = tuple(
@@ -156,8 +155,8 @@ def _lines(file: SplitFile) -> list[bytes]:
         plain = Path(folder, "lines.txt")
         try:
             if file.path.suffix == ".gz":
-                with gzip.open(file.path) as packed, plain.open("wb") as unpacked:
-                    shutil.copyfileobj(packed, unpacked)
+                with plain.open("wb") as unpacked:
+                    unpack(file.path, unpacked, file.shown)
             else:
                 file.path.open("rb").close()
                 plain.symlink_to(file.path.absolute())

@@ -30,7 +30,7 @@ question is read alone, without those before it.
 
 from __future__ import annotations
 
-import gzip
+import io
 import re
 import zlib
 from codecs import BOM_UTF8
@@ -50,6 +50,7 @@ from xclrun.data.readers.files import (
     Source,
     SplitFile,
     Splits,
+    check_regular,
     choose_languages,
     collect,
     find_files,
@@ -60,6 +61,7 @@ from xclrun.data.readers.files import (
     read_regular,
     root_of,
     shortened,
+    unpack,
 )
 
 ENGLISH = "en"
@@ -272,12 +274,15 @@ def read_quac(cfg: DatasetConfig) -> tuple[Splits, Notes]:
 
 
 def _srl_rows(path: Path, shown: str) -> Iterator[Any]:
-    content = read_regular(path, shown)
     if path.suffix == ".gz":
+        check_regular(path, shown)
         try:
-            content = gzip.decompress(content)
+            unpack(path, unpacked := io.BytesIO(), shown)
+            content = unpacked.getvalue()
         except (OSError, EOFError, zlib.error) as error:
             raise UsageError(f"{shown}: cannot be unpacked ({error})") from None
+    else:
+        content = read_regular(path, shown)
     for number, line in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), 1):
         if not line.strip():
             continue
