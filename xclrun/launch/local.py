@@ -57,7 +57,7 @@ class Local(Launcher):
             Console([run.id for run in sweep.runs], left=TimeLeft(sweep.runs), blind=sweep.blind),
             time.monotonic(),
         )
-        with BackgroundMirror(sweep.outputs, sweep.tracking) as mirror:
+        with BackgroundMirror(sweep.outputs, sweep.tracking, [run.id for run in sweep.runs]) as mirror:
             places = self.places(len(unfinished), self.gpus_of(unfinished))
             if len(places) > 1 or (places and self.gpus):
                 work_in_processes(sweep.runs, console, mirror, places)
