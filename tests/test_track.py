@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import http.server
 import io
 import json
 import math
@@ -14,6 +15,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -598,6 +600,46 @@ def test_a_log_that_cannot_be_written_is_told_and_ends_no_training(
     said = capsys.readouterr().err
     assert "the runs are not sent to where they are tracked" in said
     assert "mlflow-sync.log" in said
+
+
+def test_ui_prints_its_address_when_the_server_answers(
+    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed: list[str] = []
+    place = "MLflow on http://127.0.0.1:"
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server: list[http.server.HTTPServer] = []
+
+    def start_later(seconds: float) -> None:
+        """The server does not answer before the first wait."""
+        printed.append(capsys.readouterr().err)
+        if not server:
+            server.append(http.server.HTTPServer(("127.0.0.1", port), Handler))
+            threading.Thread(target=server[0].serve_forever, daemon=True).start()
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    # The process that waits for the server.
+    monkeypatch.setattr("os.fork", lambda: 0)
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("time.sleep", start_later)
+    assert main(["ui", "--outputs", str(study.outputs), "--port", str(port)]) == 0
+    server[0].shutdown()
+    server[0].server_close()
+    assert place not in "".join(printed)
+    assert f"{place}{port}" in capsys.readouterr().err
 
 
 @pytest.mark.full

@@ -144,7 +144,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
         # An unexpected error: the whole traceback is kept, so that it can be reported.
         log = run.directory.path / "error.log"
         atomic_write(log, redact(traceback.format_exc()), 0o600)
-        line(f"  the traceback is in {log}")
+        line(f"  the traceback is in {log}", important=True)
         _debug()
         if context_broken():
             run.directory.event(GPU_BROKEN)
