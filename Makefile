@@ -27,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "== 1/3 virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "== 2/3 PyTorch (the largest download: 0.2 GB for CPUs, several GB with CUDA)"
-	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
 	@echo "== 3/3 xclrun and its dependencies (a minute or two)"
 	@$(PIP) -e .
 	@touch $@
