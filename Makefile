@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 # Where pip looks for PyTorch. For machines without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # Where the demo writes.
 DEMO   ?= outputs/demo
 

@@ -185,7 +185,7 @@ class MemoryStrategy(Expandable[Settings]):
         return self.described() if self.active() else None
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        k, name, alone = self.settings.every_k, self.settings.name, self.settings.expansion or "naive"
+        k, name, expansion = self.settings.every_k, self.settings.name, self.settings.expansion
         # In the first training there is nothing to remember yet.
         later = [length for length in lengths if length.hop.depth > 1]
         without = [length.steps for length in later if length.steps < k]
@@ -196,7 +196,7 @@ class MemoryStrategy(Expandable[Settings]):
         if len(without) == len(later):
             return [
                 f"strategy={name} never uses its memory: strategy.every_k={k} exceeds the {steps} steps per hop, so "
-                f"{name} equals {alone}. {set_to}."
+                f"{name} equals {expansion.name if expansion else 'naive'}. {set_to}."
             ]
         total, sentences = sum(length.steps // k for length in later), sum(length.sentences for length in lengths)
         room = self.settings.memory >= sentences
