@@ -178,3 +178,15 @@ def test_the_tutorial_reads_and_writes_one_outputs_folder() -> None:
     assert page.index("XCLRUN_OUTPUTS") < page.index("xclrun ")
     assert not re.search(r"paths\.outputs=|--outputs", page)
     assert set(re.findall(r"outputs/[\w/]*?reports", page)) == {f"{demo[0]}/reports"}
+
+
+def test_of_the_tutorials_first_study_the_demo_has_trained_all_but_one_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    [study] = re.findall(r"^    xclrun plan (.*sweep_name=first) -m --budget$", page, re.MULTILINE)
+    demo = {run.id for run in plan_runs(["sweep=demo"])}
+    new = [run for run in plan_runs(shlex.split(study)) if run.id not in demo]
+    assert {run.strategy_name for run in new} == {"kd_logit"}
+    assert len(new) == 4
