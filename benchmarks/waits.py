@@ -17,7 +17,8 @@ from benchmarks.timing import calibration
 from xclrun.command.plan import plan_runs
 
 TIMES = 3
-SMALL = ("experiment=smoke", "strategy=naive", "tracking=none", "-m")
+# With the tracking that a user has by default.
+SMALL = ("experiment=smoke", "strategy=naive", "-m")
 DEMO = ("strategy=naive,er,lang_spec_ft", "order=h2l,l2h", "seed=1,2")
 
 # Name, the most CPU seconds that it may take, and how it is measured.

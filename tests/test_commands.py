@@ -42,7 +42,7 @@ FILL = {
     "dataset=NAME": "dataset=pud",
     "dataset=…": "dataset=pud",
     "strategy=…": "strategy=er",
-    "FILE.py": "damped.py",
+    "FILE.py": "flooding.py",
     "PAGE": "README.md",
 }
 # Page → what checks its commands in place of this.

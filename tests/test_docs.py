@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import some
 from xclrun.analysis.measures import MEASURES
 from xclrun.cli import main
+from xclrun.command.plan import plan_runs
 from xclrun.core import task as tasks
 from xclrun.core.task import KEY_SCORE, METRICS, task_of
 
@@ -154,3 +156,41 @@ def test_errors_are_told_as_the_page_says(
         assert said.startswith(wanted.rstrip()), command
         assert said.count("\n") == 1, command
         assert "…" in message or said == f"{message}\n", command
+
+
+def test_every_strategy_of_the_tutorials_own_study_does_what_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A memory that no hop uses would make er naive fine-tuning, which its note says."""
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    [script] = re.findall(r"^```python\n# make_data.py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    exec(compile(script, "make_data.py", "exec"), {})
+    [study] = re.findall(r"^    xclrun (dataset=jsonl .*) -m$", page, re.MULTILINE)
+    runs = plan_runs(shlex.split(study))
+    assert {run.strategy_name for run in runs} >= {"naive", "er", "lang_spec_ft"}
+    assert [note for run in runs for note in run.notes] == []
+    seldom = plan_runs([*shlex.split(study), "dataset.replay.every_k=100"])
+    assert [run.strategy_name for run in seldom if run.notes] == ["er", "er"]
+
+
+def test_the_tutorial_reads_and_writes_one_outputs_folder() -> None:
+    """`plan --budget` knows times only of runs in the same folder."""
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    demo = re.findall(r"^DEMO *\?= (\S+)$", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.findall(r"XCLRUN_OUTPUTS=(\S+)", page) == demo
+    assert page.index("XCLRUN_OUTPUTS") < page.index("xclrun ")
+    assert not re.search(r"paths\.outputs=|--outputs", page)
+    assert set(re.findall(r"outputs/[\w/]*?reports", page)) == {f"{demo[0]}/reports"}
+
+
+def test_of_the_tutorials_first_study_the_demo_has_trained_all_but_one_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    [study] = re.findall(r"^    xclrun plan (.*sweep_name=first) -m --budget$", page, re.MULTILINE)
+    demo = {run.id for run in plan_runs(["sweep=demo"])}
+    new = [run for run in plan_runs(shlex.split(study)) if run.id not in demo]
+    assert {run.strategy_name for run in new} == {"kd_logit"}
+    assert len(new) == 4

@@ -203,20 +203,23 @@ def test_what_settings_do_not_do_is_said_before_anything_runs(
     """18 and 13 sentences, twice over in batches of 4, are 10 and 8 steps after the first hop."""
     seldom = ("strategy.every_k=9", "strategy.memory=53")
     told = (
-        "the memory is not used in 1 of the 2 hops after the first: strategy.every_k=9, and they have 8 steps "
-        "(8 would use it in each); expected times in the whole run, for each language seen: 1"
+        "does not use its memory in 1 of the 2 hops after the first: strategy.every_k=9 exceeds their 8 steps. "
+        "Set strategy.every_k to 8 or less; with 9, each language seen is used 1 times in the whole run"
     )
     room = "; strategy.memory=53 has room for all 53 sentences"
     for name in ("er", "agem", "kd_logit"):
-        assert make_run(f"strategy={name}", *seldom).notes == (f"strategy={name}: {told}{room}",)
-    assert make_run("strategy=er", "strategy.every_k=9", "strategy.memory=52").notes == (f"strategy=er: {told}",)
+        assert make_run(f"strategy={name}", *seldom).notes == (f"strategy={name} {told}{room}.",)
+    assert make_run("strategy=er", "strategy.every_k=9", "strategy.memory=52").notes == (f"strategy=er {told}.",)
     quiet = [("strategy.every_k=8",), ("trainer.epochs=3", *seldom)]
     assert [make_run("strategy=er", *given).notes for given in quiet] == [(), ()]
 
     never = make_run("strategy=er", "strategy.every_k=20")
-    assert "in 2 of the 2 hops" in never.notes[0]
-    assert "8 to 10 steps (8 would use it in each)" in never.notes[0]
-    assert "for each language seen: 0" in never.notes[0]
+    assert never.notes == (
+        "strategy=er never uses its memory: strategy.every_k=20 exceeds the 8 to 10 steps per hop, so er equals "
+        "naive. Set strategy.every_k to 8 or less.",
+    )
+    beside = make_run("strategy=er", "strategy.every_k=20", "strategy.expansion=lang_spec_task")
+    assert "er equals lang_spec_task" in beside.notes[0]
     found = forecast([never, make_run("strategy=er", "strategy.every_k=20", "seed=2")])
     assert found.render().splitlines()[-1] == f"note: {never.notes[0]}"
     assert found.to_json()["notes"] == list(never.notes)

@@ -104,12 +104,12 @@ def test_an_installed_package_runs_from_end_to_end(
     points = "".join(f"[{group}]\n{name} = shown.{module}\n" for group, name, module in groups)
     (info / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(shown / "site")
-    asked = ("strategy=damped,naive", "dataset=reviews", "dataset.root=data", "dataset.task=mood")
+    asked = ("strategy=flooding,naive", "dataset=reviews", "dataset.root=data", "dataset.task=mood")
     code, said = xclrun(*TINY, *asked, "hydra.launcher.n=2")
     assert (code, "2 of 2 runs finished" in said) == (0, True), said
     found = {path.name.split("-")[1]: yaml.safe_load(path.joinpath("config.yaml").read_text())
              for path in Path("outputs/runs").iterdir()}  # fmt: skip
-    [plugin] = found["damped"]["strategy"]["plugins"]
+    [plugin] = found["flooding"]["strategy"]["plugins"]
     assert re.fullmatch(r"[0-9a-f]{64}  shown", plugin)
     assert found["naive"]["dataset"]["plugins"] == [plugin]
     assert "plugins" not in found["naive"]["strategy"]
@@ -118,7 +118,7 @@ def test_an_installed_package_runs_from_end_to_end(
     [report] = Path("outputs/reports").iterdir()
     table = read_csv(report / "summary.csv")
     assert set(table["metric"]) == {"mood_accuracy", "mood_recall"}
-    assert set(table["strategy"]) == {"damped", "naive"}
+    assert set(table["strategy"]) == {"flooding", "naive"}
     best = {r.strategy: r.scores["mood_accuracy"][-1].max() for r in read_records(Path("outputs"))}
     values = table.query("measure == 'FP_max' and metric == 'mood_accuracy'").set_index("strategy")["value"]
     assert values.to_dict() == pytest.approx(best)
@@ -128,22 +128,33 @@ def test_an_installed_package_runs_from_end_to_end(
     assert {record.metrics for record in read_records(Path("outputs"))} == {("mood_accuracy",)}
 
 
+def test_the_strategy_of_the_page_changes_scores(shown: Path, xclrun: Command) -> None:
+    given = (*TINY, "model.hidden_size=32", "trainer.epochs=8", "trainer.lr=0.01", "-q")
+    for strategy in (("strategy=naive",), ("strategy=flooding", "strategy.level=15")):
+        code, said = xclrun("--plugin", "flooding.py", *given, *strategy)
+        assert code == 0, said
+    naive, flooding = sorted(read_records(Path("outputs")), key=lambda record: record.strategy != "naive")
+    assert (naive.strategy, flooding.strategy) == ("naive", "flooding")
+    difference = naive.scores["slot_f1"][-1] - flooding.scores["slot_f1"][-1]
+    assert abs(difference).max() > 0.02
+
+
 def test_files_of_a_command_and_of_a_config_folder(shown: Path, xclrun: Command, forget: Callable[[], None]) -> None:
-    code, said = xclrun("--plugin", "damped.py", "plan", "strategy=damped", "strategy.factor=2", "dataset=mini")
-    assert (code, "damped" in said) == (0, True), said
+    code, said = xclrun("--plugin", "flooding.py", "plan", "strategy=flooding", "strategy.level=2", "dataset=mini")
+    assert (code, "flooding" in said) == (0, True), said
     forget()
     own = shown / "own"
     (own / "strategy").mkdir(parents=True)
-    (own / "plugins.yaml").write_text("plugins: [../damped.py, ../reviews.py]\n")
-    (own / "strategy" / "damped.yaml").write_text(
-        "defaults: [/schema/strategy/damped@_here_, _self_]\nname: damped\nfactor: 0.125\n"
+    (own / "plugins.yaml").write_text("plugins: [../flooding.py, ../reviews.py]\n")
+    (own / "strategy" / "flooding.yaml").write_text(
+        "defaults: [/schema/strategy/flooding@_here_, _self_]\nname: flooding\nlevel: 0.125\n"
     )
-    code, said = xclrun("--config-dir", str(own), "strategy=damped", "dataset=reviews", "--cfg", "job")
+    code, said = xclrun("--config-dir", str(own), "strategy=flooding", "dataset=reviews", "--cfg", "job")
     assert code == 0, said
     config = yaml.safe_load(said)
-    assert (config["strategy"]["factor"], config["dataset"]["task"]) == (0.125, "sequence_class")
+    assert (config["strategy"]["level"], config["dataset"]["task"]) == (0.125, "sequence_class")
     code, said = xclrun("list", "strategy")
-    assert "Fine-tuning with a loss that is multiplied by a factor." in said
+    assert "Fine-tuning with a training loss that is kept near a level" in said
 
 
 def test_the_labels_of_a_task_from_outside_are_counted_with(shown: Path, xclrun: Command) -> None:
@@ -161,8 +172,8 @@ def test_the_labels_of_a_task_from_outside_are_counted_with(shown: Path, xclrun:
 def test_the_hash_is_in_ids_and_keys_of_the_runs_that_use_it(shown: Path, forget: Callable[[], None]) -> None:
     golden = json.loads((REPOSITORY / "tests" / "golden_keys.json").read_text())["strategy=naive order=h2l seed=1"]
     before = plan("strategy=naive")
-    load("damped.py", "reviews.py", "mood.py")
-    naive, damped = plan("strategy=naive"), plan("strategy=damped")
+    load("flooding.py", "reviews.py", "mood.py")
+    naive, flooding = plan("strategy=naive"), plan("strategy=flooding")
     assert naive.id == before.id
     assert naive.stages == before.stages
     [job] = compose_command(["dataset=mini", "model=tiny", "tracking=none", "strategy=naive", "order=h2l", "seed=1"])
@@ -171,26 +182,26 @@ def test_the_hash_is_in_ids_and_keys_of_the_runs_that_use_it(shown: Path, forget
     assert "plugins" in tasked.resolved["dataset"]
     assert "plugins" not in tasked.resolved["strategy"]
     # The reference run of a strategy from outside is one of the package's own.
-    assert damped.reference().id == naive.reference().id
+    assert flooding.reference().id == naive.reference().id
     forget()
-    for name in ("damped.py", "mood.py"):
+    for name in ("flooding.py", "mood.py"):
         with (shown / name).open("a") as file:
             file.write("# the same, differently written\n")
-    load("damped.py", "mood.py")
-    for changed, same in ((plan("strategy=damped"), damped), (plan("dataset.task=mood"), tasked)):
+    load("flooding.py", "mood.py")
+    for changed, same in ((plan("strategy=flooding"), flooding), (plan("dataset.task=mood"), tasked)):
         assert changed.id != same.id
         assert not {*changed.keys} & {*same.keys}
     assert plan("strategy=naive").id == before.id
 
 
 def test_where_a_file_lies_changes_no_id(shown: Path, forget: Callable[[], None]) -> None:
-    load("damped.py")
-    run = plan("strategy=damped")
+    load("flooding.py")
+    run = plan("strategy=flooding")
     forget()
     (shown / "elsewhere").mkdir()
-    (shown / "damped.py").rename(shown / "elsewhere" / "damped.py")
-    load("elsewhere/damped.py")
-    again = plan("strategy=damped")
+    (shown / "flooding.py").rename(shown / "elsewhere" / "flooding.py")
+    load("elsewhere/flooding.py")
+    again = plan("strategy=flooding")
     assert (again.id, again.stages) == (run.id, run.stages)
     assert again.resolved["strategy"]["plugins"] != run.resolved["strategy"]["plugins"]
 
@@ -199,14 +210,14 @@ def test_a_frozen_run_loads_its_plugins_or_refuses_them(
     shown: Path, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a Slurm job does, in another folder."""
-    load("damped.py", "reviews.py", "mood.py")
+    load("flooding.py", "reviews.py", "mood.py")
     run = plan(
-        "strategy=damped", "dataset=reviews", "dataset.root=data", "dataset.task=mood", f"paths.outputs={shown}/o"
+        "strategy=flooding", "dataset=reviews", "dataset.root=data", "dataset.task=mood", f"paths.outputs={shown}/o"
     )
     freeze(run)
     forget()
     monkeypatch.chdir("/")
-    assert "damped" not in STRATEGIES
+    assert "flooding" not in STRATEGIES
     again = thaw(run.directory)
     assert (again.id, again.keys) == (run.id, run.keys)
     assert again.resolved["strategy"]["plugins"] == run.resolved["strategy"]["plugins"]
@@ -301,11 +312,11 @@ def test_a_plugin_that_ends_the_process_while_a_command_plans(shown: Path, xclru
 def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> None:
     """In a process that has imported nothing yet, as the command has; a run would get another id there."""
     code = (
-        "from xclrun.core import plugins; plugins.load_given(['--plugin', 'damped.py', '--plugin', 'reviews.py']); "
+        "from xclrun.core import plugins; plugins.load_given(['--plugin', 'flooding.py', '--plugin', 'reviews.py']); "
         "print(*(f'{kind}={name}' for p in plugins._loaded.values() for kind, name in p.provides))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=shown, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["strategy=damped", "dataset=reviews"]
+    assert done.stdout.split() == ["strategy=flooding", "dataset=reviews"]
 
 
 @pytest.mark.parametrize(
@@ -348,20 +359,20 @@ def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> Non
             r"dataset reader 'x': the layout is a list of file names: \['\{language\}/\{split\}'\]",
         ),
         (
-            FILES["damped.py"].replace("    settings_type = Settings\n", ""),
-            r"Damped: is a Strategy\[Settings\]: settings_type = Settings is missing",
+            FILES["flooding.py"].replace("    settings_type = Settings\n", ""),
+            r"Flooding: is a Strategy\[Settings\]: settings_type = Settings is missing",
         ),
         (
-            FILES["damped.py"].replace("@dataclass\n", ""),
-            "Damped: settings_type Settings is no dataclass: write @dataclass before it",
+            FILES["flooding.py"].replace("@dataclass\n", ""),
+            "Flooding: settings_type Settings is no dataclass: write @dataclass before it",
         ),
         (
-            FILES["damped.py"].replace("(StrategyConfig)", ""),
-            "Damped: settings_type must be a dataclass that extends StrategyConfig",
+            FILES["flooding.py"].replace("(StrategyConfig)", ""),
+            "Flooding: settings_type must be a dataclass that extends StrategyConfig",
         ),
         (
-            FILES["damped.py"].replace('"damped"', '"my damped"'),
-            r"strategy=my damped: a name that commands take has letters, digits and _ \. \+ - alone",
+            FILES["flooding.py"].replace('"flooding"', '"my flooding"'),
+            r"strategy=my flooding: a name that commands take has letters, digits and _ \. \+ - alone",
         ),
     ],
 )
@@ -374,22 +385,22 @@ def test_files_that_are_refused(content: str | None, message: str, tmp_path: Pat
 
 
 def test_a_mistake_in_a_plugin_is_told_with_its_line(shown: Path, xclrun: Command) -> None:
-    (shown / "own.py").write_text(FILES["damped.py"].replace("self.settings.factor}", "self.settings.fctor}"))
-    code, said = xclrun("--plugin", "own.py", "plan", "strategy=damped", *TINY)
-    line = 1 + FILES["damped.py"][: FILES["damped.py"].index("self.settings.factor}")].count("\n")
+    (shown / "own.py").write_text(FILES["flooding.py"].replace("self.settings.level}", "self.settings.lvel}"))
+    code, said = xclrun("--plugin", "own.py", "plan", "strategy=flooding", *TINY)
+    line = 1 + FILES["flooding.py"][: FILES["flooding.py"].index("self.settings.level}")].count("\n")
     assert (code, said.count("\n")) == (1, 1)
-    assert said.endswith(f"has no attribute 'fctor' (in own.py, line {line}; XCLRUN_DEBUG=1 shows more)\n"), said
+    assert said.endswith(f"has no attribute 'lvel' (in own.py, line {line}; XCLRUN_DEBUG=1 shows more)\n"), said
 
 
 def test_a_run_names_the_line_of_a_package_that_fails_in_it(
     tmp_path: Path, xclrun: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where what the plug-in gave to xclrun fails there."""
-    source = FILES["damped.py"].replace("super().loss(batch, context)", "super().loss(batch, None)")
+    source = FILES["flooding.py"].replace("super().loss(batch, context)", "super().loss(batch, None)")
     (tmp_path / "shown.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._load_entry_point(EntryPoint("damped", "shown", "xclrun.strategies"), "strategy")
-    code, said = xclrun(*TINY, "strategy=damped")
+    plugins._load_entry_point(EntryPoint("flooding", "shown", "xclrun.strategies"), "strategy")
+    code, said = xclrun(*TINY, "strategy=flooding")
     line = 1 + source[: source.index("super().loss(")].count("\n")
     assert code == 1
     what = f"AttributeError: 'NoneType' object has no attribute 'model' (in shown, line {line})"
@@ -428,7 +439,9 @@ def test_a_pipe_is_no_plugin(tmp_path: Path, xclrun: Command) -> None:
     assert (code, said) == (2, "xclrun: --plugin own.py: is a pipe, a socket or a device, and no file\n")
 
 
-@pytest.mark.parametrize("content", ["plugins: damped.py", "[damped.py]", "plugins: [1]", "plugin: [damped.py]", "{"])
+@pytest.mark.parametrize(
+    "content", ["plugins: flooding.py", "[flooding.py]", "plugins: [1]", "plugin: [flooding.py]", "{"]
+)
 def test_lists_of_files_that_are_refused(content: str, tmp_path: Path, xclrun: Command) -> None:
     (tmp_path / "plugins.yaml").write_text(content)
     code, said = xclrun("--config-dir", str(tmp_path), "strategy=naive")

@@ -161,6 +161,41 @@ def test_numbers_of_findings_stand_in_tables(page: Path) -> None:
     assert [number for number in numbers if number.lstrip("+") not in tables] == []
 
 
+def test_the_summary_of_the_papers_findings_counts_tests_not_signs() -> None:
+    text = (RESULTS / "ccl-small.md").read_text(encoding="utf-8")
+    [table] = [rows(content) for _, file, content in PLACE.findall(text) if file.endswith("_findings.md")]
+    tested = [row for row in table if row["p"] != "–"]
+    # "< 0.001" is counted as its bound.
+    p = sorted(float(row["p"].removeprefix("< ")) for row in tested)
+    significant = [row for row in tested if row["here"] in ("holds", "does not hold")]
+    assert all(row["here"] == "holds" for row in significant)
+    holm = next(i for i, value in enumerate(p) if value * (len(p) - i) >= 0.05)
+    summary = " ".join(PLACE.sub("", text).split())
+    run = [row for row in table if row["here"] != "not run"]
+    assert (
+        f"of {len(table)} differences (table below), {len(run)} were run and {len(tested)} could be tested" in summary
+    )
+    assert f"{len(significant)} of the {len(tested)} differences are significant" in summary
+    assert f"with Holm's correction over the {len(tested)} tests, {holm} remain" in summary
+    assert f"The other {len(tested) - len(significant)} are not significant" in summary
+    assert f"{len(run) - len(tested)} differences have no test" in summary
+
+
+def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:
+    text = (RESULTS / "checkpoints.md").read_text(encoding="utf-8")
+    low, high = map(
+        float, re.findall(r"\| zero_shot \| [^|]+\| [^|]+\| [^|]+\|[^|]+\[([\d.]+), ([\d.]+)\] \|", text)[0]
+    )
+    [table] = [
+        rows(content) for _, file, content in PLACE.findall(text) if file.endswith("class_checkpoints_by_rule.md")
+    ]
+    means = [float(row["mean"]) for row in table]
+    assert len(means) == 7
+    within = "contains the means of all seven rules" in " ".join(text.split())
+    assert within == all(low < mean < high for mean in means)
+    assert within, "no rule is called the best while all lie in one interval"
+
+
 def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
     """Of the check itself: one digit of a table, or of the numbers beside it, is noticed."""
     header = "| strategy | F ↓ | FP ↑ |\n| :-- | --: | --: |\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import http.server
 import io
 import json
 import math
@@ -10,10 +12,14 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +218,11 @@ def test_metrics_are_those_of_the_record_in_percent(study: Study) -> None:
     assert {time for history in metrics.values() for _, _, time in history} == {began + FORMAT}
     # 3 hops of 2 epochs of 4 steps.
     assert [step for step, _, _ in metrics["train.loss"]] == [4, 8, 12, 16, 20, 24]
+    dev = [(step, value) for step, value, _ in metrics["intent.dev.de"]]
+    assert dev == [
+        (12, 100 * mine.curve[2]["dev"]["de"]["intent_accuracy"]),
+        (16, 100 * mine.curve[3]["dev"]["de"]["intent_accuracy"]),
+    ]
     assert all(math.isfinite(value) for _, value, _ in metrics["train.loss"])
 
 
@@ -385,15 +396,15 @@ def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_wh
 
 def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: Study, outputs: Path) -> None:
     directory = RunDirectory(outputs / "runs" / study.run("er"))
-    sent = version(directory, {"intent.F": 0.5})
+    sent = version(directory, study.records[study.run("er")], {"intent.F": 0.5})
     directory.averages.mkdir()
-    assert version(directory, {"intent.F": 0.5}) == sent
+    assert version(directory, study.records[study.run("er")], {"intent.F": 0.5}) == sent
     versions = {sent}
     for name in ("last-5-hop-1-aa", "all-hop-1-bb"):
         (directory.averages / f"{name}.parquet").touch()
-        versions.add(version(directory, {"intent.F": 0.5}))
+        versions.add(version(directory, study.records[study.run("er")], {"intent.F": 0.5}))
     (directory.averages / "all-hop-1-bb.parquet").rename(directory.averages / "all-hop-1-cc.parquet")
-    versions.add(version(directory, {"intent.F": 0.5}))
+    versions.add(version(directory, study.records[study.run("er")], {"intent.F": 0.5}))
     assert len(versions) == 4
 
 
@@ -475,32 +486,160 @@ def test_nobody_waits_for_the_mirror_after_an_error(tmp_path: Path, monkeypatch:
 
     class Process:
         def __init__(self, *_: Any, **__: Any) -> None:
-            self.stdin = io.BytesIO()
+            self.stdin = os.fdopen(os.open("/dev/null", os.O_WRONLY), "wb")
 
         def wait(self, timeout: float) -> int:
             waited.append(timeout)
             return 0
 
     monkeypatch.setattr(background.subprocess, "Popen", Process)
-    with background.BackgroundMirror(tmp_path, TrackingConfig()) as mirror:
+    with background.BackgroundMirror(tmp_path, TrackingConfig(), ["a"]) as mirror:
         pass
     assert waited == []
     assert mirror.close()
-    with pytest.raises(KeyError), background.BackgroundMirror(tmp_path, TrackingConfig()):
+    with pytest.raises(KeyError), background.BackgroundMirror(tmp_path, TrackingConfig(), ["a"]):
         raise KeyError
     assert waited == [120.0, 0.0]
+
+
+def send_in_background(monkeypatch: pytest.MonkeyPatch, outputs: Path, runs: Sequence[str], *lines: str) -> None:
+    """Do what the background process does, which reads its request and ids of runs from the standard input."""
+    request = {"outputs": str(outputs), "tracking": asdict(TrackingConfig()), "runs": runs}
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([json.dumps(request), *lines, ""])))
+    background.send()
+
+
+def test_a_sweep_whose_mirror_is_up_to_date_starts_no_process(
+    study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, started = [study.run("naive"), study.run("er")], []
+    monkeypatch.setattr(background.BackgroundMirror, "_start", lambda self: started.append(self.runs))
+
+    def starts(tracking: TrackingConfig = TrackingConfig()) -> bool:  # noqa: B008
+        started.clear()
+        with background.BackgroundMirror(outputs, tracking, runs):
+            return bool(started)
+
+    assert starts()
+    send_in_background(monkeypatch, outputs, runs)
+    assert not starts()
+    assert starts(TrackingConfig(uri="http://localhost:1"))
+    assert starts(TrackingConfig(experiment="other"))
+    # Transfer is measured against other runs, and averages are made after a run has ended.
+    reference = RunDirectory(outputs / "runs" / study.run("lang_spec_ft")).done
+    reference.rename(reference.with_name("moved"))
+    assert starts()
+    reference.with_name("moved").rename(reference)
+    assert not starts()
+    averages = RunDirectory(outputs / "runs" / runs[0]).averages
+    averages.mkdir()
+    (averages / "all-hop-1-aa.parquet").touch()
+    assert starts()
+    shutil.rmtree(averages)
+    # A run that was retrained.
+    done = RunDirectory(outputs / "runs" / runs[0]).done
+    before = done.read_text()
+    done.write_text(before.replace('"bytes": ', '"bytes": 1'))
+    assert starts()
+    done.write_text(before)
+    assert not starts()
+    # Another database, and none.
+    with contextlib.closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
+        database.execute("UPDATE experiments SET creation_time = creation_time + 1")
+    assert starts()
+    (outputs / "mlflow.db").unlink()
+    assert starts()
+
+
+def test_an_unfinished_run_is_never_up_to_date(study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [study.run("naive"), study.run("naive", "failed")]
+    send_in_background(monkeypatch, outputs, runs)
+    assert not background.up_to_date(outputs, TrackingConfig(), runs)
+
+
+def test_an_update_of_a_running_run_that_fails_stops_no_other_sending(
+    study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_one, asked = Mirror.send_one, []
+
+    def fail_for_live(self: Mirror, run_id: str) -> int:
+        asked.append(run_id)
+        if len(asked) == 1:
+            raise ConnectionError("the server is away")
+        return send_one(self, run_id)
+
+    monkeypatch.setattr(Mirror, "send_one", fail_for_live)
+    er = study.run("er")
+    send_in_background(monkeypatch, outputs, [er], "live unknown", er)
+    assert asked == ["unknown", er]
+    assert background.up_to_date(outputs, TrackingConfig(), [er])
+
+
+def test_training_does_not_wait_for_a_mirror_that_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = subprocess.Popen
+    monkeypatch.setattr(background.subprocess, "Popen", lambda *_, stdin, **__: start(["sleep", "60"], stdin=stdin))
+    with background.BackgroundMirror(tmp_path, TrackingConfig(), ["a"]) as mirror:
+        # More than a pipe holds.
+        for _ in range(5000):
+            mirror.changed("mini-er-h2l-s1-0123456789ab", live=True)
+        assert mirror.process is not None
+        assert mirror.process.poll() is None
+        mirror.process.kill()
+    mirror.close()
 
 
 def test_a_log_that_cannot_be_written_is_told_and_ends_no_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mlflow-sync.log").mkdir()
-    with background.BackgroundMirror(tmp_path, TrackingConfig()) as mirror:
+    with background.BackgroundMirror(tmp_path, TrackingConfig(), ["a"]) as mirror:
         mirror.changed("a")
     assert not mirror.close()
     said = capsys.readouterr().err
     assert "the runs are not sent to where they are tracked" in said
     assert "mlflow-sync.log" in said
+
+
+def test_ui_prints_its_address_when_the_server_answers(
+    study: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed: list[str] = []
+    place = "MLflow on http://127.0.0.1:"
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server: list[http.server.HTTPServer] = []
+
+    def start_later(seconds: float) -> None:
+        """The server does not answer before the first wait."""
+        printed.append(capsys.readouterr().err)
+        if not server:
+            server.append(http.server.HTTPServer(("127.0.0.1", port), Handler))
+            threading.Thread(target=server[0].serve_forever, daemon=True).start()
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    # The process that waits for the server.
+    monkeypatch.setattr("os.fork", lambda: 0)
+    monkeypatch.setattr("os._exit", end)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("time.sleep", start_later)
+    assert main(["ui", "--outputs", str(study.outputs), "--port", str(port)]) == 0
+    server[0].shutdown()
+    server[0].server_close()
+    assert place not in "".join(printed)
+    assert f"{place}{port}" in capsys.readouterr().err
 
 
 @pytest.mark.full

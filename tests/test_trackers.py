@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 from tests.conftest import TINY
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.task import short_name
+from xclrun.launch.workers import MirrorListener, ProgressListener
 from xclrun.run import Run
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking.trackers import Follower, News, tracker
+from xclrun.train.progress import Listeners, Progress
 
 # The libraries' own affair.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -47,11 +50,11 @@ def directory(finished: Callable[..., Run], tmp_path: Path) -> RunDirectory:
     return found
 
 
-def interrupted(directory: RunDirectory, hops: int) -> Callable[[], None]:
+def interrupted(directory: RunDirectory, hops: int, status: str = "interrupted") -> Callable[[], None]:
     """Make a finished run one that was interrupted after so many hops; return what continues it."""
     whole = {path: path.read_bytes() for path in (directory.done, directory.manifest)}
     manifest = json.loads(whole[directory.manifest])
-    manifest |= {"status": "interrupted", "stages": manifest["stages"][: hops + 1]}
+    manifest |= {"status": status, "stages": manifest["stages"][: hops + 1]}
     directory.manifest.write_text(json.dumps(manifest))
     directory.done.unlink()
 
@@ -106,6 +109,90 @@ def test_what_is_new_of_a_run_is_sent_once_and_one_that_was_cut_short_again(dire
     with pytest.raises(ConnectionError):
         Away(outputs).send_all()
     assert Noted(outputs).send_all() == 1
+
+
+def test_epochs_of_a_running_hop_are_sent_and_each_once_also_after_the_run_was_resumed(
+    directory: RunDirectory,
+) -> None:
+    outputs, mine = directory.path.parents[1], record(directory)
+    epochs = [epoch for epoch in mine.curve if epoch["hop"] == 2]
+    assert len(epochs) > 1
+    finish, noted = interrupted(directory, hops=1, status="running"), Noted(outputs)
+    facts = {"hop": 2, "hops": 3, "name": "de", "step": 1, "steps": 2, "seconds": 1.0}
+    written = [{key: value for key, value in epoch.items() if key != "hop"} for epoch in epochs[:1]]
+    directory.write_progress({**facts, "epochs": written})
+    assert (noted.send_one(directory.run_id), noted.send_one(directory.run_id)) == (1, 0)
+    before = [epoch for epoch in mine.curve if epoch["hop"] == 1]
+    assert [loss for _, loss in noted.taken[0].losses] == [epoch["loss"] for epoch in [*before, epochs[0]]]
+    # Resumed: the first hops are read from the store again, and the epochs before the checkpoint are not known.
+    stages = directory.read_manifest()
+    directory.write_manifest({**stages, "stages": []})
+    directory.write_progress({**facts, "epochs": []})
+    noted.send_one(directory.run_id)
+    directory.write_manifest(stages)
+    directory.write_progress({**facts, "epochs": [{**written[0], "epoch": 2}]})
+    noted.send_one(directory.run_id)
+    finish()
+    noted.send_all()
+    wanted = expected(directory)
+    assert [loss for news in noted.taken for loss in news.losses] == wanted["loss", ""]
+    for (metric, language), scores in wanted.items():
+        if language:
+            sent = [(hop, value) for news in noted.taken for hop, *of, value in news.scores if of == [metric, language]]
+            assert sent == scores
+    steps = [step for step, _ in wanted["loss", ""]]
+    dev = [
+        (step, 100 * epoch["dev"]["de"]["intent_accuracy"])
+        for step, epoch in zip(steps, mine.curve, strict=True)
+        if "de" in epoch["dev"]
+    ]
+    assert dev
+    found = [(step, v) for news in noted.taken for step, *of, v in news.dev if of == ["intent", "de"]]
+    assert found == dev
+
+
+def test_a_run_that_trains_has_one_event_file(directory: RunDirectory) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    outputs = directory.path.parents[1]
+    mirror = tracker(outputs, TrackingConfig(to="tensorboard", experiment="mine"))
+    folder = outputs / "tensorboard" / "mine" / directory.run_id
+    for hops in (1, 2):
+        finish = interrupted(directory, hops, status="running")
+        mirror.send_one(directory.run_id)
+        read = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+        read.Reload()
+        assert [event.step for event in read.Tensors("intent.score/en")] == [*range(hops + 1)]
+        finish()
+    mirror.send_one(directory.run_id)
+    assert len(list(folder.iterdir())) == 1
+    read = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    read.Reload()
+    assert [event.step for event in read.Tensors("intent.score/en")] == [0, 1, 2, 3]
+    assert [event.step for event in read.Tensors("intent.dev/en")]
+
+
+def test_listeners_write_the_epochs_of_the_hop_and_notify_trackers_now_and_then(directory: RunDirectory) -> None:
+    run: Any = SimpleNamespace(id=directory.run_id, directory=directory, stream=SimpleNamespace(hops=[0, 1, 2, 3]))
+    hop: Any = SimpleNamespace(index=2, name="de")
+    notices: list[bool] = []
+    mirror: Any = SimpleNamespace(changed=lambda run_id, live: notices.append(live))
+
+    def train(*epochs: int) -> list[int]:
+        """Train these epochs in a new process; return the epochs that are written after them."""
+        listeners = Listeners([ProgressListener(run), MirrorListener(run, mirror, every=1000.0)])
+        listeners.hop_started(run, hop)
+        for epoch in epochs:
+            progress = Progress(hop, epoch, 3, 4 * epoch, 12, 8, 1.0)
+            listeners.epoch_ended(progress, {"epoch": epoch, "step": 4 * epoch, "loss": 1.0, "dev": {}})
+        return [epoch["epoch"] for epoch in json.loads(directory.progress.read_text())["epochs"]]
+
+    assert train(1, 2) == [1, 2]
+    assert train(2, 3) == [1, 2, 3], "continued from a checkpoint in the second epoch"
+    assert notices == [True, True], "one for each process"
+    hop.index = 3
+    assert train(1) == [1]
 
 
 def test_event_files_hold_scores_losses_and_measures_each_once(directory: RunDirectory) -> None:
@@ -197,6 +284,25 @@ def test_weights_and_biases_offline_continues_a_run_under_its_id(
     assert any("intent.scores" in row for row in rows)
     written = [path for path in outputs.rglob("*") if path.is_file()]
     assert not [path for path in written if key.encode() in path.read_bytes()]
+
+
+@pytest.mark.full
+def test_weights_and_biases_keeps_one_run_open_while_it_trains(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    outputs = directory.path.parents[1]
+    mirror = tracker(outputs, TrackingConfig(to="wandb", experiment="mine"))
+    for hops in (1, 2):
+        finish = interrupted(directory, hops, status="running")
+        assert mirror.send_one(directory.run_id) == 1
+        finish()
+    assert mirror.send_one(directory.run_id) == 1
+    mirror.close()
+    [file] = (outputs / "wandb").glob("offline-run-*/*.wandb")
+    content = file.read_bytes()
+    assert all(f"intent.dev.{language}".encode() in content for language in record(directory).languages)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,18 @@ from typing import Any
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean
 from xclrun.core.plugins import load_given, load_installed, raised_in, told
 from xclrun.core.secret import put_away_arguments, redact
+from xclrun.core.terminal import set_quiet
+
+QUIET = ("-q", "--quiet")
+# Options of a run, for shell completion.
+OPTIONS = ("--cfg", "--config-dir", "--help", "--info", "--multirun", "--package", "--plugin", "--quiet", "--resolve")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code: 0 done, 1 something failed, 2 wrong usage."""
-    arguments = put_away_arguments(sys.argv[1:] if argv is None else argv)
+    given = put_away_arguments(sys.argv[1:] if argv is None else argv)
+    arguments = [argument for argument in given if argument not in QUIET]
+    set_quiet(arguments != given)
     if argv is None:
         # What reads the command again, to show it, finds no password in it.
         sys.argv[1:] = arguments
@@ -167,11 +174,16 @@ def _completion(arguments: list[str]) -> int:
     if not arguments[0].startswith("query="):
         _hydra_main(["--shell-completion", *arguments])
         return 0
-    from xclrun.compose.completion import complete
+    from xclrun.compose.completion import complete, names
 
     typed = (os.environ.get("COMP_LINE") or "xclrun ").split(" ")[1:]
     command = typed[0] if len(typed) > 1 else ""
-    if command in commands.COMMANDS and (command not in commands.TAKE_OVERRIDES or typed[-1].startswith("-")):
+    if typed and typed[-1].startswith("-"):
+        known = commands.options(command) if command in commands.COMMANDS else OPTIONS
+        words = [option for option in known if option.startswith(typed[-1])]
+    elif command in commands.NAME:
+        words = names(commands.NAME[command], typed)
+    elif command in commands.COMMANDS and command not in commands.TAKE_OVERRIDES:
         words = commands.options(command)
     else:
         words = complete(typed, _keys, _expansions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shlex
 import shutil
 import subprocess
@@ -46,6 +47,12 @@ def test_help_fits_a_screen_and_list_has_the_rest(xclrun: Callable[..., Told]) -
             for choice, comment in by_choice.items():
                 assert any(line.split() == [choice, *comment.split()] for line in listed), f"{group}={choice}"
     assert xclrun("list", "strategi").line.startswith("list: no group is called 'strategi'; did you mean 'strategy'?")
+
+
+def test_a_list_as_json_holds_all_choices(xclrun: Callable[..., Told]) -> None:
+    listed = json.loads(xclrun("list", "--json").out)
+    assert {group: dict(by_choice) for group, by_choice in choices().items()} == listed
+    assert json.loads(xclrun("list", "strategies", "--json").out) == {"strategy": listed["strategy"]}
 
 
 def test_a_list_says_what_each_choice_is_in_whole_sentences(xclrun: Callable[..., Told], tmp_path: Path) -> None:
@@ -119,7 +126,7 @@ def test_help_of_a_command(command: str, xclrun: Callable[..., Told], monkeypatc
 def test_the_options_that_scripts_rely_on(xclrun: Callable[..., Told]) -> None:
     for command in ("report", "plan", "status", "ui", "sync", "store"):
         assert "--outputs DIR" in xclrun(command, "--help").out
-    for command in ("report", "plan", "status"):
+    for command in ("report", "plan", "status", "list", "store"):
         assert "--json" in xclrun(command, "--help").out
 
 
@@ -286,6 +293,25 @@ def test_commands_and_their_options_are_completed(complete: Callable[[str], list
     assert not set(COMMANDS) & set(complete("xclrun seed=1 "))
     assert set(complete("xclrun plan strategy=")) == set(complete("xclrun strategy="))
     assert "--missing" in complete("xclrun plan strategy=er --")
+
+
+def test_names_of_runs_and_sweeps_and_options_are_completed(
+    complete: Callable[[str], list[str]], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("outputs", "other"):
+        for name in ("mini-er-s1", "mini-naive-s1"):
+            (here / place / "runs" / f"{place}-{name}").mkdir(parents=True)
+        (here / place / "sweeps").mkdir()
+        (here / place / "sweeps" / f"{place}.json").touch()
+    assert complete("xclrun show ") == ["outputs-mini-er-s1", "outputs-mini-naive-s1"]
+    assert complete("xclrun compare outputs-mini-er-s1 outputs-mini-n") == ["outputs-mini-naive-s1"]
+    for option in ("--outputs other", "--outputs=other"):
+        assert complete(f"xclrun rerun {option} other-mini-er") == ["other-mini-er-s1"]
+    assert complete("xclrun report ") == ["outputs"]
+    monkeypatch.setenv("XCLRUN_OUTPUTS", "nowhere")
+    assert complete("xclrun show ") == []
+    assert complete("xclrun show --js") == ["--json"]
+    assert complete("xclrun seed=1 --qui") == ["--quiet"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])

@@ -24,6 +24,46 @@ from .conftest import Told
 COLUMNS = "dataset,model,strategy,order,metric,measure,language,value,std,ci_low,ci_high,n,status,task,ci_given"
 
 
+def test_quiet_prints_notes_and_errors_alone(xclrun: Callable[..., Told], here: Path) -> None:
+    told = xclrun(*TINY, "-q", "-m")
+    assert (told.code, told.out) == (0, "")
+    assert [text for text in told.err.splitlines() if "note: " not in text] == []
+    command = json.loads(next((here / "outputs" / "sweeps").glob("*.json")).read_text())["command"]
+    assert "-q" not in command.split()
+    told = xclrun(*TINY, "trainer.lr=1e30", "--quiet", "-m")
+    assert told.code == 1
+    failed = [text for text in told.err.splitlines() if "note: " not in text]
+    assert len(failed) == 2
+    assert "the loss is" in failed[0]
+    assert failed[1].startswith("xclrun: failed: mini-naive")
+    # The option holds for one command.
+    assert "finished before, skipped" in xclrun(*TINY, "-m").err
+
+
+def test_the_store_as_json(xclrun: Callable[..., Told], here: Path) -> None:
+    assert xclrun(*TINY, "-m").code == 0
+    told = xclrun("store", "ls", "--json")
+    entries = json.loads(told.out)
+    assert {"train", "evaluation"} <= {entry["kind"] for entry in entries}
+    for entry in entries:
+        path = Path(entry["path"])
+        assert path.name == entry["key"]
+        assert entry["bytes"] == sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        assert (entry["finished"], entry["unfinished"]) == (1, 0)
+    planned = json.loads(xclrun("store", "gc", "--weights", "--dry-run", "--json").out)
+    assert planned
+    assert not any(entry["removed"] for entry in planned)
+    removed = json.loads(xclrun("store", "gc", "--weights", "--json").out)
+    assert removed == [{**entry, "removed": True} for entry in planned]
+    assert not any(Path(entry["path"]).exists() for entry in removed)
+    assert json.loads(xclrun("store", "verify", "--json").out) == []
+    kept = next(Path(entry["path"]) for entry in entries if entry["kind"] == "evaluation")
+    next(kept.glob("*.parquet")).write_bytes(b"")
+    told = xclrun("store", "verify", "--json")
+    assert told.code == 1
+    assert len(json.loads(told.out)) == 1
+
+
 def test_the_files_and_columns_of_a_report(xclrun: Callable[..., Told], here: Path, undrawn: None) -> None:
     assert xclrun(*TINY, "strategy=naive,lang_spec_ft", "seed=1,2", "-m").code == 0
     told = xclrun("report", "--from-runs", "--json", "--name", "mine", "--outputs", str(here / "outputs"))

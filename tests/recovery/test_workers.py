@@ -48,7 +48,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def work(runs: list[Run], since: float | None = None) -> None:
-    mirror = BackgroundMirror(runs[0].outputs, runs[0].config.tracking, enabled=False)
+    mirror = BackgroundMirror(runs[0].outputs, runs[0].config.tracking, [run.id for run in runs], enabled=False)
     with mirror:
         workers.work(runs, Console([run.id for run in runs], held=True), mirror, since)
 

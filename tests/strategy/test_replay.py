@@ -216,8 +216,8 @@ def test_an_interval_that_no_hop_reaches_is_told(make_run: Make) -> None:
     assert make_run("strategy=replay", *USED).notes == ()
     [note] = make_run("strategy=replay", "strategy.replay_interval=40").notes
     assert note == (
-        "strategy=replay: the memory is not used in 2 of the 3 hops: strategy.replay_interval=40, and they train on "
-        "26 to 36 examples, all epochs counted (26 would use it in each)"
+        "strategy=replay does not use its memory in 2 of the 3 hops: strategy.replay_interval=40 exceeds their "
+        "26 to 36 training examples, counted over all epochs. Set it to 26 or less."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,16 @@ def agree(run: Run, folder: Path, model: Any, adapter: bool = False) -> None:
 
 def test_the_encoder_is_read_by_transformers_and_computes_the_same(alone: Callable[..., Any], tmp_path: Path) -> None:
     run = alone(*BRIEF)[2]
-    facts = export(run, 1, None, tmp_path / "one")
+    umask = os.umask(0o027)
+    try:
+        facts = export(run, 1, None, tmp_path / "one")
+    finally:
+        os.umask(umask)
+    assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "one").iterdir()}.items() >= {
+        ("model.safetensors", 0o640),
+        ("heads.safetensors", 0o640),
+        ("export.json", 0o640),
+    }
     model = ours(run, 1)
     agree(run, tmp_path / "one", model)
     with pytest.raises(AssertionError):

@@ -35,6 +35,10 @@ COMMANDS = {
 # Those that take KEY=VALUE as `xclrun` itself does.
 TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 
+# Those that take the name of a run or of a sweep: the folder of the outputs whose entries have these names.
+NAME = dict.fromkeys(("show", "rerun", "compare", "average", "export", "logs"), "runs")
+NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")
+
 
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run a subcommand; return the exit code."""
@@ -56,7 +60,7 @@ def overview() -> str:
     groups = choices()
     return "\n".join(
         [
-            "usage: xclrun KEY=VALUE … [-m]   run jobs; several values: strategy=naive,er -m",
+            "usage: xclrun KEY=VALUE … [-m] [-q]   several values: strategy=naive,er -m",
             "commands, xclrun COMMAND [--help]:",
             *(f"  {name:<9} {what}" for name, what in COMMANDS.items()),
             "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "group", nargs="?", metavar="GROUP", help="a group, such as strategy; sweep: which table or figure each yields"
     )
+    parser.add_argument("--json", action="store_true", help="print group → choice → description as JSON")
     parser.add_config_dir()
     given = parser.parse_args(list(arguments))
     asked, groups = given.group, choices()
@@ -42,6 +44,9 @@ def main(arguments: Sequence[str]) -> int:
             known = [*groups, "strategy.expansion"]
             raise UsageError(f"list: no group is called '{asked}'; {did_you_mean(asked, known)}")
         groups = {group: groups[group]}
+    if given.json:
+        print(json.dumps(groups, indent=1, ensure_ascii=False))
+        return 0
     for group in in_order(groups):
         print(group)
         lines = {name: name for name in groups[group]}

@@ -67,7 +67,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     Local().check_runs([run])
     check_writable(outputs)
     # What is done to compare is nothing that a tracker should know.
-    with BackgroundMirror(outputs, run.config.tracking, enabled=False if fresh else None) as mirror:
+    with BackgroundMirror(outputs, run.config.tracking, [run.id], enabled=False if fresh else None) as mirror:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
     if not mirror.close():
         note(mirror.problem)

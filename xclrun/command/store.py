@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from xclrun.command.common import existing, parser
 from xclrun.core.terminal import size, table
 from xclrun.store.stages import StageStore
+
+if TYPE_CHECKING:
+    from xclrun.store.prune import Entry
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,19 +33,27 @@ def main(arguments: Sequence[str]) -> int:
     )
     options.add_argument("--dry-run", action="store_true", help="gc: say what would go, and keep it")
     options.add_argument("--store", type=Path, metavar="DIR", help="where it lies apart (default: <outputs>/store)")
+    options.add_argument("--json", action="store_true", help="print a list as JSON, sizes in bytes")
     given = options.parse_args(arguments)
     outputs = existing(given.outputs)
     store = StageStore(given.store or outputs / "store")
     if given.action == "verify":
-        return _verify(store, outputs)
+        return _verify(store, outputs, given.json)
     if given.action == "ls":
-        return _list(store, outputs)
-    return _collect(store, outputs, given.weights, given.dry_run)
+        return _list(store, outputs, given.json)
+    return _collect(store, outputs, given.weights, given.dry_run, given.json)
 
 
-def _list(store: StageStore, outputs: Path) -> int:
+def _facts(entry: Entry) -> dict[str, Any]:
+    return {**asdict(entry), "path": str(entry.path), "key": entry.path.name}
+
+
+def _list(store: StageStore, outputs: Path, as_json: bool) -> int:
     from xclrun.store.prune import entries
 
+    if as_json:
+        print(json.dumps([_facts(entry) for entry in entries(store, outputs)], indent=1))
+        return 0
     totals: dict[str, list[int]] = defaultdict(list)
     rows = []
     for entry in entries(store, outputs):
@@ -53,26 +67,29 @@ def _list(store: StageStore, outputs: Path) -> int:
     return 0
 
 
-def _collect(store: StageStore, outputs: Path, weights: bool, dry: bool) -> int:
+def _collect(store: StageStore, outputs: Path, weights: bool, dry: bool, as_json: bool) -> int:
     from xclrun.store.prune import removable, remove
 
-    gone = freed = 0
-    for entry in list(removable(store, outputs, weights)):
-        if dry or remove(store, entry):
-            gone += 1
-            freed += entry.bytes
-            did = "would remove" if dry else "removed"
-            print(f"{did} {entry.kind} {entry.path.name[:16]} {entry.hop} {size(entry.bytes)}")
-    print(f"{gone} {'to remove' if dry else 'removed'}: {size(freed)}")
+    gone = [entry for entry in list(removable(store, outputs, weights)) if dry or remove(store, entry)]
+    if as_json:
+        print(json.dumps([{**_facts(entry), "removed": not dry} for entry in gone], indent=1))
+        return 0
+    did = "would remove" if dry else "removed"
+    for entry in gone:
+        print(f"{did} {entry.kind} {entry.path.name[:16]} {entry.hop} {size(entry.bytes)}")
+    print(f"{len(gone)} {'to remove' if dry else 'removed'}: {size(sum(entry.bytes for entry in gone))}")
     return 0
 
 
-def _verify(store: StageStore, outputs: Path) -> int:
+def _verify(store: StageStore, outputs: Path, as_json: bool) -> int:
     from xclrun.model import e5
     from xclrun.store.prune import damaged
 
     lines = list(damaged(store, outputs))
     if (converted := e5.converted()).is_dir() and (wrong := e5.damaged(converted)) is not None:
         lines.append(f"{wrong}: missing or changed since it was written; the next run that needs it converts it again")
-    print("\n".join(lines) if lines else "Everything matches its checksums.")
+    if as_json:
+        print(json.dumps(lines, indent=1, ensure_ascii=False))
+    else:
+        print("\n".join(lines) if lines else "Everything matches its checksums.")
     return int(bool(lines))

@@ -52,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             mirror = tracker(outputs, tracking)
             sent = mirror.send_all(rebuild=given.rebuild, warn=unreadable)
+            mirror.close()
             print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.place}", flush=True)
         except RunError as error:
             if given.watch is None or (given.rebuild and isinstance(error, UnusableDatabase)):

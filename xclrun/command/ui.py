@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 
 from xclrun.command.common import existing, parser
 from xclrun.core.errors import UsageError
+from xclrun.core.terminal import line
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -27,9 +31,30 @@ def main(arguments: Sequence[str]) -> int:
 
     place = f"http://{given.host}:{given.port}"
     views = "".join(f"\nruns with their headline measures: {view}" for view in saved_views(outputs, place))
-    print(f"MLflow on {place} (Ctrl-C ends it){views}", file=sys.stderr, flush=True)
-    server = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(outputs, None)]
-    os.execv(sys.executable, [*server, "--host", given.host, "--port", str(given.port)])
+    line("MLflow is starting, which takes a few seconds …")
+    # The server replaces this process, so another one waits for its answer.
+    if not os.fork():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        server = os.getppid()
+        while os.getppid() == server and not _answers(given.host, given.port):
+            time.sleep(0.2)
+        if os.getppid() == server:
+            print(f"MLflow on {place} (Ctrl-C ends it){views}", file=sys.stderr, flush=True)
+        os._exit(0)
+    command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(outputs, None)]
+    os.execv(sys.executable, [*command, "--host", given.host, "--port", str(given.port)])
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a server answers requests there."""
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status < 500
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _check_free(host: str, port: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
-from xclrun.config.files import choices, choices_in
+from xclrun.config.files import choices, choices_in, default_outputs
 
 
 def complete(
@@ -35,6 +36,21 @@ def complete(
             dot = word.find(".", len(last))
             possible.add(word if dot < 0 else word[: dot + 1])
     return sorted(possible)
+
+
+def names(folder: str, typed: Sequence[str]) -> list[str]:
+    """Return the names of runs or sweeps that begin with the last word.
+
+    Args:
+        folder: ``runs`` or ``sweeps``, in the outputs that ``--outputs`` names.
+        typed: as in `complete`.
+    """
+    *before, last = typed
+    given = [word for option, word in pairwise(before) if option == "--outputs"]
+    given += [word.partition("=")[2] for word in before if word.startswith("--outputs=")]
+    place = Path(given[-1] if given else default_outputs()).expanduser() / folder
+    found = (path.name.removesuffix(".json") for path in place.glob("*") if not path.name.startswith("."))
+    return sorted(name for name in found if name.startswith(last))
 
 
 def _own_folders(words: Sequence[str]) -> Iterator[Path]:

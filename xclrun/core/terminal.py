@@ -13,12 +13,31 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+# Whether only what a command was asked for, notes and errors are printed: option -q.
+_quiet = False
 
-def line(text: str = "") -> None:
+
+def set_quiet(quiet: bool) -> None:
+    """Choose whether `line` prints what is not important."""
+    global _quiet
+    _quiet = quiet
+
+
+def is_quiet() -> bool:
+    """Whether option -q was given."""
+    return _quiet
+
+
+def line(text: str = "", important: bool = False) -> None:
     """Print one line for a person, at once, on the standard error; on a terminal it wraps, below its beginning.
 
     Several lines are printed as they are, and so is what has escape codes: they are laid out for the terminal already.
+
+    Args:
+        important: print it with option -q too.
     """
+    if _quiet and not important:
+        return
     above, single = text[: len(text) - len(text.lstrip("\n"))], text.lstrip("\n")
     if "\n" not in single and "\033" not in single:
         text = above + fitted(single, sys.stderr, " " * (len(single) - len(single.lstrip(" ")) + 2))
@@ -61,7 +80,7 @@ def as_note(text: str, out: TextIO, before: str = "") -> str:
 
 def note(text: str, before: str = "") -> None:
     """Print a note, on the standard error."""
-    line(as_note(text, sys.stderr, before))
+    line(as_note(text, sys.stderr, before), important=True)
 
 
 @contextlib.contextmanager

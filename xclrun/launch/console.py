@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from xclrun.core.plugins import told
 from xclrun.core.stream import Hop
 from xclrun.core.task import shown
-from xclrun.core.terminal import about, as_note, columns, duration, if_slow, line
+from xclrun.core.terminal import about, as_note, columns, duration, if_slow, is_quiet, line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.store.files import read_json
 from xclrun.train.progress import Listener, Progress
@@ -107,7 +107,7 @@ class Console(Listener):
     ) -> None:
         self.runs, self.held, self.left, self.blind = list(runs), held, left, blind
         self.lines: list[str] = []
-        self.terminal = sys.stderr.isatty() and not held
+        self.terminal = sys.stderr.isatty() and not held and not is_quiet()
         self.bar: Bar | None = None
         self.last_drawn = 0.0
         self.hop_began = self.last_line = time.monotonic()
@@ -117,15 +117,16 @@ class Console(Listener):
         self.trained: set[int] = set()
         self.slow = contextlib.ExitStack()
 
-    def say(self, text: str, last: bool = False) -> None:
-        """Print a line now, or with the others of its run when it has ended."""
+    def say(self, text: str, last: bool = False, important: bool = False) -> None:
+        """Print a line now, or with the others of its run when it has ended; ``important``: with option -q too."""
         if not self.held:
-            line(text)
+            line(text, important)
             self.last_line = time.monotonic()
             return
-        self.lines.append(text)
-        if last:
-            line("\n".join(self.lines))
+        if important or not is_quiet():
+            self.lines.append(text)
+        if last and self.lines:
+            line("\n".join(self.lines), important=True)
             self.lines.clear()
 
     def _number(self, run: Run) -> str:
@@ -166,7 +167,7 @@ class Console(Listener):
         self.deferred_before.add(run.id)
 
     def noted(self, text: str) -> None:
-        self.say(as_note(text, sys.stderr, "  "))
+        self.say(as_note(text, sys.stderr, "  "), important=True)
 
     def hop_started(self, run: Run, hop: Hop) -> None:
         self.hop_began = time.monotonic()
@@ -264,7 +265,8 @@ class Console(Listener):
         if isinstance(error, Stopped):
             self.say("  stopped", last=True)
             return
-        self.say(f"  {told(error)}", last=True)
+        named = f"{run.id}: " if is_quiet() else ""
+        self.say(f"  {named}{told(error)}", last=True, important=True)
 
     def _close(self) -> None:
         if self.bar is not None:

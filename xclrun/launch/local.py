@@ -57,7 +57,7 @@ class Local(Launcher):
             Console([run.id for run in sweep.runs], left=TimeLeft(sweep.runs), blind=sweep.blind),
             time.monotonic(),
         )
-        with BackgroundMirror(sweep.outputs, sweep.tracking) as mirror:
+        with BackgroundMirror(sweep.outputs, sweep.tracking, [run.id for run in sweep.runs]) as mirror:
             gpus = self.gpus_of(unfinished)
             places = self.places(len(unfinished), gpus)
             if self.n == 1 and (most := min(len(gpus), len(unfinished))) > 1:

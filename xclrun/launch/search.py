@@ -465,10 +465,9 @@ class _Searching:
 
     def _send(self) -> None:
         sweep = self._sweep(self.search.probe, ended=True)
-        with BackgroundMirror(sweep.outputs, sweep.tracking) as mirror:
-            for trial in self.scored:
-                for run in trial.runs:
-                    mirror.changed(run.run_id)
+        runs = [run.run_id for trial in self.scored for run in trial.runs]
+        with BackgroundMirror(sweep.outputs, sweep.tracking, runs) as mirror:
+            pass
         if not mirror.close():
             note("not all runs could be sent to where they are tracked; `xclrun sync` sends them later")
 

@@ -17,15 +17,17 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 from xclrun.core.errors import XclrunError
 from xclrun.core.plugins import told
 from xclrun.core.secret import redact
+from xclrun.core.stream import Hop
 from xclrun.core.terminal import line
 from xclrun.launch.console import HEARTBEAT, Console, workers_line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run
-from xclrun.store.files import atomic_write
+from xclrun.store.files import atomic_write, read_json
 from xclrun.store.rundir import GPU_BROKEN
 from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.progress import Listener, Progress
@@ -40,10 +42,25 @@ class Broken(XclrunError):
 
 
 class MirrorListener(Listener):
-    """Notifies the mirror when a run has ended."""
+    """Notifies the mirror when a run has ended, and while it trains after epochs and hops.
 
-    def __init__(self, mirror: BackgroundMirror) -> None:
-        self.mirror = mirror
+    Args:
+        every: seconds between two notices about a run that trains at the least.
+    """
+
+    def __init__(self, run: Run, mirror: BackgroundMirror, every: float = 10.0) -> None:
+        self.run, self.mirror, self.every, self.notified = run, mirror, every, 0.0
+
+    def _notify(self) -> None:
+        if (now := time.monotonic()) - self.notified >= self.every:
+            self.notified = now
+            self.mirror.changed(self.run.id, live=True)
+
+    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
+        self._notify()
+
+    def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
+        self._notify()
 
     def run_ended(self, run: Run, seconds: float) -> None:
         self.mirror.changed(run.id)
@@ -53,18 +70,32 @@ class MirrorListener(Listener):
 
 
 class ProgressListener(Listener):
-    """Writes how far a run is, now and then, for `xclrun status`."""
+    """Writes how far a run is, now and then, for `xclrun status`, and each epoch of the current hop for trackers."""
 
     def __init__(self, run: Run, every: float = 2.0) -> None:
         self.run, self.every, self.written = run, every, 0.0
+        self.epochs: list[dict[str, Any]] = []
+
+    def hop_started(self, run: Run, hop: Hop) -> None:
+        self.epochs = []
+        # A hop that resumes from a checkpoint does not report its earlier epochs again.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            progress = read_json(self.run.directory.progress)
+            self.epochs = progress["epochs"] if progress["hop"] == hop.index else []
 
     def stepped(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if now - self.written >= self.every:
-            self.written = now
-            p = progress
-            facts = {"hop": p.hop.index, "hops": len(self.run.stream.hops) - 1, "name": p.hop.name}
-            self.run.directory.write_progress({**facts, "step": p.step, "steps": p.steps, "seconds": p.seconds})
+        if time.monotonic() - self.written >= self.every:
+            self._write(progress)
+
+    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
+        self.epochs = [*(epoch for epoch in self.epochs if epoch["epoch"] < facts["epoch"]), facts]
+        self._write(progress)
+
+    def _write(self, p: Progress) -> None:
+        self.written = time.monotonic()
+        facts = {"hop": p.hop.index, "hops": len(self.run.stream.hops) - 1, "name": p.hop.name}
+        facts |= {"step": p.step, "steps": p.steps, "seconds": p.seconds, "epochs": self.epochs}
+        self.run.directory.write_progress(facts)
 
 
 def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float | None = None) -> None:
@@ -83,7 +114,6 @@ def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since:
         run = queue.popleft()
         if run.directory.finished:
             console.skipped(run)
-            mirror.changed(run.id)
         elif since is not None and run.directory.failed_since(since):
             pass
         elif not _one(run, console, mirror, patient=deferred > len(queue)):
@@ -102,7 +132,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
 
     try:
         with stop_on_signals() as stop:
-            execute(run, Listeners([console, ProgressListener(run), MirrorListener(mirror)]), stop, patient)
+            execute(run, Listeners([console, ProgressListener(run), MirrorListener(run, mirror)]), stop, patient)
     except Busy as busy:
         console.deferred(run, str(busy))
         return False
@@ -118,7 +148,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
         # An unexpected error: the whole traceback is kept, so that it can be reported.
         log = run.directory.path / "error.log"
         atomic_write(log, redact(traceback.format_exc()), 0o600)
-        line(f"  the traceback is in {log}")
+        line(f"  the traceback is in {log}", important=True)
         _debug()
         if context_broken():
             run.directory.event(GPU_BROKEN)

@@ -230,9 +230,9 @@ class Mirror(Tracker):
         rebuild: bool = False,
     ) -> bool:
         """Send one run; return whether anything was sent. A run that is there as it is here is left alone."""
-        mine = record(directory)
+        mine = payload.with_live_epochs(record(directory), directory)
         measured = payload.measures(mine, references)
-        version = payload.version(directory, measured)
+        version = payload.version(directory, mine, measured)
         manifest = directory.read_manifest()
         with self._talking():
             sent_to = self._find("run_id", mine.run_id)
@@ -336,7 +336,7 @@ class Mirror(Tracker):
             directory = RunDirectory(self.outputs / "runs" / mine.run_id)
             # A record that is older than the manifest by now gives a version that was never sent.
             if directory.manifest.is_file() and there.get(mine.run_id) != payload.version(
-                directory, payload.measures(mine, references)
+                directory, payload.with_live_epochs(mine, directory), payload.measures(mine, references)
             ):
                 behind.append(mine.run_id)
         return behind

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from xclrun.analysis.reference import References
 from xclrun.core.identity import flat
 from xclrun.core.names import markdown
 from xclrun.core.task import short_name
-from xclrun.store.files import sha256
+from xclrun.store.files import read_json, sha256
 from xclrun.store.rundir import RunDirectory
 
 TAG = "xclrun"
@@ -23,7 +24,8 @@ NOTE = "mlflow.note.content"
 
 # Raised when what is sent changes, so that runs sent before are sent again.
 # 2: scores and measures in percent, parameters that are null left out, a description.
-FORMAT = 2
+# 3: dev scores of each epoch.
+FORMAT = 3
 
 # MLflow's web pages keep the columns of the table of runs in the browser: no tag sets the ones that a newcomer sees.
 # What they do read from tags of an experiment are saved views (MLflow 3.17), which have an address and a menu.
@@ -60,10 +62,28 @@ def measures(mine: RunRecord, references: References) -> dict[str, float]:
     return values
 
 
-def version(directory: RunDirectory, metrics: Mapping[str, float]) -> str:
+def with_live_epochs(mine: RunRecord, directory: RunDirectory) -> RunRecord:
+    """Add the epochs of the hop that is being trained, which the manifest lists only when the hop has ended.
+
+    Trackers count the epochs they have, so the epochs are added only if none before them is missing.
+    """
+    if mine.status == "finished":
+        return mine
+    try:
+        progress = read_json(directory.progress)
+        hop, epochs = progress["hop"], progress["epochs"]
+        complete = [epoch["epoch"] for epoch in epochs] == list(range(1, len(epochs) + 1))
+        if complete and hop == len(directory.read_manifest()["stages"]):
+            return replace(mine, curve=(*mine.curve, *({**epoch, "hop": hop} for epoch in epochs)))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return mine
+
+
+def version(directory: RunDirectory, mine: RunRecord, metrics: Mapping[str, float]) -> str:
     """Return what changes when there is something new to send: also averages of checkpoints, which come after DONE."""
     if not directory.finished:
-        return f"{FORMAT}:{sha256(directory.manifest)[:16]}"
+        return f"{FORMAT}:{sha256(directory.manifest)[:16]}+{len(mine.curve)}"
     # Their names hold checksums. Where there are none, nothing is added: runs sent before are not sent again.
     names = "".join(sorted(path.name for path in directory.averages.glob("*.parquet")))
     averaged = f"+{hashlib.sha256(names.encode()).hexdigest()[:8]}" if names else ""
@@ -102,7 +122,8 @@ def _legend() -> str:
             "",
             *lines,
             "- `score.LANGUAGE` score on the test set of a language; the step is the hop, 0 before any fine-tuning",
-            "- `train.loss` mean loss of each epoch; the step counts updates through all hops",
+            "- `dev.LANGUAGE` score on the dev set after each epoch; the step counts updates over all hops",
+            "- `train.loss` mean loss of each epoch; the step counts updates over all hops",
         ]
     )
 
@@ -152,11 +173,27 @@ def history(mine: RunRecord, measured: Mapping[str, float]) -> Iterator[tuple[st
             for language, value in zip(mine.languages, row, strict=True):
                 if value == value:
                     yield allowed(f"{short_name(metric)}.score.{language}"), 100 * float(value), hop
-    step = 0
-    for i, epoch in enumerate(mine.curve):
-        yield "train.loss", epoch["loss"], step + epoch["step"]
-        last = i + 1 == len(mine.curve) or mine.curve[i + 1]["hop"] != epoch["hop"]
-        step += epoch["step"] if last else 0
+    for step, epoch in epochs(mine):
+        yield "train.loss", epoch["loss"], step
+        for metric, language, value in dev_scores(epoch):
+            yield allowed(f"{metric}.dev.{language}"), value, step
+
+
+def epochs(mine: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield (updates so far through all hops, facts) of each epoch."""
+    before, hop, last = 0, 0, 0
+    for epoch in mine.curve:
+        if epoch["hop"] != hop:
+            before, hop = before + last, epoch["hop"]
+        last = epoch["step"]
+        yield before + last, epoch
+
+
+def dev_scores(epoch: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield (metric's short name, language, percent) of an epoch's dev scores."""
+    for language, scores in epoch["dev"].items():
+        for metric, value in scores.items():
+            yield short_name(metric), language, 100 * float(value)
 
 
 def score_table(mine: RunRecord, metric: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """TensorBoard: a folder per run with event files, to which what is continued adds another one.
 
-Scores stand over hops, losses over updates, headline measures at the last hop; what the run is and its score matrix are
-texts, and its settings are listed under HPARAMS. Written without TensorFlow and torch.
+Scores stand over hops, losses and dev scores over updates, headline measures at the last hop; what the
+run is and its score matrix are texts, and its settings are listed under HPARAMS. Written without TensorFlow and torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xclrun.config.schema import TrackingConfig
 from xclrun.core.names import markdown, slug
 from xclrun.core.task import short_name
 from xclrun.store.files import writing
@@ -26,6 +27,10 @@ class ToTensorBoard(Follower):
 
     name = "tensorboard"
 
+    def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
+        super().__init__(outputs, tracking)
+        self._open: dict[str, _Events] = {}
+
     @property
     def place(self) -> str:  # type: ignore[override]
         return str(self.outputs / "tensorboard" / slug(self.tracking.experiment))
@@ -39,7 +44,8 @@ class ToTensorBoard(Follower):
         folder = Path(self.place) / mine.run_id
         last = max((hop for hop, *_ in news.scores), default=mine.hops)
         with writing(folder):
-            events = _Events(folder)
+            # One file while a run trains: TensorBoard expects one writer for each start of a run.
+            events = self._open.pop(mine.run_id, None) or _Events(folder)
             if news.first:
                 settings = {key: value for key, value in news.config.items() if not key.startswith("paths.")}
                 events.add(hparams.hparams_pb(settings, trial_id=mine.run_id), 0)
@@ -49,13 +55,23 @@ class ToTensorBoard(Follower):
                 events.add(scalar_pb(f"{short}.score/{language}", value), hop)
             for update, loss in news.losses:
                 events.add(scalar_pb("train/loss", loss), update)
+            for update, short, language, value in news.dev:
+                events.add(scalar_pb(f"{short}.dev/{language}", value), update)
             for name, value in news.measures.items():
                 events.add(scalar_pb(f"measure/{name}", value), last)
             if mine.status == "finished":
                 for metric in mine.metrics:
                     events.add(text_pb(f"{short_name(metric)}.scores", _table(mine, metric)), last)
+            if mine.status == "running":
+                events.writer.flush()
+                self._open[mine.run_id] = events
+                return
             events.add(text_pb("status", mine.status), last)
-            events.close()
+            events.writer.close()
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].writer.close()
 
 
 class _Events:
@@ -71,9 +87,6 @@ class _Events:
 
         plain = summary_pb2.Summary.FromString(summary.SerializeToString())
         self.writer.add_event(event_pb2.Event(wall_time=time.time(), step=step, summary=plain))
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 def _table(mine: RunRecord, metric: str) -> str:

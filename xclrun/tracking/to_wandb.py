@@ -1,7 +1,7 @@
 """Weights & Biases: one run per run, by the same id each time, so that what is continued goes on there.
 
-Scores stand over hops, losses over updates; the summary has the headline measures, the score matrix is a table. With
-``WANDB_MODE=offline`` everything stays in ``<outputs>/wandb``, until ``wandb sync`` sends it.
+Scores stand over hops, losses and dev scores over updates; the summary has the headline measures, the score matrix is
+a table. With ``WANDB_MODE=offline`` everything stays in ``<outputs>/wandb``, until ``wandb sync`` sends it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
 from xclrun.core.task import short_name
 from xclrun.tracking.trackers import Follower, News, rows
+
+if TYPE_CHECKING:
+    import wandb
 
 # Weights & Biases takes no longer ones.
 LONGEST_ID = 128
@@ -34,6 +40,10 @@ class ToWandb(Follower):
 
     name = "wandb"
 
+    def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
+        super().__init__(outputs, tracking)
+        self._open: dict[str, wandb.Run] = {}
+
     @property
     def place(self) -> str:  # type: ignore[override]
         if os.environ.get("WANDB_MODE") == "offline":
@@ -46,7 +56,7 @@ class ToWandb(Follower):
         mine, facts = news.run, news.facts
         told = [facts["dataset"], facts["model"], facts["strategy"], facts["order"], f"seed {facts['seed']}"]
         try:
-            run = wandb.init(
+            run = self._open.pop(mine.run_id, None) or wandb.init(
                 project=self.tracking.experiment,
                 id=wandb_id(mine.run_id),
                 name=mine.run_id,
@@ -55,30 +65,42 @@ class ToWandb(Follower):
                 config=news.config,
                 resume="allow",
                 dir=str(self.outputs),
-                settings=wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
+                settings=wandb.Settings(
+                    silent=True, console="off", disable_code=True, disable_git=True, reinit="create_new"
+                ),
             )
-            with run:
-                self._log(run, news)
+            self._log(run, news)
+            if mine.status == "running":
+                self._open[mine.run_id] = run
+            else:
+                run.finish()
         except (wandb.Error, OSError) as error:
             raise RunError(f"Weights & Biases cannot be used: {str(error).splitlines()[0]}") from error
 
-    def _log(self, run: object, news: News) -> None:
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].finish()
+
+    def _log(self, run: wandb.Run, news: News) -> None:
         import wandb
 
-        assert isinstance(run, wandb.Run)
         mine = news.run
         run.define_metric("hop", hidden=True)
         run.define_metric("update", hidden=True)
         run.define_metric("train.loss", step_metric="update")
         for metric in mine.metrics:
             run.define_metric(f"{short_name(metric)}.score.*", step_metric="hop")
+            run.define_metric(f"{short_name(metric)}.dev.*", step_metric="update")
         by_hop: dict[int, dict[str, float]] = {}
         for hop, short, language, value in news.scores:
             by_hop.setdefault(hop, {})[f"{short}.score.{language}"] = value
         for hop, scores in by_hop.items():
             run.log({"hop": hop, **scores})
-        for update, loss in news.losses:
-            run.log({"update": update, "train.loss": loss})
+        by_update = {update: {"train.loss": loss} for update, loss in news.losses}
+        for update, short, language, value in news.dev:
+            by_update[update][f"{short}.dev.{language}"] = value
+        for update, values in by_update.items():
+            run.log({"update": update, **values})
         if mine.status == "finished":
             tables = {
                 f"{short_name(metric)}.scores": wandb.Table(

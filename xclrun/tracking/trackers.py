@@ -60,6 +60,9 @@ class Tracker(ABC):
             RunError: what it sends to cannot be reached.
         """
 
+    def close(self) -> None:  # noqa: B027
+        """Close what `send_one` left open of runs that have not ended."""
+
 
 def tracker(outputs: Path, tracking: TrackingConfig) -> Tracker:
     """Return what mirrors the runs among the outputs.
@@ -83,6 +86,7 @@ class News:
         sweep: name of the sweep that it belongs to; empty without one.
         scores: (hop, metric's short name, language, percent) after each new hop, 0 before any fine-tuning.
         losses: (updates through all hops, mean loss) of each new epoch.
+        dev: (updates through all hops, metric's short name, language, percent) of each new epoch.
         measures: measures of a finished run in percent or points, as in MLflow: all that are known, each time.
         first: whether nothing of the run was sent before.
     """
@@ -91,6 +95,7 @@ class News:
     sweep: str
     scores: tuple[tuple[int, str, str, float], ...]
     losses: tuple[tuple[int, float], ...]
+    dev: tuple[tuple[int, str, str, float], ...]
     measures: dict[str, float]
     first: bool
 
@@ -146,19 +151,24 @@ class Follower(Tracker):
     def _send(self, mine: RunRecord, references: References, of_sweeps: dict[str, str], rebuild: bool = False) -> bool:
         """Send what is new of a run; return whether there was anything."""
         directory = RunDirectory(self.outputs / "runs" / mine.run_id)
+        mine = payload.with_live_epochs(mine, directory)
         measured = payload.measures(mine, references)
-        version = payload.version(directory, measured)
+        version = payload.version(directory, mine, measured)
         noted = self.outputs / "tracked" / self.name / slug(self.tracking.experiment) / f"{mine.run_id}.json"
         before = {} if rebuild else _sent(noted)
         if before.get("version") == version:
             return False
         hops = _hops(mine)
         scores = [one for one in _scores(mine) if one[0] >= before.get("hops", 0)]
-        losses = list(_losses(mine))[before.get("epochs", 0) :]
+        epochs = list(payload.epochs(mine))[before.get("epochs", 0) :]
+        losses = tuple((step, float(epoch["loss"])) for step, epoch in epochs)
+        dev = tuple((step, *score) for step, epoch in epochs for score in payload.dev_scores(epoch))
         sweep = of_sweeps.get(mine.run_id, "")
-        self.take(News(mine, sweep, tuple(scores), tuple(losses), measured, not before))
-        # Afterwards: what was cut short is sent again, the same values at the same steps.
-        write_json(noted, {"version": version, "hops": hops, "epochs": len(mine.curve)})
+        self.take(News(mine, sweep, tuple(scores), losses, dev, measured, not before))
+        # Afterwards: what was cut short is sent again, the same values at the same steps. A run that resumes has fewer
+        # hops than before until it has read them from the store.
+        sent = {"hops": max(hops, before.get("hops", 0)), "epochs": max(len(mine.curve), before.get("epochs", 0))}
+        write_json(noted, {"version": version, **sent})
         return True
 
 
@@ -182,16 +192,6 @@ def _scores(mine: RunRecord) -> Iterator[tuple[int, str, str, float]]:
             for language, value in zip(mine.languages, row, strict=True):
                 if value == value:
                     yield hop, short_name(metric), language, 100 * float(value)
-
-
-def _losses(mine: RunRecord) -> Iterator[tuple[int, float]]:
-    """Yield (updates so far through all hops, loss) of each epoch."""
-    before, hop, last = 0, 0, 0
-    for epoch in mine.curve:
-        if epoch["hop"] != hop:
-            before, hop = before + last, epoch["hop"]
-        last = epoch["step"]
-        yield before + last, float(epoch["loss"])
 
 
 def rows(mine: RunRecord, metric: str) -> Sequence[Sequence[float | int]]:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,10 @@ def export(run: Run, index: int | None, language: str | None, target: Path) -> d
             encoder.save_adapter(str(folder / "adapter"), NAME, use_safetensors=True)
             facts["adapter"] = "load_adapter of the library adapters puts it into the encoder"
         write_json(folder / "export.json", facts)
+        # Libraries write weights for the owner alone; an export is made to be passed on.
+        os.umask(umask := os.umask(0))
+        for path in folder.rglob("*"):
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
     return facts
 
 

@@ -83,7 +83,7 @@ def _do(pack: Pack, runs: Sequence[Run]) -> dict[str, str]:
     console, config = Console(list(by_id), left=TimeLeft(runs)), runs[0].config.tracking
     make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
     todo = [by_id[run] for run in pack.runs if run in by_id]
-    with BackgroundMirror(runs[0].outputs, config, enabled=config.by_jobs) as mirror:
+    with BackgroundMirror(runs[0].outputs, config, pack.runs, enabled=config.by_jobs) as mirror:
         try:
             work(todo, console, mirror)
         except Broken as broken:

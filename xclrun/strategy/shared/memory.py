@@ -185,20 +185,26 @@ class MemoryStrategy(Expandable[Settings]):
         return self.described() if self.active() else None
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
-        k, name = self.settings.every_k, self.settings.name
+        k, name, expansion = self.settings.every_k, self.settings.name, self.settings.expansion
         # In the first training there is nothing to remember yet.
         later = [length for length in lengths if length.hop.depth > 1]
         without = [length.steps for length in later if length.steps < k]
         if not self.active() or not without:
             return ()
         steps = f"{min(without)}" if len(set(without)) == 1 else f"{min(without)} to {max(without)}"
+        set_to = f"Set strategy.every_k to {max(1, min(without))} or less"
+        if len(without) == len(later):
+            return [
+                f"strategy={name} never uses its memory: strategy.every_k={k} exceeds the {steps} steps per hop, so "
+                f"{name} equals {expansion.name if expansion else 'naive'}. {set_to}."
+            ]
         total, sentences = sum(length.steps // k for length in later), sum(length.sentences for length in lengths)
         room = self.settings.memory >= sentences
         everything = f"; strategy.memory={self.settings.memory} has room for all {sentences} sentences"
         return [
-            f"strategy={name}: the memory is not used in {len(without)} of the {len(later)} hops after the first: "
-            f"strategy.every_k={k}, and they have {steps} steps ({max(1, min(without))} would use it in each); "
-            f"expected times in the whole run, for each language seen: {total}{everything if room else ''}"
+            f"strategy={name} does not use its memory in {len(without)} of the {len(later)} hops after the first: "
+            f"strategy.every_k={k} exceeds their {steps} steps. {set_to}; with {k}, each language seen is used "
+            f"{total} times in the whole run{everything if room else ''}."
         ]
 
     def relied_on(self, hop: Hop) -> Sequence[int]:

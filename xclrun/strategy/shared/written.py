@@ -82,9 +82,9 @@ class WrittenStrategy(Strategy[Settings]):
             return ()
         examples = f"{min(without)}" if len(set(without)) == 1 else f"{min(without)} to {max(without)}"
         return [
-            f"strategy={self.settings.name}: the memory is not used in {len(without)} of the {len(lengths)} hops: "
-            f"strategy.replay_interval={interval}, and they train on {examples} examples, all epochs counted "
-            f"({max(1, min(without))} would use it in each)"
+            f"strategy={self.settings.name} does not use its memory in {len(without)} of the {len(lengths)} hops: "
+            f"strategy.replay_interval={interval} exceeds their {examples} training examples, counted over all epochs. "
+            f"Set it to {max(1, min(without))} or less."
         ]
 
     def begin_hop(self, context: Context) -> None:
