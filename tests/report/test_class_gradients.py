@@ -30,7 +30,7 @@ def section(rows: list[tuple[Any, ...]] = ROWS) -> StrategySection:
     return StrategySection(comparison, ReportData(runs, gradients=lambda: {"class_gradients": {"one": frame}}))
 
 
-def test_classes_of_other_keys_are_told_from_those_being_learned() -> None:
+def test_gradients_are_averaged_over_keys_being_learned_earlier_and_later() -> None:
     block = make_block(class_gradients, section())
     (table,) = block.tables
     found = {row[2]: (float(row[3]), row[4]) for row in table.rows}

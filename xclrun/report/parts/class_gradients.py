@@ -30,26 +30,25 @@ CLASSES = 80
 def class_gradients(section: StrategySection) -> Iterator[Item]:
     recorded = section.shared.gradients.get("class_gradients", {})
     # Order → strategy → its first run that recorded gradients.
-    found: dict[str, dict[str, tuple[tuple[str, ...], pd.DataFrame]]] = {}
+    recorded_runs: dict[str, dict[str, tuple[tuple[str, ...], pd.DataFrame]]] = {}
     for order in sorted(section.comparison.orders, key=natural):
         for label, (runs, _) in compared(section.comparison, order).items():
             having = [run for run in runs if run.run_id in recorded]
             if having:
                 elements = having[0].elements
-                found.setdefault(order, {})[label] = elements, by_step(recorded[having[0].run_id], elements)
-    if not found:
+                recorded_runs.setdefault(order, {})[label] = elements, by_step(recorded[having[0].run_id], elements)
+    if not recorded_runs:
         return
     yield (
         "Gradient of the class head at each main step, summed over the weights of a class; the first seed. Gradient "
         "descent lowers the logits of classes with a positive sum where features are positive."
     )
-    table = sides_table(found)
+    table = sides_table(recorded_runs)
     if table is not None:
         yield table
-    for order, of in found.items():
-        draw = partial(
-            gradient_figure, {label: gradients for label, (_, gradients) in of.items()}, f"{section.names}, {order}"
-        )
+    for order, strategies in recorded_runs.items():
+        tables = {label: gradients for label, (_, gradients) in strategies.items()}
+        draw = partial(gradient_figure, tables, f"{section.names}, {order}")
         yield Plot(section.file("class_gradients", order), "Gradients for each class on the head (LL Fig. 1)", draw)
     for metric in section.comparison.metrics:
         curves = partial(key_figure, section.summary, metric)
@@ -68,14 +67,14 @@ def by_step(rows: pd.DataFrame, elements: Sequence[str]) -> pd.DataFrame:
     return table.loc[sorted(table.index, key=lambda name: place.get(key_of(name), 0))].sort_index(axis=1)
 
 
-def sides_table(found: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFrame]]]) -> Table | None:
+def sides_table(recorded: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFrame]]]) -> Table | None:
     """Return the mean gradient of the classes of the key being learned, of earlier keys and of later keys.
 
     None where classes do not name their keys (``yelp:5``).
     """
     rows: list[tuple[str, ...]] = []
-    for order, of in found.items():
-        for label, (elements, gradients) in of.items():
+    for order, strategies in recorded.items():
+        for label, (elements, gradients) in strategies.items():
             keys = [key_of(name) for name in gradients.index]
             if not set(keys) <= set(elements):
                 continue
@@ -89,26 +88,26 @@ def sides_table(found: Mapping[str, Mapping[str, tuple[Sequence[str], pd.DataFra
                     rows.append((order, label, name, Cell(f"{mean:+.5f}", mean), Cell(f"{100 * share:.1f}", share)))
     if not rows:
         return None
-    notes = ("over main steps and classes; at each step the classes of a key are of the one of three kinds",)
+    notes = ("over main steps and classes; at each step a key is being learned, earlier or later",)
     header = ("order", "strategy", "classes of keys", "mean gradient", "positive (%)")
     return Table("Gradients of classes, by key", header, tuple(rows), notes, left=3)
 
 
-def gradient_figure(found: Mapping[str, pd.DataFrame], title: str) -> Figure:
+def gradient_figure(tables: Mapping[str, pd.DataFrame], title: str) -> Figure:
     """Draw the gradient of each class (rows) over main steps, a panel for each strategy; dotted: ends of hops."""
     from matplotlib.colors import SymLogNorm
 
-    names = list(dict.fromkeys(name for table in found.values() for name in table.index))
+    names = list(dict.fromkeys(name for table in tables.values() for name in table.index))
     shown = names[:CLASSES]
-    figure = figure_of(8.4, 1.0 + len(found) * (0.5 + 0.125 * len(shown)))
-    grid = figure.subplots(len(found), 1, squeeze=False)[:, 0]
-    largest = max(float(np.nanmax(np.abs(table.to_numpy()))) for table in found.values()) or 1.0
+    figure = figure_of(8.4, 1.0 + len(tables) * (0.5 + 0.125 * len(shown)))
+    grid = figure.subplots(len(tables), 1, squeeze=False)[:, 0]
+    largest = max(float(np.nanmax(np.abs(table.to_numpy()))) for table in tables.values()) or 1.0
     norm = SymLogNorm(largest / 100, vmin=-largest, vmax=largest)
-    for axes, (label, table) in zip(grid, found.items(), strict=True):
+    for axes, (label, table) in zip(grid, tables.items(), strict=True):
         steps = table.shape[1]
         columns = np.array_split(np.arange(steps), min(COLUMNS, steps))
         values = table.reindex(shown).to_numpy(dtype=float)
-        means = np.stack([np.nanmean(values[:, of], axis=1) for of in columns], axis=1)
+        means = np.stack([np.nanmean(values[:, column], axis=1) for column in columns], axis=1)
         image = axes.imshow(means, aspect="auto", cmap="RdBu_r", norm=norm, interpolation="nearest",
                             extent=(0, steps, len(shown), 0))  # fmt: skip
         hops = table.columns.get_level_values("hop").to_numpy()

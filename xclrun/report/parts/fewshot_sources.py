@@ -17,8 +17,8 @@ from xclrun.report.tables import Table
 def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
     """Where runs with English as the source and runs without a source have the same language, K and strategy."""
     scores = section.scores[section.scores["shots"] > 0]
-    for (metric, strategy), own in groups(scores, ["metric", "strategy"]):
-        rows_of = over_buckets(own).to_dict("records")
+    for (metric, strategy), group in groups(scores, ["metric", "strategy"]):
+        rows_of = over_buckets(group).to_dict("records")
         means: dict[tuple[str, str, int], float] = {
             (r["source"], r["language"], r["shots"]): r["mean"] for r in rows_of
         }
@@ -28,20 +28,23 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
             if source == NO_SOURCE and k > 0 and (fsxlt.SOURCE, c, k) in means
         }
         if drops:
-            theirs = fsxlt.drops(task_name(section.dataset)) if method_name(strategy) == FULL else {}
+            published = fsxlt.drops(task_name(section.dataset)) if method_name(strategy) == FULL else {}
             shots = sorted({k for _, k in drops})
-            beside = [k for k in shots if any((c, k) in theirs for c, _ in drops)]
+            with_published = [k for k in shots if any((c, k) in published for c, _ in drops)]
             rows = []
             for language in sorted({c for c, _ in drops}):
                 row: list[str] = [language]
                 for k in shots:
                     row += [cell(drops.get((language, k)), 100, 2)]
-                    row += [cell(theirs.get((language, k)), 100, 2)] if k in beside else []
+                    row += [cell(published.get((language, k)), 100, 2)] if k in with_published else []
                 rows.append(tuple(row))
-            header = ("language", *(n for k in shots for n in (shots_name(k), *(["published"] * (k in beside)))))
+            header = (
+                "language",
+                *(n for k in shots for n in (shots_name(k), *(["published"] * (k in with_published)))),
+            )
             notes = ["mean score over buckets without source training minus mean score after English, in points"]
-            notes += ["published: FS Table 4, mBERT, 40 buckets"] if beside else []
-            for (task, language, k), subtracted in fsxlt.MISPRINTS.items() if beside else ():
+            notes += ["published: FS Table 4, mBERT, 40 buckets"] if with_published else []
+            for (task, language, k), subtracted in fsxlt.MISPRINTS.items() if with_published else ():
                 if task == task_name(section.dataset) and (language, k) in drops:
                     notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")
             title = f"{short_name(metric)}: drop without source training, {strategy} (FS Table 4)"
