@@ -298,8 +298,8 @@ class Budget:
         """Return the budget for a person."""
         lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
         if self.seconds is None or self.wall is None or self.bytes is None:
-            why = "unknown: nothing alike has been trained here; do one run of this model first"
-            return "\n".join([*lines, fitted(f"hours, disk and wall time are {why}", sys.stdout)])
+            why = "no comparable training on such a device; do one run of this model first"
+            return "\n".join([*lines, fitted(f"cannot estimate hours, disk and wall time: {why}", sys.stdout)])
         wall = f"{duration(self.wall)} with {many(self.width, 'job')} side by side, without waiting in the queue"
         name = "CPU-hours" if self.devices == (CPU,) else "GPU-hours" if CPU not in self.devices else "hours"
         on = f" on {', '.join(self.devices)}" if self.devices else ""
