@@ -191,18 +191,18 @@ def test_a_finished_run_that_is_damaged_is_named_and_made_again_from_the_store(
 def test_a_folder_that_holds_another_run_counts_for_none(
     finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]
 ) -> None:
-    """Renamed, or copied over another: it is named, left out of reports, and made again under its own name."""
+    """Renamed, or copied over another: it is named as that and left out of reports."""
     outputs = tmp_path / "outputs"
     shutil.copytree(finished, outputs)
     [run] = (outputs / "runs").iterdir()
     other = shutil.copytree(run, run.with_name(run.name.replace("-s1-", "-s2-")))
     heard: list[str] = []
     assert [record.run_id for record in read_records(outputs, heard.append)] == [run.name]
-    assert [text.startswith(f"{other / 'manifest.json'} is missing or damaged") for text in heard] == [True]
+    assert [text.startswith(f"{other} holds the run {run.name}: rename the folder") for text in heard] == [True]
     shutil.rmtree(run)
     code, told = xclrun("show", other.name, "--outputs", str(outputs))
     assert (code, told.count("\n")) == (1, 1)
-    assert f"{other / 'manifest.json'} is missing or damaged" in told
+    assert f"{other} holds the run {run.name}: rename the folder" in told
 
 
 # Small files that every command reads.
