@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # What runs need, and what tests and development need on top.
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
-# Where pip looks for PyTorch. For machines without a GPU: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Where pip looks for PyTorch: on machines without a GPU, the index of its CPU build (see pytorch.org, “Get started”).
 TORCH_INDEX ?=
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 # Where the demo writes.
