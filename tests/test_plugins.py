@@ -237,18 +237,18 @@ RUNS = "from pathlib import Path; Path('executed').touch()\n"
 
 
 def test_a_changed_plugin_is_not_executed(shown: Path, xclrun: Command, forget: Callable[[], None]) -> None:
-    code, said = xclrun("--plugin", "damped.py", *TINY, "strategy=damped")
+    code, said = xclrun("--plugin", "flooding.py", *TINY, "strategy=flooding")
     assert code == 0, said
     [run] = Path("outputs/runs").iterdir()
     forget()
     code, said = xclrun("export", run.name, "exported")
     # The user hears of code that is run without having been asked for.
-    assert (code, f"plug-in {shown}/damped.py: running its code" in said) == (0, True), said
+    assert (code, f"plug-in {shown}/flooding.py: running its code" in said) == (0, True), said
     forget()
-    (shown / "damped.py").write_text(RUNS + FILES["damped.py"], encoding="utf-8")
+    (shown / "flooding.py").write_text(RUNS + FILES["flooding.py"], encoding="utf-8")
     for command in (("export", run.name, "again"), ("rerun", run.name, "--fresh", "fresh")):
         code, said = xclrun(*command)
-        assert (code, "damped.py has changed" in said) == (2, True), said
+        assert (code, "flooding.py has changed" in said) == (2, True), said
         assert not Path("executed").exists(), command
 
 
@@ -256,7 +256,7 @@ def test_a_changed_plugin_is_not_executed(shown: Path, xclrun: Command, forget: 
 def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command) -> None:
     """Whoever can write a config must not get their code run by whoever exports the run."""
     own = shown / "own.py"
-    own.write_text(RUNS + FILES["damped.py"], encoding="utf-8")
+    own.write_text(RUNS + FILES["flooding.py"], encoding="utf-8")
     run = plan("strategy=naive", "dataset=mini", "paths.outputs=outputs")
     if state == "queued":
         freeze(run)
@@ -277,7 +277,7 @@ def test_a_changed_config_runs_no_code(state: str, shown: Path, xclrun: Command)
     assert not Path("executed").exists()
 
 
-ENDS = FILES["damped.py"].replace("return self.settings.factor * super", "END\n        return super")
+ENDS = FILES["flooding.py"].replace("level = self.settings.level", "END\n        level = self.settings.level")
 
 
 @pytest.mark.parametrize(
@@ -287,26 +287,26 @@ ENDS = FILES["damped.py"].replace("return self.settings.factor * super", "END\n 
 def test_a_plugin_that_ends_the_process_fails_its_runs_alone(
     end: str, workers: int, shown: Path, xclrun: Command
 ) -> None:
-    (shown / "damped.py").write_text(ENDS.replace("END", end), encoding="utf-8")
-    asked = (*TINY, "strategy=damped,naive", "seed=1,2", f"hydra.launcher.n={workers}")
-    code, said = xclrun("--plugin", "damped.py", *asked)
+    (shown / "flooding.py").write_text(ENDS.replace("END", end), encoding="utf-8")
+    asked = (*TINY, "strategy=flooding,naive", "seed=1,2", f"hydra.launcher.n={workers}")
+    code, said = xclrun("--plugin", "flooding.py", *asked)
     assert (code, "2 of 4 runs finished" in said) == (1, True), said
     code, said = xclrun("status", "--json")
     states = {run["run_id"].split("-")[1]: run for sweep in json.loads(said) for run in sweep["runs"]}
     assert (code, states["naive"]["state"]) == (1, "finished")
     if end.startswith("raise"):
-        assert states["damped"]["state"] == "failed"
-        assert end.removeprefix("raise ").partition("(")[0] in states["damped"]["detail"]
-        assert "damped.py, line" in states["damped"]["detail"]
+        assert states["flooding"]["state"] == "failed"
+        assert end.removeprefix("raise ").partition("(")[0] in states["flooding"]["detail"]
+        assert "flooding.py, line" in states["flooding"]["detail"]
 
 
 def test_a_plugin_that_ends_the_process_while_a_command_plans(shown: Path, xclrun: Command) -> None:
-    asks = FILES["damped.py"].replace(
+    asks = FILES["flooding.py"].replace(
         "def signature(self, hop):", "def signature(self, hop):\n        raise SystemExit"
     )
-    (shown / "damped.py").write_text(asks, encoding="utf-8")
-    code, said = xclrun("--plugin", "damped.py", *TINY, "strategy=damped")
-    assert (code, "SystemExit" in said, "damped.py, line" in said) == (1, True, True), said
+    (shown / "flooding.py").write_text(asks, encoding="utf-8")
+    code, said = xclrun("--plugin", "flooding.py", *TINY, "strategy=flooding")
+    assert (code, "SystemExit" in said, "flooding.py, line" in said) == (1, True, True), said
 
 
 def test_what_a_plugin_imports_of_the_package_is_not_its_own(shown: Path) -> None:

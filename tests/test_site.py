@@ -86,7 +86,8 @@ def test_the_citation_is_of_this_version() -> None:
     assert citation["version"] == __version__
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     changes = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == __version__  # type: ignore[index]
+    releases = [name for name in re.findall(r"^## (\S+)", changes, re.MULTILINE) if name != "Unreleased"]
+    assert releases[0] == __version__
 
 
 @pytest.mark.full

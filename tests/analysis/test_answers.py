@@ -53,7 +53,7 @@ def test_scores_are_those_of_squad_s_script_on_random_answers() -> None:
     compared = 0
     for _ in range(300):
         predicted, gold = text(), [text() for _ in range(generator.randint(0, 3))]
-        if all(words(answer) for answer in gold):
+        if () not in [words(answer) for answer in gold]:
             compared += 1
             assert scores(predicted, gold) == pytest.approx(of_library(predicted, gold)), (predicted, gold)
     assert compared > 100

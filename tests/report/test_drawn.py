@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.conftest import some
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.report.heatmaps import heatmaps
@@ -49,11 +50,11 @@ def test_trade_offs_draw_every_row_of_the_table() -> None:
     summary = made().summary
     table, figure = summary.main(["slot_f1"]), trade_offs.trade_off_figure(summary, "slot_f1")
     panels = (("FP ↑", "F ↓"), ("FP ↑", "T ↑"), ("T ↑", "F ↓"), ("T0 ↑", "F ↓"))
-    for axes, (up, across) in zip(figure.axes, panels, strict=True):
+    for axes, (up, across) in some(zip(figure.axes, panels, strict=True)):
         points = {line.get_gid().split(":")[1]: line.get_xydata()[0] for line in axes.lines if line.get_gid()}
         shown = {k: v for k, v in column(table, up).items() if k != "lang_spec_ft"}
         assert points.keys() == shown.keys()
-        for label, (x, y) in points.items():
+        for label, (x, y) in some(points.items()):
             assert printed(-x if across == "F ↓" else x) == column(table, across)[label].split(" ±")[0]
             assert printed(y) == shown[label].split(" ±")[0]
         # Bars are the standard deviations that the table has after ±.
