@@ -73,6 +73,12 @@ def test_generalisation_at_a_distance() -> None:
     assert metrics.generalisation_by_distance(np.zeros((2, 2, 1))).shape == (2, 0)
 
 
+def test_generalisation_after_languages_seen() -> None:
+    # i = 1: ((.60 − .20) + (.40 − .30)) / 2 = .25;  i = 2: .60 − .30 = .30
+    np.testing.assert_allclose(metrics.generalisation_by_seen(R), [0.25, 0.30])
+    assert metrics.generalisation_by_seen(np.zeros((2, 2, 1))).shape == (2, 0)
+
+
 @pytest.mark.parametrize("name", MEASURES)
 def test_the_value_of_every_measure_for_the_worked_example(name: str) -> None:
     one = MEASURES[name]

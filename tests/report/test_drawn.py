@@ -117,13 +117,15 @@ def test_distances_and_boxes_hold_what_the_metrics_give() -> None:
     )
     runs = summary.comparison.strategies["naive"]
     expected = 100 * np.mean([metrics.generalisation_by_distance(r.scores["intent_accuracy"]) for r in runs], axis=0)
-    np.testing.assert_allclose(by_distance.axes[0].lines[0].get_ydata(), expected)
+    np.testing.assert_allclose(by_distance.axes[1].lines[0].get_ydata(), expected)
+    seen = 100 * np.mean([metrics.generalisation_by_seen(r.scores["intent_accuracy"]) for r in runs], axis=0)
+    np.testing.assert_allclose(by_distance.axes[0].lines[0].get_ydata(), seen)
     # The first order once more changes nothing: each order counts the same.
     again = [dataclasses.replace(r, seed=r.seed + 10, run_id=f"{r.run_id}-2") for r in runs if r.order == runs[0].order]
     (more,) = comparisons([*runs, *again])
     larger = trade_offs.distance_figure(Summary(summarise(more.runs), more), "intent_accuracy")
     assert len(again) > 0
-    np.testing.assert_allclose(larger.axes[0].lines[0].get_ydata(), expected)
+    np.testing.assert_allclose(larger.axes[1].lines[0].get_ydata(), expected)
     dots = [line for line in boxes.axes[0].lines if line.get_marker() == "."]
     k = len(dots) // 2
     one, many = dots[0].get_ydata(), dots[k].get_ydata()

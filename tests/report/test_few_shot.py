@@ -166,6 +166,31 @@ def test_the_drop_without_source_training_is_a_difference_of_means() -> None:
     assert "fewshot_sources" not in {block.part.name for block in without.blocks}
 
 
+def test_tables_with_published_scores_compare_the_setups() -> None:
+    pud = [*study(("tr", "de"), (1,), 2), *study(("tr",), (1,), 2, source=None)]
+    marc = study(("de",), (1,), 2, dataset="marc", metric="class_accuracy")
+    stars = np.array([0, 1, 2, 3, 4])
+    outcomes = {r.run_id: Outcome(tuple("12345"), ("a",), np.array([5]), stars, stars, stars) for r in marc}
+    sections = few_shot_sections([*pud, *marc], FewShotData({"class_accuracy": outcomes}))
+    tables = [
+        (block.part.name, table)
+        for section in sections for block in section.blocks for table in block.tables
+        if any("published" in name for name in table.header)
+    ]  # fmt: skip
+    names = {name for name, _ in tables}
+    assert names == {"fewshot_means", "fewshot_sources", "fewshot_confusions", "fewshot_gains"}
+    for name, table in tables:
+        assert any("encoder: mbert, ours tiny" in note for note in table.notes), name
+
+
+def test_without_a_source_nothing_is_zero_shot() -> None:
+    (section,) = few_shot_sections(study(("tr",), (1,), 2, source=None))
+    assert "before any fine-tuning" in " ".join(section.conclusions)
+    assert "zero-shot" not in " ".join(section.conclusions)
+    (table,) = next(block.tables for block in section.blocks if block.part.name == "fewshot_means")
+    assert not any("zero-shot" in note for note in table.notes)
+
+
 def test_gains_by_script_and_language() -> None:
     runs = first_of(study(shots=(1, 4), buckets=3, seeds=(1, 2)))
     gained = mean_gains(runs.means, "full")

@@ -465,9 +465,9 @@ def test_gains_by_distance_have_their_spread_and_number_of_runs() -> None:
     figure = distance_figure(summary, "slot_f1")
     gains = [100 * metrics.generalisation_by_distance(r.scores["slot_f1"]) for r in summary.comparison.strategies["er"]]
     k = list(summary.comparison.strategies).index("er")
-    [line] = [line for line in figure.axes[0].lines if line.get_marker() == marker(k)]
+    [line] = [line for line in figure.axes[1].lines if line.get_marker() == marker(k)]
     np.testing.assert_allclose(line.get_ydata(), np.mean(gains, axis=0))
-    bars = np.array(figure.axes[0].collections[k].get_segments())
+    bars = np.array(figure.axes[1].collections[k].get_segments())
     np.testing.assert_allclose((bars[:, 1, 1] - bars[:, 0, 1]) / 2, np.std(gains, axis=0, ddof=1))
     assert f"n = {len(gains)} runs" in " ".join(" ".join(texts(figure)).split())
     alone = distance_figure(summary_of([run("naive", "h2l", 1, LANGUAGES)]), "slot_f1")

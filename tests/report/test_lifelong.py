@@ -88,6 +88,7 @@ def test_measures_are_distributed_over_many_orders() -> None:
     assert block.tables[0].rows[3][4] == min(final, key=final.__getitem__)
     published = {key[1]: row["published"] for key, row in found.items()}
     assert published == {"AULTC": "lowest 58.72", "F_m": "highest 16.77", "I_m": "highest 6.07", "A_m": "lowest 62.94"}
+    assert any("encoder: bert, ours tiny" in note for note in block.tables[0].notes)
     panels = block.plots[0].draw().axes
     assert [sum(patch.get_height() for patch in axes.patches) for axes in panels] == [120] * 4
     assert not make_block(lifelong.over_orders, section_of(runs[:5]))

@@ -156,7 +156,7 @@ def test_a_browser_runs_the_page(written: Path, tmp_path: Path, width: int) -> N
     # What these two say is written in them.
     assert {name for name, count in marks.items() if count == 0} == {
         "Critical differences of mean ranks",
-        "p-values of all pairs",
+        "p-values of all pairs (CCL Figs. 10 and 11: over bootstraps; 12 and 13: over seeds)",
     }
     for figure in seen["figures"]:
         assert figure["missed"] == [], figure

@@ -79,8 +79,17 @@ def zero_shot_transfer(scores: ArrayLike) -> np.ndarray:
     return _mean(zero_shot_transfer_per_language(scores)[..., 1:])
 
 
+def generalisation_by_seen(scores: ArrayLike) -> np.ndarray:
+    """Mean over j > i of R[i, j] − R[0, j] after each number of languages seen, i = 1…N−1 (the x axis of CCL Fig. 8).
+
+    Shape (..., N − 1); empty for one language.
+    """
+    gain = _gain_over_hop_0(scores)
+    return _mean_where(gain, _earlier(gain).T, axis=-1)[..., :-1]
+
+
 def generalisation_by_distance(scores: ArrayLike) -> np.ndarray:
-    """Mean over i = 1…N−k of R[i, i + k] − R[0, i + k] at each distance k = 1…N−1 (CCL Fig. 8).
+    """Mean over i = 1…N−k of R[i, i + k] − R[0, i + k] at each distance k = 1…N−1.
 
     Shape (..., N − 1); empty for one language.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, mean_gains
-from xclrun.analysis.fewshot.scores import few_shot_scores, groups, numbered, over_buckets
+from xclrun.analysis.fewshot.scores import NO_SOURCE, few_shot_scores, groups, numbered, over_buckets
 from xclrun.analysis.record import RunRecord
 from xclrun.report.conclusions import caveat, compare
 from xclrun.report.fewshot.data import FewShotData, FewShotRuns, FewShotSource
@@ -109,7 +109,8 @@ def few_shot_conclusions(runs: FewShotRuns) -> list[str]:
         if k != ALL:
             mean, over = float(np.mean(list(gains.values()))), f"{len(gains)} language{'s' if len(gains) > 1 else ''}"
             does = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
-            said.append(f"{runs.first} {does} zero-shot at {shots_name(k)} (mean over {over}).")
+            before = "the model before any fine-tuning" if runs.source == NO_SOURCE else "zero-shot"
+            said.append(f"{runs.first} {does} {before} at {shots_name(k)} (mean over {over}).")
     tests = runs.tests.of(runs.metric)
     for shots in tests:
         said += [f"At {shots}: {text}" for text in compare(runs.tests, (runs.metric, shots), "mean score", "%")]

@@ -217,7 +217,7 @@ def published_table(section: CodelengthSection) -> Table | None:
     theirs = gli.codelengths(section.dataset) or gli.codelengths(section.key)
     rows: list[tuple[str | Cell, ...]] = []
     for (model, supervised), kbits in theirs.items():
-        published = (model, "other tasks first" if supervised else "–", Cell(f"{kbits:.1f}", kbits))
+        published = (model, "other tasks first" if supervised else "–", Cell(f"{kbits:g}", kbits))
         ours = [coder for coder in section.coders if coder.model == model and bool(coder.start) == supervised]
         for coder in ours:
             bits = float(coder.bits(section.parts).sum(axis=1).mean())

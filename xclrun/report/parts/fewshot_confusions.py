@@ -12,6 +12,7 @@ from xclrun.report.fewshot.data import Cell, FewShotRuns
 from xclrun.report.fewshot.names import shots_name, task_name
 from xclrun.report.part import Item, Needs, part
 from xclrun.report.published import fsxlt
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.style import confusion_panel, cut, panel_grid, titled
 from xclrun.report.tables import Cell as TableCell
 from xclrun.report.tables import Table
@@ -50,7 +51,10 @@ def fewshot_confusions(runs: FewShotRuns) -> Iterator[Item]:
     for (language, k), matrices in pairs.items():
         if (language, k) in theirs:
             published = theirs[language, 0], theirs[language, k]
-            yield confusion_table(f"{runs.short}, {language}: confusions", k, names, matrices, published)
+            ids = runs.cells(runs.first)[language, k]["run_id"]
+            behind = [runs.records[run_id] for run_id in ids]
+            setup = setup_notes(fsxlt.setup(task_name(runs.dataset)), behind, [runs.metric])
+            yield confusion_table(f"{runs.short}, {language}: confusions", k, names, matrices, published, setup)
 
 
 def confusion_table(
@@ -59,12 +63,14 @@ def confusion_table(
     names: Sequence[str],
     ours: tuple[np.ndarray, np.ndarray],
     published: tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], int]],
+    setup: Sequence[str] = (),
 ) -> Table:
     """Return mean counts next to the published ones (FS Table 10): a row for each K and gold label.
 
     Args:
         ours: mean counts before and after adapting, shape (labels, labels).
         published: (gold label, predicted label) → count, before and after.
+        setup: notes that compare how both were made.
     """
     order = sorted(range(len(names)), key=names.__getitem__)
     rows = []
@@ -80,6 +86,7 @@ def confusion_table(
     notes = (
         "counts of test examples by gold label (rows) and predicted label (columns); ours: mean over buckets and seeds",
         "published: FS Table 10, K = 0 zero-shot, K = 1 mean over 5 buckets",
+        *setup,
     )
     return Table(title, header, tuple(rows), notes, left=2, ruled=(len(order),))
 

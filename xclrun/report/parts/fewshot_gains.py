@@ -6,7 +6,7 @@ FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
 from xclrun.report.published import fsxlt
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.style import GREY, colour, figure_of, marker, panel_grid, plain, tip, titled
 from xclrun.report.tables import Cell, Table
 
@@ -39,7 +40,9 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
     yield runs.plot(
         "gains_by_language", "Gain over zero-shot by language and K (FS Fig. 2)", partial(gain_figure, runs)
     )
-    yield script_table(f"{runs.short}: gain by script, {runs.first}", runs.dataset, gained)
+    behind = [runs.records[run_id] for run_id in runs.scores.loc[runs.scores["strategy"] == runs.first, "run_id"]]
+    setup = setup_notes(fsxlt.setup(task_name(runs.dataset)), behind, [runs.metric])
+    yield script_table(f"{runs.short}: gain by script, {runs.first}", runs.dataset, gained, setup)
     yield association_table(f"{runs.short}: gains, {runs.first}", gained, runs.overlap)
     shares: dict[str, ByLanguage] = {}
     if runs.overlap:
@@ -88,7 +91,7 @@ def gain_figure(runs: FewShotRuns) -> Figure:
     return figure
 
 
-def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage]) -> Table:
+def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], setup: Sequence[str] = ()) -> Table:
     """Return mean gains over the languages of each script, with the same means of the published scores (FS §5.2)."""
     task = task_name(dataset)
     theirs = fsxlt.published_gains(task) if task in fsxlt.TABLES else {}
@@ -112,7 +115,7 @@ def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage]) -> 
     )
     notes = ["gain: few-shot score minus zero-shot score, points, mean over the languages of a script (FS Table 9)"]
     if theirs:
-        notes.append(f"published: from FS Table {fsxlt.TABLES[task]}, mean over the same languages")
+        notes += [f"published: from FS Table {fsxlt.TABLES[task]}, mean over the same languages", *setup]
     return Table(title, header, tuple(rows), tuple(notes), left=2)
 
 

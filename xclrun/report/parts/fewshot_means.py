@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.fewshot.scores import WHOLE, common, groups, over_buckets
+from xclrun.analysis.fewshot.scores import NO_SOURCE, WHOLE, common, groups, over_buckets
 from xclrun.report.fewshot.data import FewShotRuns
 from xclrun.report.fewshot.names import mean_and_std, method_name, shots_name, source_name, task_name
 from xclrun.report.part import Item, part
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 OVER_BUCKETS = "mean ± sample standard deviation over buckets; a bucket's score is the mean over seeds"
 ZERO = "K = 0: zero-shot, the score on the target before adapting; mean ± standard deviation over seeds"
+UNTRAINED = "K = 0: the score before any fine-tuning, with untrained heads; mean ± standard deviation over seeds"
 # Rows that a note names.
 NAMED = 8
 
@@ -53,7 +54,7 @@ def by_language(runs: FewShotRuns, strategy: str) -> Table:
                 pairs.setdefault(k, []).append((means[language, k].mean, theirs.mean))
         rows.append(tuple(row))
     header = ["language", *(name for k in shots for name in (shots_name(k), *(["published"] if beside[k] else [])))]
-    notes = [OVER_BUCKETS, ZERO, _counts(own)]
+    notes = [OVER_BUCKETS, UNTRAINED if runs.source == NO_SOURCE else ZERO, _counts(own)]
     if pairs:
         notes.append(f"published: FS paper, {method}, over 40 buckets")
         notes += [*_setup(runs, [strategy]), *_ranks(pairs)]

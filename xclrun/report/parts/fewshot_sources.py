@@ -10,6 +10,7 @@ from xclrun.report.fewshot.names import cell, method_name, shots_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.part import Item, part
 from xclrun.report.published import fsxlt
+from xclrun.report.published.setup import setup_notes
 from xclrun.report.tables import Table
 
 
@@ -43,7 +44,10 @@ def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
                 *(n for k in shots for n in (shots_name(k), *(["published"] * (k in with_published)))),
             )
             notes = ["mean score over buckets without source training minus mean score after English, in points"]
-            notes += ["published: FS Table 4, mBERT, 40 buckets"] if with_published else []
+            if with_published:
+                behind = [section.records[run_id] for run_id in dict.fromkeys(group["run_id"])]
+                setup = setup_notes(fsxlt.setup(task_name(section.dataset)), behind, [metric])
+                notes += ["published: FS Table 4, over 40 buckets", *setup]
             for (task, language, k), subtracted in fsxlt.MISPRINTS.items() if with_published else ():
                 if task == task_name(section.dataset) and (language, k) in drops:
                     notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")

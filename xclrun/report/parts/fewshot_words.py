@@ -101,7 +101,8 @@ def overlap_table(
         "in per mille: distinct words of the source's training split that stand in a bucket of the language and K too "
         "(all buckets together), over all distinct words of the source's training split; words as written",
         "Jaccard: |A ∩ B| / |A ∪ B| of the distinct words of two buckets, mean over all pairs of buckets",
-        "published: FS Table 14, whose numbers are multiples of 1/29,606 (POS) and 1/33,717 (NER): its English words",
+        f"published: FS Table 14, {task_name(dataset)}, 40 buckets, whose numbers are multiples of 1/29,606 (POS) and "
+        f"1/33,717 (NER): its English words; ours: {dataset}",
     )
     return Table(title, tuple(header), tuple(body), notes if theirs else notes[:2])
 
@@ -151,7 +152,10 @@ def influences(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
     bar = figure.colorbar(image, ax=grid, fraction=0.05, pad=0.01)
     bar.set_label("softmax over a row (%)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
-    what = "Jaccard index of a bucket's words with the words improved by each bucket (framed: the same bucket)"
+    what = (
+        "softmax over each row (%) of the Jaccard index of a bucket's words (row) with the words improved by each "
+        "bucket (column); framed: the same bucket"
+    )
     titled(figure, f"{title}: {what}", "improved by bucket", "words of bucket")
     return figure
 

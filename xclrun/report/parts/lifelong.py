@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -122,7 +123,8 @@ def orders_table(summary: Summary, metric: str, found: ByOrder) -> Table:
     header = ("strategy", "measure", "orders", "lowest", "in order", "median", "highest", "in order", "published")
     notes = (
         "a value for each order, mean over its seeds; F_m is F_m_curve, I_m is I, A_m is FP",
-        *(["published: LL, section 4.3, BERT-base, one run in each of 120 orders"] if standard else []),
+        *(["published: LL, section 4.3, one run in each of 120 orders"] if standard else []),
+        *(setup_notes(replace(ll.SETUP, seeds=None), summary.comparison.runs, [metric]) if standard else []),
     )
     return Table(f"{headline(metric)}, LL's measures over orders", header, tuple(rows), notes, left=3)
 

@@ -58,7 +58,8 @@ def significance(section: StrategySection) -> Iterator[Item]:
                 f"{replicates} as blocks"
             )
             draw = partial(p_value_figure, tests, title, PAPER)
-            yield Plot(section.file("p_values", metric), "p-values of all pairs", draw)
+            caption = "p-values of all pairs (CCL Figs. 10 and 11: over bootstraps; 12 and 13: over seeds)"
+            yield Plot(section.file("p_values", metric), caption, draw)
             title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
             draw = partial(rank_figure, tests, title)
             yield Plot(section.file("critical", metric), "Critical differences of mean ranks", draw)

@@ -56,6 +56,12 @@ HOP_TITLES = {
     "FP": "final performance (higher is better)",
 }
 
+# Panels of zero-shot gains: what is across → the mean gain at each of its values. CCL's Fig. 8 has the first.
+GENERALISATION = {
+    "languages seen; mean over those not yet seen": metrics.generalisation_by_seen,
+    "distance: hops until the language is learned": metrics.generalisation_by_distance,
+}
+
 # Runs of a box, up to which each is a dot.
 DOTS = 100
 # Runs from which on a box summarises them; fewer are drawn as dots alone.
@@ -74,7 +80,7 @@ def trade_offs(section: StrategySection) -> Iterator[Item]:
         )
         yield Plot(
             section.file("distances", metric),
-            "Zero-shot gain by distance (CCL Fig. 8)",
+            "Zero-shot transfer by number of languages seen (CCL Fig. 8) and by distance",
             partial(distance_figure, summary, metric),
         )
         yield Plot(
@@ -128,44 +134,45 @@ def _both(summary: Summary, label: str, metric: str, pair: tuple[str, str]) -> b
 
 
 def distance_figure(summary: Summary, metric: str) -> Figure | None:
-    """Draw zero-shot gain over hop 0 by distance in hops, a line for each strategy (CCL Fig. 8).
+    """Draw zero-shot gain over hop 0, a line for each strategy, in the panels of `GENERALISATION`.
 
-    Mean over orders of the mean over runs of each order; bars: standard deviation over runs.
+    By number of languages seen, as CCL's Fig. 8, and by distance in hops. Mean over orders of the mean over runs of
+    each order; bars: standard deviation over runs.
     """
     lines = {}
     for label, (runs, _) in compared(summary.comparison).items():
         having = [run for run in runs if metric in run.metrics and run.stream == "sequence"]
         if having and len({len(run.languages) for run in having}) == 1 and len(having[0].languages) > 1:
-            gains = 100 * np.array([metrics.generalisation_by_distance(run.scores[metric]) for run in having])
-            lines[label] = mean_over_orders(having, gains), gains
+            lines[label] = having
     if not lines:
         return None
-    figure = figure_of(6.6, 3.4)
-    axes = figure.subplots()
-    of = places(lines, summary.comparison.strategies)
-    for place, (label, (mean, gains)) in enumerate(lines.items()):
-        k, n = of[label], len(gains)
-        # Moved apart, so that bars do not hide one another.
-        hops = np.arange(1, len(mean) + 1)
-        at = hops + 0.3 * ((place + 0.5) / len(lines) - 0.5)
-        std = gains.std(axis=0, ddof=1) if n > 1 else np.full(len(mean), math.nan)
-        (line,) = axes.plot(at, mean, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
-        if n > 1:
-            axes.errorbar(at, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
-        values = zip(hops, mean, std, strict=True)
-        shown = ", ".join(f"{m:.2f}{'' if math.isnan(s) else f' ± {s:.2f}'} at {hop}" for hop, m, s in values)
-        tip(line, f"{label}, {many(n, 'run')}: {shown}")
-    axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
-    longest = max(len(mean) for mean, _ in lines.values())
-    axes.set_xticks(range(1, longest + 1) if longest <= MOST else [1, *range(5, longest + 1, 5)])
-    axes.set_xlabel("distance: hops until the language is learned", fontsize=8)
-    axes.set_ylabel("gain over hop 0 (points)", fontsize=8)
-    plain(axes)
+    figure, grid = panel_grid(len(GENERALISATION), 2, (3.6, 3.0), (1.9, 0.5), sharey=True)
+    for axes, (across, gain_of) in zip(grid, GENERALISATION.items(), strict=True):
+        longest = 0
+        for place, (label, k) in enumerate(places(lines, summary.comparison.strategies).items()):
+            gains = 100 * np.array([gain_of(run.scores[metric]) for run in lines[label]])
+            mean, n = mean_over_orders(lines[label], gains), len(gains)
+            longest = max(longest, len(mean))
+            # Moved apart, so that bars do not hide one another.
+            hops = np.arange(1, len(mean) + 1)
+            at = hops + 0.3 * ((place + 0.5) / len(lines) - 0.5)
+            std = gains.std(axis=0, ddof=1) if n > 1 else np.full(len(mean), math.nan)
+            (line,) = axes.plot(at, mean, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
+            if n > 1:
+                axes.errorbar(at, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
+            values = zip(hops, mean, std, strict=True)
+            shown = ", ".join(f"{m:.2f}{'' if math.isnan(s) else f' ± {s:.2f}'} at {hop}" for hop, m, s in values)
+            tip(line, f"{label}, {many(n, 'run')}: {shown}")
+        axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
+        axes.set_xticks(range(1, longest + 1) if longest <= MOST else [1, *range(5, longest + 1, 5)])
+        axes.set_xlabel(across, fontsize=8)
+        plain(axes)
+    grid[0].set_ylabel("gain over hop 0 (points)", fontsize=8)
     legend(figure, list(lines), summary.comparison.strategies)
-    counts = [len(gains) for _, gains in lines.values()]
+    counts = [len(runs) for runs in lines.values()]
     of_each = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
     over = "a single run of each strategy" if max(counts) == 1 else f"mean ± standard deviation over n = {of_each} runs"
-    titled(figure, f"{summary.names}: zero-shot {summary.title(metric)} by distance, {over}")
+    titled(figure, f"{summary.names}: zero-shot transfer, {summary.title(metric)}, {over}")
     return figure
 
 
