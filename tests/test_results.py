@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from scipy.stats import ttest_rel
+from statsmodels.stats.multitest import multipletests
 
 from tests.conftest import read_csv
 from xclrun.analysis.measures import MEASURES
@@ -179,6 +181,25 @@ def test_the_summary_of_the_papers_findings_counts_tests_not_signs() -> None:
     assert f"with Holm's correction over the {len(tested)} tests, {holm} remain" in summary
     assert f"The other {len(tested) - len(significant)} are not significant" in summary
     assert f"{len(run) - len(tested)} differences have no test" in summary
+    # As reports test findings since: each pair by its own paired t-test over the two orders, F and FP alone.
+    frame = pd.read_csv(RESULTS / "ccl-small" / "ccl_small.csv", keep_default_na=False)
+    of = {tuple(row[:4]): float(row[4] or "nan") for row in frame[frame["language"] == ""][
+        ["strategy", "order", "metric", "measure", "value"]].itertuples(index=False)}  # fmt: skip
+    names, metrics = {"lang_spec_enc_1_9": "lang_spec_enc"}, {"intent": "intent_accuracy", "slots": "slot_f1"}
+    p_of = {}
+    for row in tested:
+        measure, more, _, less = row["difference"].split()
+        if measure in ("F", "FP"):
+            pair = [
+                [of[names.get(k, k), order, metrics[row["metric"]], measure] for order in ("order1", "order2")]
+                for k in (more, less)
+            ]
+            p_of[f"{row['metric']} {measure} of `{more}` − `{less}`"] = float(ttest_rel(*pair).pvalue)
+    found = {k: p for k, p in zip(p_of, multipletests(list(p_of.values()), method="holm")[1], strict=True) if p < 0.05}
+    shared = sum(row["difference"].startswith("T") for row in significant)
+    assert f"So {shared} of the {len(significant)} would have no test" in summary
+    assert f"Of the {len(p_of)} differences in F and FP, {len(found)} would be significant" in summary
+    assert all(f"{name} (p = {p:.3f})" in summary for name, p in found.items())
 
 
 def test_a_mean_without_an_interval_is_compared_with_the_interval_of_the_page() -> None:

@@ -85,12 +85,12 @@ def _findings(found: Sequence[Finding], over: Sequence[str], tested: str) -> Tab
     notes = (
         *over,
         "paper, ours: the difference in points; all are above 0 in the paper's means over six orders",
-        f"p: over {tested}, by Tukey's HSD of all pairs of a measure with these as blocks, not corrected over the "
-        "findings; – of a single replicate, of strategies that do not learn in sequence, and of differences between "
-        "metrics or orders",
+        f"p: paired t-test over {tested}, Holm over the tested findings; – of a single replicate, of strategies that "
+        "do not learn in sequence, of differences between metrics or orders, and of T and T0 where orders share one "
+        "seed's reference models and hop 0",
         "over sentences: p when test sentences are drawn again, which says nothing of other seeds and orders",
         "all p-values of this table are exploratory",
-        f"holds, does not hold: told apart at p < {ALPHA} over {tested}",
+        f"holds, does not hold: significant at p < {ALPHA} over {tested}",
     )
     header = ("finding", "metric", "difference", "paper", "ours", "p", "over sentences", "here")
     return Table("The CCL paper's findings", header, tuple(rows), notes, left=3)

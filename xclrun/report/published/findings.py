@@ -7,10 +7,10 @@ and for slots (a test checks it); here the same difference is taken over the ord
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xclrun.analysis.bootstrap import paired_p_value
-from xclrun.analysis.significance import ALPHA
+from xclrun.analysis.significance import ALPHA, holm
 from xclrun.report.inference import Inference
 from xclrun.report.published import labels_of
 from xclrun.report.published.ranks import over_orders, paper_orders, shared_orders
@@ -61,9 +61,9 @@ class Finding:
         metric: its name; of a difference between two, the short names of both.
         difference: what is taken from what.
         published, ours: the difference, fractions; NaN where a side lacks a strategy.
-        p: of ours by Tukey's HSD with the replicates as blocks: orders, or seeds where there is one order; NaN where it
-            is not tested: of strategies that do not learn in sequence, of a single replicate, of differences between
-            metrics or orders.
+        p: of ours by the paired t-test over replicates (orders, or the seeds of one order), Holm over all findings;
+            NaN where it is not tested: of strategies that do not learn in sequence, of a single replicate, of
+            differences between metrics or orders, and of T and T0 where orders share one seed's reference models.
         p_sentences: of ours over resampled test sentences; NaN without these.
     """
 
@@ -85,7 +85,7 @@ class Finding:
         if math.isnan(self.p):
             return "so here, untested" if self.ours > 0 else "the other way, untested"
         if self.p >= ALPHA:
-            return "so here, not told apart" if self.ours > 0 else "the other way, not told apart"
+            return "so here, not significant" if self.ours > 0 else "the other way, not significant"
         return "holds" if self.ours > 0 else "does not hold"
 
 
@@ -132,7 +132,8 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
                     both_orders[1] - both_orders[0],
                 )
             )
-    return found
+    adjusted = holm([one.p for one in found])
+    return [replace(one, p=float(p)) for one, p in zip(found, adjusted, strict=True)]
 
 
 def _of_order(order: str, metric: str) -> float:
@@ -147,10 +148,10 @@ def _untested(says: str, metric: str, difference: str, published: float, ours: f
 
 
 def _p_values(inference: Inference, metric: str, measure: str, one: str, other: str) -> tuple[float, float]:
-    """Return the p-values of a difference over replicates and over test sentences; NaN where there is none."""
+    """Return the uncorrected p-values over replicates and over test sentences; NaN where there is none."""
     tests, resampled = inference.tests.get((metric, measure)), inference.resampled.get(metric)
-    pairs = [] if tests is None else tests.blocked[1]
-    of_runs = next((pair.p for pair in pairs if {pair.a, pair.b} == {one, other}), math.nan)
+    tested = tests is not None and not tests.given and {one, other} <= set(tests.data.strategies)
+    of_runs = tests.t_test(one, other).p if tests is not None and tested else math.nan
     draws = [None if resampled is None else resampled.of_strategy(label, measure) for label in (one, other)]
     if draws[0] is None or draws[1] is None:
         return of_runs, math.nan
