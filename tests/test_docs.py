@@ -194,3 +194,7 @@ def test_of_the_tutorials_first_study_the_demo_has_trained_all_but_one_strategy(
     new = [run for run in plan_runs(shlex.split(study)) if run.id not in demo]
     assert {run.strategy_name for run in new} == {"kd_logit"}
     assert len(new) == 4
+
+
+def test_readme_is_short_enough_to_be_read() -> None:
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").split()) <= 900
