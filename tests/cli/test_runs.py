@@ -204,6 +204,8 @@ def test_two_runs_are_compared(outputs: Path, xclrun: Xclrun) -> None:
         assert facts["measures"][metric]["FP"] == [one.scores[metric][-1].mean(), other.scores[metric][-1].mean()]
         assert f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test sentences)" in lines
     assert "B − A, final, mean over languages: " in told.out
+    # A small p of two runs is no statement about two strategies.
+    assert told.out.count("of these two runs alone") == 1
     facts["tests"]["slot_f1"]["languages"] = ["en"]
     assert "B − A, final, mean over en (not in both: de): " in compare.render(facts)
     facts["tests"]["slot_f1"]["drawn"] = "texts"

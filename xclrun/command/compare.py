@@ -157,6 +157,8 @@ def render(facts: dict[str, Any]) -> str:
             f"95 % interval {100 * low:+.2f} to {100 * high:+.2f},\n"
             f"p = {test['p']:.2g} (paired bootstrap over {test['sentences']:,} test {test['drawn']})"
         )
+    if any(not isinstance(test, str) for test in facts["tests"].values()):
+        shown += ["", "p-values: of these two runs alone, without correction; xclrun report tests over orders"]
     return "\n".join(shown)
 
 
