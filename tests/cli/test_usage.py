@@ -273,6 +273,10 @@ def test_an_empty_place_for_outputs_is_refused(refused: Callable[..., str], monk
             "name: er\nreplay: " + "[" * 50_000,
             "/strategy/mine.yaml:2: cannot be read as YAML (nested more than 100 levels deep",
         ),
+        (
+            "name: er\nalpha: " + "1" * 5_000,
+            "/strategy/mine.yaml:2: cannot be read as YAML (an unquoted value of more than 4,000 characters",
+        ),
         ("a\udcff: 1\n", "/strategy/mine.yaml cannot be read ('utf-8' codec can't decode byte 0xff"),
         ("- 1\n", "In 'strategy/mine': ValidationError raised while composing config: "),
     ],

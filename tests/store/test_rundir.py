@@ -65,6 +65,16 @@ def test_an_event_is_one_line_whatever_it_says(separator: str, directory: RunDir
     assert [event["error"] for event in read_events(directory.events)] == [f"one{separator}two"]
 
 
+def test_a_manifest_with_a_format_of_5000_digits_is_damaged(directory: RunDirectory) -> None:
+    atomic_write(directory.scores, "scores")
+    directory.finish()
+    assert directory.finished
+    manifest = directory.manifest.read_text()
+    directory.manifest.write_text(manifest.replace(f'"format": {FORMAT}', f'"format": {"1" * 5_000}'))
+    assert not directory.finished
+    assert directory.damaged() == directory.manifest
+
+
 def test_done_holds_the_checksums_of_the_files_of_record(directory: RunDirectory) -> None:
     for hop in (0, 1, 10):
         atomic_write(directory.predictions(hop), f"rows of hop {hop}")

@@ -19,6 +19,8 @@ from xclrun.core.version import PACKAGE
 MOST_VALUES = 20_000
 # The composer of libyaml recurses: at ten thousand levels the process dies.
 MOST_LEVELS = 100
+# Characters of an unquoted value: Python refuses to read a number of more than 4,300 digits.
+LONGEST_PLAIN = 4_000
 # Beside the sweeps, and not one of them.
 PUBLISHED = "published.yaml"
 PAPERS = ("ccl", "fs", "ll", "gli", "ed")
@@ -67,6 +69,8 @@ def yaml_danger(text: str) -> tuple[int, str] | None:
                 size = sizes.get(event.anchor, 1)
             elif isinstance(event, yaml.ScalarEvent):
                 size = 1
+                if event.implicit[0] and len(event.value) > LONGEST_PLAIN:
+                    return line, f"an unquoted value of more than {LONGEST_PLAIN:,} characters"
             if opened:
                 start, anchor, so_far = opened[-1]
                 opened[-1] = start, anchor, so_far + size

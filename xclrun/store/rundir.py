@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 GPU_BROKEN = "gpu_broken"
 
 
-_FORMAT = re.compile(rb'^ "format": (\d+),?$', re.MULTILINE)
+_FORMAT = re.compile(rb'^ "format": (\d{1,9}),?$', re.MULTILINE)
 
 
 class UnreadableRun(ValueError):
