@@ -551,6 +551,25 @@ def test_a_sweep_whose_mirror_is_up_to_date_starts_no_process(
     assert starts()
 
 
+def test_a_run_that_could_not_be_read_is_sent_by_the_next_command(
+    study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [study.run("naive"), study.run("er")]
+    send_run = Mirror.send_run
+
+    def unreadable(self: Mirror, directory: RunDirectory, *given: Any) -> bool:
+        if directory.path.name == runs[0]:
+            raise OSError("unreadable")
+        return send_run(self, directory, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mirror, "send_run", unreadable)
+        send_in_background(patch, outputs, runs)
+    assert not background.up_to_date(outputs, TrackingConfig(), runs)
+    send_in_background(monkeypatch, outputs, runs)
+    assert background.up_to_date(outputs, TrackingConfig(), runs)
+
+
 def test_an_unfinished_run_is_never_up_to_date(study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [study.run("naive"), study.run("naive", "failed")]
     send_in_background(monkeypatch, outputs, runs)

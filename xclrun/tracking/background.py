@@ -147,9 +147,13 @@ def send() -> None:
             pause_until = ended + (ended - began) / LIVE_SHARE
     # A run that ends from now on makes another state.
     state = _state(outputs, tracking, runs)
-    mirror.send_all(only=runs)
+    unread: list[str] = []
+    mirror.send_all(only=runs, warn=unread.append)
     mirror.close()
-    if state is not None:
+    for text in unread:
+        note(text)
+    # Unreadable runs of other sweeps do not matter here; a run of this sweep must be sent by a later command.
+    if state is not None and not any(run_id in text for text in unread for run_id in runs):
         write_json(_marker(outputs, tracking, runs), state)
 
 
