@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -54,3 +55,19 @@ def test_dev_scores_that_select_a_checkpoint_are_logged_with_their_way_of_scorin
     dev = [set(of) for epoch in record(run.directory).curve for of in epoch["dev"].values()]
     assert dev
     assert all(names == {"intent_accuracy", "slot_f1"} for names in dev)
+
+
+def test_dev_scores_that_select_nothing_are_logged_alike_whichever_run_trains(
+    make_run: Callable[..., Run], do: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Runs that differ in slot_f1 share the training and its log."""
+    micro = do(make_run("order=[en]", "trainer.epochs=3", LAST))
+    other = f"paths.store={tmp_path / 'another'}"
+    macro = do(make_run("order=[en]", "trainer.epochs=3", LAST, "evaluate.slot_f1=tag_macro", other))
+    assert stored(macro.store).keys() == stored(micro.store).keys()
+    logged = [
+        [epoch["dev"] for stage in run.directory.read_manifest()["stages"] for epoch in stage["training"]["epochs"]]
+        for run in (micro, macro)
+    ]
+    assert logged[0] == logged[1]
+    assert logged[0][-1]["en"]["slot_f1"] > 0
