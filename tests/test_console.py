@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.core.terminal import about, as_note, if_slow, line, size, table
+from xclrun.core.terminal import about, as_note, if_slow, line, note, size, table
 from xclrun.launch import workers as work
 from xclrun.launch.console import Console, step_line, workers_line
 from xclrun.launch.time_left import TimeLeft
@@ -196,6 +196,15 @@ def test_a_table_widens_before_it_cuts_a_number() -> None:
     rows = [("0", "before fine-tuning", *["96.50"] * 9), ("1", "en", *["11.25"] * 9)]
     shown = table(("hop", "learnt", *["de"] * 9), rows, left=2)
     assert (shown.count("96.50"), shown.count("11.25")) == (9, 9)
+
+
+def test_a_note_is_printed_with_option_q_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xclrun.core.terminal._quiet", True)
+    line("progress")
+    note("something is odd")
+    assert capsys.readouterr() == ("", "note: something is odd\n")
 
 
 def test_a_note_wraps_on_a_terminal_alone_and_breaks_no_command(monkeypatch: pytest.MonkeyPatch) -> None:

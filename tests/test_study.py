@@ -162,6 +162,23 @@ def test_what_is_known_of_a_finished_run_is_read_again_when_the_run_was_written_
     assert len(found()) == len(read) == len(runs) - 1
 
 
+def test_chosen_runs_keep_their_references_and_no_name_means_the_last_sweep(one_of_many: Path) -> None:
+    runs = {path.name for path in (one_of_many / "runs").iterdir()}
+    facts = json.loads((one_of_many / "sweeps" / "one.json").read_text())
+    facts |= {"name": "two", "given": 2.0, "runs": [run for run in runs if "-er-" in run]}
+    (one_of_many / "sweeps" / "two.json").write_text(json.dumps(facts))
+    found = xclrun.load(one_of_many)
+    strategies = [
+        [record.strategy for record in one.records]
+        for one in (found.where(strategy="naive"), found.sweep(), found.sweep("one"))
+    ]
+    assert [sorted(of) for of in strategies] == [
+        ["lang_spec_ft", "lang_spec_ft", "naive", "naive"],
+        ["er", "lang_spec_ft"],
+        ["lang_spec_ft", "naive"],
+    ]
+
+
 def test_rows_are_chosen_by_the_columns_and_runs_by_keys_of_the_config(study: Study) -> None:
     found = study.measures(measure=["F", "FP"], order="mean", language="")
     assert set(found["measure"]) == {"F", "FP"}

@@ -549,6 +549,10 @@ def test_a_sweep_whose_mirror_is_up_to_date_starts_no_process(
     assert starts()
     (outputs / "mlflow.db").unlink()
     assert starts()
+    # A database that cannot be told from another is never taken for up to date.
+    monkeypatch.setattr(background, "_created", lambda *_: None)
+    send_in_background(monkeypatch, outputs, runs)
+    assert starts()
 
 
 def test_a_run_that_could_not_be_read_is_sent_by_the_next_command(

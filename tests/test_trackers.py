@@ -20,6 +20,7 @@ from xclrun.launch.workers import MirrorListener, ProgressListener
 from xclrun.run import Run
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
+from xclrun.tracking import payload
 from xclrun.tracking.trackers import Follower, News, tracker
 from xclrun.train.progress import Listeners, Progress
 
@@ -218,6 +219,9 @@ def test_event_files_hold_scores_losses_and_measures_each_once(directory: RunDir
         assert [step for step, _ in found] == [step for step, _ in wanted]
         np.testing.assert_allclose([v for _, v in found], [v for _, v in wanted], rtol=1e-6)
     mine = record(directory)
+    (update, epoch), *_ = payload.epochs(mine)
+    (metric, language, value), *_ = payload.dev_scores(epoch)
+    assert values(f"{metric}.dev/{language}")[0] == (update, pytest.approx(value, rel=1e-6))
     [(step, final)] = values("measure/intent.FP")
     assert (step, final) == (3, pytest.approx(100 * mine.scores["intent_accuracy"][-1].mean(), rel=1e-6))
     shown = "".join(str(v) for tag in ("run", "config", "intent.scores") for _, v in values(tag))

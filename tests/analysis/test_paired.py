@@ -91,3 +91,12 @@ def test_statements_about_one_text_are_drawn_together() -> None:
     # True of everything or false of everything: right about one of two, whatever is drawn.
     same = paired_difference(counts(np.ones_like(gold)), counts(np.zeros_like(gold)))
     assert (same.interval.low, same.interval.high, same.p) == (0, 0, 1)
+
+
+def test_runs_scored_in_different_ways_are_not_compared() -> None:
+    """Macro F1 over tags has a column for each tag, micro F1 has one."""
+    micro, hits = right(0, of=4), np.array([[2.0, 0], [0, 2], [0, 0], [2, 0]])
+    macro = Counts(hits, np.full((4, 2), 2.0), np.zeros(1, dtype=int))
+    assert 0 <= paired_difference({"en": macro}, {"en": macro}).p <= 1
+    with pytest.raises(ValueError, match="ways"):
+        paired_difference({"en": micro}, {"en": macro})

@@ -275,6 +275,7 @@ def test_conll_names_the_line(tmp_path: Path, columns: Config, line: str, reason
         ("a O\n", {"tag_column": 1}, r"^dataset\.word_column=1: .*two different columns"),
         ("a O\n", {"word_column": 2}, r"train\.conll:1: 2 columns; a word and its tag are needed"),
         ("a O\n", {"word_column": -3}, r"train\.conll:1: 2 columns, so there is none for dataset\.word_column=-3"),
+        ("a x O\nb x O\nc O\n", {}, r"train\.conll:3: 2 columns where most lines of the file have 3"),
         ("a\n", {}, r"train\.conll:1: 1 column; a word and its tag are needed"),
         ("# sent_id = 7\n\na O\n", {}, r"train\.conll:1: a sentence without words"),
         ("-DOCSTART- O\n", {}, r"train\.conll: no examples"),

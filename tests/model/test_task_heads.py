@@ -54,6 +54,8 @@ def test_class_head_is_bert_s_pooler_and_a_linear_layer(bert: BertModel) -> None
 def test_dropout_acts_between_pooler_and_classifier(bert: BertModel) -> None:
     """With all dropped, logits are the classifier's bias; with all kept, they are those of eval mode."""
     model = Model(bert, 3, 0, dropout=1.0, task=SEQUENCE_CLASS)
+    # Else the pooler makes zeros of zeros, and dropout before it would do the same.
+    torch.nn.init.ones_(model.pooler.dense.bias)
     torch.testing.assert_close(model.train()(given()).logits, model.classifier.bias.expand(3, 3))
     assert not torch.allclose(model.eval()(given()).logits, model.classifier.bias.expand(3, 3), atol=1e-3)
 

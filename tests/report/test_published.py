@@ -253,6 +253,22 @@ def test_a_study_with_the_paper_s_setup_differs_in_nothing() -> None:
     # Tables 18 to 20 are over three seeds.
     [table] = [t for t in beside_ours(summary_of([study_of("intent_accuracy")]), "18") if "intent" in t.title]
     assert items(table.notes, ", different") == {"seeds": "42, 40, 35, ours 42"}
+    larger = MTOP_SIZES | {"train": MTOP_SIZES["train"] | {SIX["order1"][0]: 20_000}}
+    [table] = [
+        t for t in beside_ours(summary_of([study_of("intent_accuracy", sizes=larger)]), "8") if "intent" in t.title
+    ]
+    assert items(table.notes, ", different") == {"training examples per key": "10,759 to 15,667, ours 10,759 to 20,000"}
+    # Table 13 is about the balanced data, Table 5 about both.
+    [table] = [t for t in beside_ours(summary_of([study_of("intent_accuracy")]), "5") if "intent" in t.title]
+    assert items(table.notes, ", different") == {
+        "training examples per key": "9,219 to 15,667, ours 10,759 to 15,667",
+        "test examples per key": "2,299 to 4,386, ours 2,765 to 4,386",
+    }
+    balanced = {"train": dict.fromkeys(SIX["order1"], 9219), "test": dict.fromkeys(SIX["order1"], 2299)}
+    [table] = [
+        t for t in beside_ours(summary_of([study_of("intent_accuracy", sizes=balanced)]), "13") if "intent" in t.title
+    ]
+    assert items(table.notes, ", different") == {}
 
 
 @pytest.mark.parametrize(("model", "other"), [("bert", False), ("tiny", True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -49,8 +50,29 @@ def test_runs_that_differ_in_slot_f1_alone_share_all_trainings(
 def test_dev_scores_that_select_a_checkpoint_are_logged_with_their_way_of_scoring(
     make_run: Callable[..., Run], do: Callable[..., Run]
 ) -> None:
-    run = do(make_run("order=[en,de]", "trainer.epochs=2", "evaluate.slot_f1=tag_macro"))
+    run = do(make_run("order=[en]", "trainer.epochs=3", "evaluate.slot_f1=tag_macro"))
     assert {stage["slot_f1"] for stage in run.directory.read_manifest()["stages"][1:]} == {"tag_macro"}
-    dev = [set(of) for epoch in record(run.directory).curve for of in epoch["dev"].values()]
+    dev = [of for epoch in record(run.directory).curve for of in epoch["dev"].values()]
     assert dev
-    assert all(names == {"intent_accuracy", "slot_f1"} for names in dev)
+    assert all(of.keys() == {"intent_accuracy", "slot_f1"} for of in dev)
+    # The same weights, scored in the other way.
+    micro = record(do(make_run("order=[en]", "trainer.epochs=3")).directory)
+    other = [of for epoch in micro.curve for of in epoch["dev"].values()]
+    assert [of["intent_accuracy"] for of in other] == [of["intent_accuracy"] for of in dev]
+    assert other[-1]["slot_f1"] != dev[-1]["slot_f1"]
+
+
+def test_dev_scores_that_select_nothing_are_logged_alike_whichever_run_trains(
+    make_run: Callable[..., Run], do: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Runs that differ in slot_f1 share the training and its log."""
+    micro = do(make_run("order=[en]", "trainer.epochs=3", LAST))
+    other = f"paths.store={tmp_path / 'another'}"
+    macro = do(make_run("order=[en]", "trainer.epochs=3", LAST, "evaluate.slot_f1=tag_macro", other))
+    assert stored(macro.store).keys() == stored(micro.store).keys()
+    logged = [
+        [epoch["dev"] for stage in run.directory.read_manifest()["stages"] for epoch in stage["training"]["epochs"]]
+        for run in (micro, macro)
+    ]
+    assert logged[0] == logged[1]
+    assert logged[0][-1]["en"]["slot_f1"] > 0

@@ -176,8 +176,15 @@ def _marker(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> Pat
 
 
 def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str | None:
-    """Return a hash of everything that decides what a tracker shows of these runs; None if one is not finished."""
-    own = []
+    """Return a hash of everything that decides what a tracker shows of these runs.
+
+    None if a run is not finished, or the database cannot be told from another.
+    """
+    own, database = [], ""
+    if tracking.in_mlflow and tracking.uri is None:
+        if (created := _created(outputs, tracking.experiment)) is None:
+            return None
+        database = str(created)
     for run_id in sorted(runs):
         directory = RunDirectory(outputs / "runs" / run_id)
         if not directory.done.is_file():
@@ -187,17 +194,18 @@ def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str 
     # Transfer is measured against other runs.
     finished = sorted(path.parent.name for path in (outputs / "runs").glob("*/DONE"))
     groups = [(s["name"], s["runs"]) for s in sweeps(outputs, lambda text: None) if not set(runs).isdisjoint(s["runs"])]
-    return digest([__version__, own, finished, sorted(groups), _database(outputs, tracking)])
+    return digest([__version__, own, finished, sorted(groups), database])
 
 
-def _database(outputs: Path, tracking: TrackingConfig) -> int | None:
-    """Return when the experiment in the SQLite file among the outputs was created: another file has another time."""
-    if not tracking.in_mlflow or tracking.uri is not None:
-        return None
+def _created(outputs: Path, experiment: str) -> int | None:
+    """Return when an experiment in the SQLite file among the outputs was created: another file has another time.
+
+    None if it cannot be read, as in a file of another version of MLflow.
+    """
     query = "SELECT creation_time FROM experiments WHERE name = ?"
     with contextlib.suppress(sqlite3.Error, TypeError):
         with contextlib.closing(sqlite3.connect(f"file:{outputs / 'mlflow.db'}?mode=ro", uri=True)) as database:
-            [created] = database.execute(query, (tracking.experiment,)).fetchone()
+            [created] = database.execute(query, (experiment,)).fetchone()
         return int(created)
     return None
 
