@@ -59,3 +59,16 @@ def test_damaged_lost_and_missing_runs_are_named(
         assert "-er-" in missing
         assert states[missing] == "missing"
         assert f"1 missing: {missing}" in (folder / "summary.md").read_text().replace("\\", "")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_finished_runs_that_a_filter_leaves_out_are_not_named(
+    three: Path, here: Path, xclrun: Callable[..., Told]
+) -> None:
+    shutil.copytree(three, here / "outputs")
+    told = xclrun("report", "--from-runs", "--all", "--filter", "strategy=naive")
+    assert told.code == 0, told.err
+    [folder] = (here / "outputs" / "reports").iterdir()
+    with (folder / "runs.csv").open() as file:
+        statuses = {row["run"].split("-")[1]: row["status"] for row in csv.DictReader(file)}
+    assert statuses == {"naive": "finished"}
