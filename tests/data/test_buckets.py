@@ -275,7 +275,7 @@ def test_what_is_written_is_read_again(examples: tuple[Example, ...], tmp_path: 
         layout.write(tmp_path / "made", replace(bucket, examples=examples[:1]))
     [file] = [p for p in tmp_path.rglob("*") if p.name in ("sampled.json", "train.tsv")]
     file.write_text(file.read_text(encoding="utf-8").replace("gemacht", "getan").replace("V", "W"), encoding="utf-8")
-    with pytest.raises(UsageError, match=r"is not what bucket.json beside it says"):
+    with pytest.raises(UsageError, match=r"is not what bucket.json in the same folder says"):
         layout.load(file.parent, "hi", 2, 3)
     (file.parent / "bucket.json").unlink()
     assert len(layout.load(file.parent, "hi", 2, 3).examples) == len(examples)
@@ -344,20 +344,24 @@ def test_the_published_layout(tmp_path: Path) -> None:
     ("name", "content", "told"),
     [
         ("sampled.json", "{", "is not JSON"),
-        ("sampled.json", "[]", "not an object label → list"),
+        ("sampled.json", "[]", "must be an object, not list"),
         ("sampled.json", "[" * 100_000, "is not JSON"),
         ("sampled.json", b'{"\xff": []}', "not UTF-8"),
         ("sampled.json", "{}", "no examples"),
         ("sampled.json", '{"a": 1}', "label 'a' has no list"),
-        ("sampled.json", '{"a": [1]}', "label 'a', example 1: is not an object"),
-        ("sampled.json", '{"a": [{"uid": "1", "label": "a"}]}', "'text_a' is missing"),
+        ("sampled.json", '{"a": [1]}', "example 1: is not an object, below the label 'a'"),
+        ("sampled.json", '{"a": [{"uid": "1", "label": "a"}]}', "'text_a' must be a string"),
         ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "b"}]}', "its own label is 'b'"),
         ("sampled.json", '{"a": [{"uid": 1, "text_a": "x", "label": "a"}]}', "'uid' must be a string"),
-        ("sampled.json", '{"a": [{"uid": "1", "text_a": " ", "label": "a"}]}', "'text_a' must be"),
+        ("sampled.json", '{"a": [{"uid": "1", "text_a": " ", "label": "a"}]}', "the text is blank"),
         ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "text_b": 2}]}', "'text_b' must be"),
-        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "tags": []}]}', "0 tags for 1 words"),
+        ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "tags": []}]}', "0 tags for 1 tokens"),
         ("sampled.json", '{"a": [{"uid": "1", "text_a": "x", "label": "a", "tags": 3}]}', "must be a list of strings"),
-        ("sampled.json", '{"a": [' + ",".join(['{"uid": "1", "text_a": "x", "label": "a"}'] * 2) + "]}", "twice"),
+        (
+            "sampled.json",
+            '{"a": [' + ",".join(['{"uid": "1", "text_a": "x", "label": "a"}'] * 2) + "]}",
+            "id '1' is taken by example 1",
+        ),
         ("train.tsv", "", "no examples"),
         ("train.tsv", "word\n", ":1: 'word' is not word TAB tag"),
         ("train.tsv", "a\tO\n\tO\n", ":2: '\\tO' is not word TAB tag"),

@@ -199,7 +199,9 @@ def test_a_missing_file_and_another_language_are_told(config: Config, tmp_path: 
     write(tmp_path, {"train": "train.jsonl"}, BOOLQ)
     with pytest.raises(UsageError, match=r"no test split; looked for val\.jsonl or dev\.jsonl"):
         load_dataset(config("boolq", task="sequence_class"))
-    with pytest.raises(UsageError, match=r"dataset\.languages: no 'de' in boolq, which is English; Known: en"):
+    with pytest.raises(
+        UsageError, match=r"dataset\.languages: no 'de' in boolq, whose only language is 'en'; Known: en"
+    ):
         load_dataset(config("boolq", task="sequence_class", languages=["de"]))
 
 

@@ -38,11 +38,9 @@ def write(root: Path, layout: str = "{language}.{split}.jsonl", languages: str =
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the library's that is ours, and empty."""
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(folder))
-    return folder
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache of the library, for this test alone."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.mark.parametrize("layout", jsonl.LAYOUT)
@@ -160,22 +158,6 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path, config: Config) -> None:
     assert second.id == "8"
 
 
-def test_a_large_file_keeps_its_line_numbers(tmp_path: Path, config: Config) -> None:
-    """The library reads in chunks of 10 MB."""
-    rows = [{**GOOD, "id": str(i), "text": f"{i} " + "ü" * 6_000} for i in range(1_000)]
-    write(tmp_path, train=dump(*rows) + b"bad")
-    with pytest.raises(UsageError, match=r"de\.train\.jsonl:1001: the line is not JSON"):
-        jsonl.read(config("jsonl"))
-    (tmp_path / "de.train.jsonl").write_bytes(dump(*rows))
-    read = jsonl.read(config("jsonl"))[0]["de", "train"]
-    assert [(e.id, e.text) for e in read] == [(row["id"], row["text"]) for row in rows]
-
-
-def test_names_that_the_library_would_take_for_patterns(tmp_path: Path, config: Config) -> None:
-    root = write(tmp_path / "we[i]rd *a::b #?", "{language}/{split}.jsonl")
-    assert len(jsonl.read(config("jsonl", root=str(root)))[0]) == 3
-
-
 @pytest.mark.parametrize(
     ("layout", "content", "reason"),
     [
@@ -222,36 +204,6 @@ def test_a_folder_with_the_name_of_a_file(tmp_path: Path, config: Config) -> Non
         jsonl.read(config("jsonl"))
 
 
-@pytest.mark.parametrize("bars", [True, False])
-def test_reading_leaves_no_trace(
-    tmp_path: Path,
-    config: Config,
-    cache: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    bars: bool,
-) -> None:
-    """Neither in the library's cache nor in its settings nor on the terminal; and nobody is told over the network."""
-    asked: list[object] = []
-
-    def look_up(host: object, *_: object, **__: object) -> list[object]:
-        asked.append(host)
-        return []
-
-    monkeypatch.setattr("socket.getaddrinfo", look_up)
-    (datasets.enable_progress_bars if bars else datasets.disable_progress_bars)()
-    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "level", logging.INFO)
-    try:
-        jsonl.read(config("jsonl", root=str(write(tmp_path))))
-        assert datasets.are_progress_bars_disabled() is not bars
-    finally:
-        datasets.enable_progress_bars()
-    assert logging.getLogger("huggingface_hub").level == logging.INFO
-    assert capfd.readouterr() == ("", "")
-    assert list(cache.rglob("*")) == []
-    assert asked == []
-
-
 def hub(folder: Path, configs: dict[str, dict[str, bytes]]) -> str:
     """Make a dataset as the hub keeps it, in a folder, which the library reads by the same road; return its name."""
     card: list[dict[str, Any]] = []
@@ -268,6 +220,26 @@ def hub(folder: Path, configs: dict[str, dict[str, bytes]]) -> str:
 
 def rows(*rows: dict[str, Any]) -> dict[str, bytes]:
     return {"train": dump(*rows), "validation": dump(*rows), "test": dump(*rows)}
+
+
+@pytest.mark.parametrize("bars", [True, False])
+def test_the_hub_is_read_without_a_word_and_leaves_settings_as_they_were(
+    tmp_path: Path,
+    config: Config,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    bars: bool,
+) -> None:
+    name = hub(tmp_path, {"de": rows(GOOD), "en": rows(GOOD)})
+    (datasets.enable_progress_bars if bars else datasets.disable_progress_bars)()
+    monkeypatch.setattr(logging.getLogger("huggingface_hub"), "level", logging.INFO)
+    try:
+        jsonl.read(config("jsonl", root=None, hub=name))
+        assert datasets.are_progress_bars_disabled() is not bars
+    finally:
+        datasets.enable_progress_bars()
+    assert logging.getLogger("huggingface_hub").level == logging.INFO
+    assert capfd.readouterr() == ("", "")
 
 
 def test_hub_with_one_config_per_language(tmp_path: Path, config: Config) -> None:

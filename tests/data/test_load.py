@@ -244,11 +244,13 @@ def test_roots_are_relative_to_the_current_folder(
     assert refusal(config(root="~/")).startswith("~/de/test.txt:1: ")
 
 
-def test_loading_mtop_imports_neither_torch_nor_datasets(config: Config, mtop_root: Root) -> None:
+def test_loading_files_imports_neither_torch_nor_datasets(config: Config, mtop_root: Root) -> None:
     root = mtop_root("de")
+    for split in SPLITS:
+        (root / f"de.{split}.jsonl").write_text('{"id": "1", "tokens": ["a"], "label": "x"}')
     code = (
         "import sys; from xclrun.config.schema import DatasetConfig; from xclrun.data import encode, load; "
-        f"load.load_dataset(DatasetConfig(name='mtop', reader='mtop', root={str(root)!r})); "
+        f"[load.load_dataset(DatasetConfig(name=r, reader=r, root={str(root)!r})) for r in ('mtop', 'jsonl')]; "
         "print([m for m in ('torch', 'transformers', 'datasets', 'pandas', 'pyarrow') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

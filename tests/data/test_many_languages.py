@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from xclrun.config.schema import DatasetConfig, OnBadLine
+from xclrun.config.schema import DatasetConfig, OnBadLine, TagsAre
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
@@ -29,18 +29,33 @@ TASK = {
     "masakhaner": "token_tags",
     "uner": "token_tags",
     "panx": "token_tags",
+    "conll": "token_tags",
+    "conllu": "token_tags",
+    "pawsx": "sequence_class",
+    "mldoc": "sequence_class",
+}
+# What names of files call a split.
+CALLED = {
+    "xsid": {"dev": "valid"},
+    "pawsx": {"train": "translated_train", "dev": "dev_2k", "test": "test_2k"},
 }
 
 
 @pytest.fixture
 def made(config: Config) -> Config:
     """Make the config of a reader's dataset under tmp_path."""
-    return lambda reader, **options: config(reader, **{"task": TASK[reader], **options})
+    words = {"conllu": {"tags_are": TagsAre.words}, "conll": {"word_column": 2, "tag_column": 3}}
+    return lambda reader, **options: config(reader, **{"task": TASK[reader], **words.get(reader, {}), **options})
 
 
 def write(path: Path, *rows: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(f"{row}\n" for row in rows).encode(errors="surrogateescape"))
+
+
+def word(number: str, form: str, tag: str) -> str:
+    """Return a line of CoNLL-U."""
+    return "\t".join([number, form, "_", tag, *["_"] * 6])
 
 
 # MASSIVE
@@ -172,6 +187,8 @@ XSID = ("# id = 7", "# text-en = Is it going to rain?", "# text = Regnts heinte?
         "3\t?\tweather/find\tO", "")  # fmt: skip
 UNER = ("# sent_id = a", "# text = Bush's al-Qaeda", "1\tBush\tB-PER\t-\tann", "2\t's\tB-O\t-\tann", "3-4\tal-Q\t_",
         "3\tal\tB-OTH\t-\tann", "4\tQaeda\tI-OTH\t-\tann", "")  # fmt: skip
+CONLLU = ("# sent_id = a", "# text = Zum See!", "1-2\tZum" + "\t_" * 8, word("1", "Zu", "ADP"), word("2", "dem", "DET"),
+          word("2.1", "x", "X"), word("3", "See", "NOUN"), word("4", "!", "PUNCT"), "")  # fmt: skip
 GOOD = {
     "multiatis": (
         "{split}_DE.tsv", "de",
@@ -200,14 +217,35 @@ GOOD = {
         "UNER_English-EWT/en_ewt-ud-{split}.iob2", "en_ewt", UNER,
         Example("a", "en_ewt", ("Bush", "'s", "al", "Qaeda"), None, ("B-PER", "O", "O", "O"), "Bush's al-Qaeda"),
     ),
+    "conllu": (
+        "de-{split}.conllu", "de", CONLLU,
+        Example("a", "de", ("Zu", "dem", "See", "!"), None, ("ADP", "DET", "NOUN", "PUNCT"), "Zum See!"),
+    ),
+    "panx": (
+        "de/{split}", "de", ("de:Erzstift\tB-LOC", "de:Mainz\tI-LOC", "de::\tO", ""),
+        Example("test-1", "de", ("Erzstift", "Mainz", ":"), None, ("B-LOC", "I-LOC", "O")),
+    ),
+    "conll": (
+        "de/{split}.conll", "de", ("1\ta\tO", "1\tb\tB-LOC", ""),
+        Example("test-1", "de", ("a", "b"), None, ("O", "B-LOC")),
+    ),
+    "pawsx": (
+        "de/{split}.tsv", "de", ("id\tsentence1\tsentence2\tlabel", "1\tA  b .\tB a .\t1"),
+        Example("1", "de", ("A", "b", "."), "1", None, "A  b .", "B a ."),
+    ),
+    "mldoc": (
+        "german.{split}", "de", (r"MCAT\tb'K\xc3\xb6ln'".replace(r"\t", "\t"),),
+        Example("test-1", "de", ("Köln",), "MCAT"),
+    ),
 }  # fmt: skip
+NO_SPAN = "is not O, B-name or I-name; for tags that are not spans set dataset.tags_are=words"
 
 
 def lay(root: Path, reader: str, *more: str, splits: tuple[str, ...] = SPLITS) -> list[Path]:
     """Write a reader's good rows, and more behind them, for splits of its language."""
     name, _, rows, _ = GOOD[reader]
-    shown = {"dev": "valid"} if reader == "xsid" else {}
-    paths = [root / name.format(split=shown.get(split, split)) for split in splits]
+    called = CALLED.get(reader, {})
+    paths = [root / name.format(split=called.get(split, split)) for split in splits]
     for path in paths:
         write(path, *rows, *more)
     return paths
@@ -228,8 +266,8 @@ def test_a_release_is_read_as_it_is(tmp_path: Path, made: Config, reader: str) -
 def test_a_language_may_lack_what_it_is_trained_on_but_no_test(tmp_path: Path, made: Config, reader: str) -> None:
     language = GOOD[reader][1]
     [path] = lay(tmp_path, reader, splits=("test",))
-    if reader == "masakhaner":
-        with pytest.raises(UsageError, match="'hau' has no train split"):
+    if reader in ("masakhaner", "conllu", "panx", "conll", "pawsx", "mldoc"):
+        with pytest.raises(UsageError, match=f"'{language}' has no train split"):
             read(made(reader))
         return
     assert {key: len(examples) for key, examples in read(made(reader))[0].items()} == {
@@ -265,6 +303,39 @@ def test_a_language_may_lack_what_it_is_trained_on_but_no_test(tmp_path: Path, m
         ("uner", "one\tBush\tO", "the first column must be the word's number, not 'one'"),
         ("uner", "1\t \tO", "the word is blank"),
         ("uner", "1\tBush\tPER", "tag 'PER' is not O, B-name or I-name"),
+        ("conllu", "# id = b\n1\tJa\t_\tINTJ", "4 columns between tabs instead of 10"),
+        ("conllu", word("eins", "Ja", "INTJ"), "the first column must be the word's number, not 'eins'"),
+        ("conllu", word("1", " ", "INTJ"), "the word is blank"),
+        ("conllu", word("1", "Ja", "_"), "'Ja' has no UPOS tag"),
+        ("conllu", word("1", "\udcff", "X"), "not UTF-8 (byte 3 of the line)"),
+        ("conllu", word("0", "Ja", "X"), "word 0 after word 0; is a blank line missing between two sentences?"),
+        ("panx", "de:b\tO\nMainz", "a word and its tag are needed, between them a tab"),
+        ("panx", "\tO", "the word is blank"),
+        ("panx", "en:Mainz\tO", "'en:Mainz' begins with 'en:' in a file of 'de', whose words begin with 'de:'"),
+        ("panx", "Mainz\tO", "'Mainz' has no language prefix in a file of 'de', whose words begin with 'de:'"),
+        ("panx", "de:Mainz\tLOC", f"tag 'LOC' {NO_SPAN}"),
+        ("panx", "de:Mainz\t", f"tag '' {NO_SPAN}"),
+        ("conll", "Mainz", "1 column, so there is none for dataset.word_column=2"),
+        ("conll", "1\tMainz", "2 columns, so there is none for dataset.tag_column=3"),
+        ("conll", "# id = 7\n1\tMainz\t\t", "2 columns, so there is none for dataset.tag_column=3"),
+        ("conll", "1\tMainz\tB-LOC\tx", "4 columns where most lines of the file have 3"),
+        ("conll", "1\ta\tO\n# comment after a word\tx", "2 columns, so there is none for dataset.tag_column=3"),
+        ("conll", "1\t \tO", "the word is blank"),
+        ("conll", "1\tMainz\tLOC", f"tag 'LOC' {NO_SPAN}"),
+        ("conll", "1\tMainz\t\tx", "4 columns where most lines of the file have 3"),
+        ("conll", "1\t\udcff\tO", "not UTF-8 (byte 3 of the line)"),
+        ("pawsx", "3\tA\t1", "3 columns between tabs instead of id, sentence1, sentence2, label"),
+        ("pawsx", "3\tA\tB\t2", "label '2' is none of 0, 1"),
+        ("pawsx", "3\tA\t \t1", "the text is blank"),
+        ("pawsx", "1\tA\tB\t1", "id '1' is taken by line 2"),
+        ("pawsx", "3\t\udcff\tB\t1", "not UTF-8 (byte 3 of the line)"),
+        ("pawsx", "3\tA\tB\t1\r4\tA\tB\t1", "a carriage return without a line feed after it: lines end with \\n or"),
+        ("mldoc", "CCAT", "a label and a text are needed, between them a tab"),
+        ("mldoc", "XCAT\ta", "label 'XCAT' is none of CCAT"),
+        ("mldoc", "CCAT\tb'\\x", "the text looks like Python's bytes"),
+        ("mldoc", "CCAT\tb''" + " + 1" * 20_000, "the text looks like Python's bytes"),
+        ("mldoc", "CCAT\tb''" + "-" * 20_000 + "1", "the text looks like Python's bytes"),
+        ("mldoc", "CCAT\t ", "the text is blank"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, made: Config, reader: str, line: str, reason: str) -> None:
@@ -273,7 +344,7 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, made: Config, reade
     [path] = lay(tmp_path, reader, *line.split("\n"), splits=("test",))
     with pytest.raises(UsageError) as error:
         read(made(reader))
-    assert str(error.value).startswith(f"{path}:{len(rows) + len(line.splitlines())}: {reason}")
+    assert str(error.value).startswith(f"{path}:{len(rows) + line.count(chr(10)) + 1}: {reason}")
     splits, notes = read(made(reader, on_bad_line=OnBadLine.skip))
     assert len(splits[language, "test"]) == 1
     assert notes["skipped"] == {f"{language}/test": 1}

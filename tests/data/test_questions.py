@@ -249,7 +249,7 @@ def test_questions_without_an_answer_can_be_kept_only_where_there_are_questions(
     [
         ("qa_srl", "train.jsonl", "{", r"train\.jsonl:1: the line is not JSON"),
         ("qa_srl", "train.jsonl", "{}", r"train\.jsonl:1: a sentence needs sentenceId"),
-        ("qa_srl", "train.jsonl.gz", "no gzip", r"train\.jsonl\.gz: cannot be unpacked"),
+        ("qa_srl", "train.jsonl.gz", "no gzip", r"train\.jsonl\.gz: cannot be read"),
         ("qa_zre", "train.0", "a\tb\tc", r"train\.0:1: 3 columns between tabs; relation, question"),
         ("qa_zre", "train.0", "a\tb\tc\tRome\tMars", r"train\.0:1: its context does not have the answer 'Mars'"),
         ("triviaqa", "web-train.json", '{"Data": [], "Domain": "Web"}', r"web-train\.json: is as TriviaQA is released"),

@@ -28,7 +28,7 @@ from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
 from xclrun.data.parts import Part
 from xclrun.data.readers.files import Splits
-from xclrun.data.statements import HIDDEN, Draw, Template, kinds, stated
+from xclrun.data.statements import HIDDEN, Draw, kinds, stated
 from xclrun.run import Run
 
 TAGS = ("NOUN", "VERB", "ADJ", "PUNCT")
@@ -252,7 +252,7 @@ def test_every_template_of_every_kind_is_used_about_as_often(kind: str) -> None:
         examples = labelled(300, labels, text_b="B", facts=facts)
     made = make(examples, "token_tags" if about_tags else "sequence_class", kind)["en", "train"]
     beginnings = [text.partition("{label}")[0].partition("{tags}")[0] for text in KINDS[kind].templates]
-    filled = [Template.of("", text).filled({**facts, "text_b": "B", "label": "", "tags": ""}) for text in beginnings]
+    filled = [text.format_map({**facts, "text_b": "B", "label": "", "tags": ""}) for text in beginnings]
     # The longest that fits: one may begin another.
     used = Counter(max((f for f in filled if str(e.text_b).startswith(f)), key=len) for e in made)
     assert len(used) == len(filled)

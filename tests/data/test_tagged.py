@@ -16,7 +16,6 @@ from xclrun.data.readers import read
 
 Config = Callable[..., DatasetConfig]
 SPLITS = ("train", "dev", "test")
-NO_SPAN = "is not O, B-name or I-name; for tags that are not spans set dataset.tags_are=words"
 
 
 def word(number: str, form: str, tag: str) -> str:
@@ -82,28 +81,6 @@ def test_conllu_layouts(tmp_path: Path, pos: Config, name: str) -> None:
     assert set(read(pos())[0]) == {("de", split) for split in SPLITS}
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("1\tJa\t_\tINTJ", "4 columns between tabs instead of 10"),
-        (word("eins", "Ja", "INTJ"), "the first column must be the word's number, not 'eins'"),
-        (word("1", " ", "INTJ"), "the word is blank"),
-        (word("1", "Ja", "_"), "'Ja' has no UPOS tag"),
-        (word("1", "\udcff", "X"), "not UTF-8 (byte 3 of the line)"),
-        (word("0", "Ja", "X"), "word 0 after word 0; is a blank line missing between two sentences?"),
-    ],
-)
-def test_conllu_names_the_line(tmp_path: Path, pos: Config, line: str, reason: str) -> None:
-    content = f"{GOOD}\n\n# sent_id = b\n{line}\n".encode(errors="surrogateescape")
-    write(tmp_path, "{language}-{split}.conllu", content)
-    with pytest.raises(UsageError) as error:
-        read(pos())
-    assert str(error.value) == f"{tmp_path}/de-train.conllu:11: {reason}"
-    splits, notes = read(pos(on_bad_line=OnBadLine.skip))
-    assert [len(splits["de", split]) for split in SPLITS] == [1, 1, 1]
-    assert notes["skipped"]["de/test"] == 1
-
-
 def test_conllu_sentences_without_words_or_with_the_id_of_another(tmp_path: Path, pos: Config) -> None:
     for content, message in [
         ("# sent_id = a\n", "1: a sentence without words"),
@@ -133,24 +110,6 @@ def test_panx_as_released_and_as_xtreme_has_it(tmp_path: Path, ner: Config) -> N
     for folder in ("a", "b"):
         assert read(ner(root=str(tmp_path / folder)))[0]["de", "train"] == (wanted,)
     assert load_dataset(ner(root=str(tmp_path / "b"))).tags == ("O", "B-LOC", "I-LOC")
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("Mainz", "a word and its tag are needed, between them a tab"),
-        ("\tO", "the word is blank"),
-        ("en:Mainz\tB-LOC", "'en:Mainz' begins with 'en:' in a file of 'de', whose words begin with 'de:'"),
-        ("Mainz\tB-LOC", "'Mainz' has no language prefix in a file of 'de', whose words begin with 'de:'"),
-        ("Mainz\tLOC", f"tag 'LOC' {NO_SPAN}"),
-        ("Mainz\t", f"tag '' {NO_SPAN}"),
-    ],
-)
-def test_panx_names_the_line(tmp_path: Path, ner: Config, line: str, reason: str) -> None:
-    write(tmp_path, "{language}/{split}", f"de:a\tO\n\nde:b\tO\n{line}\n")
-    with pytest.raises(UsageError) as error:
-        read(ner())
-    assert str(error.value) == f"{tmp_path}/de/train:4: {reason}"
 
 
 @pytest.mark.parametrize("content", ["en:Mainz\tB-LOC\n", "en:a\tO\nen:b\tO\n\nen:c\tO\n"])
@@ -241,31 +200,6 @@ def test_conll_layouts_and_words_with_blanks_and_signs(tmp_path: Path, columns: 
     assert [*zip(first.tokens, first.tags or (), strict=True)] == [
         tuple(part.strip() for part in line.strip().replace(" B", "\tB").split("\t", 1)) for line in lines.split("\n")
     ]
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("Mainz", "1 column, so there is none for dataset.word_column=2"),
-        ("1\tMainz", "2 columns, so there is none for dataset.tag_column=3"),
-        ("1\tMainz\t\t", "2 columns, so there is none for dataset.tag_column=3"),
-        ("1\tMainz\tB-LOC\tx", "4 columns where most lines of the file have 3"),
-        ("# comment after a word\tx", "2 columns, so there is none for dataset.tag_column=3"),
-        ("1\t \tO", "the word is blank"),
-        ("1\tMainz\tLOC", f"tag 'LOC' {NO_SPAN}"),
-        ("1\tMainz\t\tx", "4 columns where most lines of the file have 3"),
-        ("1\t\udcff\tO", "not UTF-8 (byte 3 of the line)"),
-    ],
-)
-def test_conll_names_the_line(tmp_path: Path, columns: Config, line: str, reason: str) -> None:
-    content = f"1\ta\tO\n\n# id = 7\n1\tb\tO\n{line}\n\n1\tc\tO\n".encode(errors="surrogateescape")
-    write(tmp_path, "{language}/{split}.conll", content)
-    with pytest.raises(UsageError) as error:
-        read(columns(word_column=2, tag_column=3))
-    assert str(error.value).startswith(f"{tmp_path}/de/train.conll:5: {reason}")
-    splits, notes = read(columns(word_column=2, tag_column=3, on_bad_line=OnBadLine.skip))
-    assert [e.tokens for e in splits["de", "dev"]] == [("a",), ("c",)]
-    assert notes["skipped"]["de/dev"] == 1
 
 
 @pytest.mark.parametrize(

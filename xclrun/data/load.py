@@ -37,9 +37,7 @@ def load_dataset(
             splits, are what they are without a bucket, but for what ``draw_from=dev`` takes from dev.
 
     Raises:
-        UsageError: one line: an unknown reader or task, a size below 1; root, language, split or example that is
-            missing; a malformed line (``path:line``); tags on some examples but not on others; a bucket that cannot
-            be drawn; questions without an answer are to be kept, where there are no questions.
+        UsageError: the config asks for what the data do not have, or a line cannot be read (``path:line``).
     """
     for key, size in limits_given(cfg):
         if size is not None and size < 1:
@@ -131,11 +129,7 @@ _last: tuple[str, Dataset] | None = None
 
 
 def read_whole(cfg: DatasetConfig) -> Dataset:
-    """Read all examples; what was read last is kept, since the subsets of a sweep come from the same files.
-
-    Raises:
-        UsageError: see `load_dataset`.
-    """
+    """Read all examples; what was read last is kept, since the subsets of a sweep come from the same files."""
     global _last
     key = repr([(name, getattr(cfg, name)) for name in SOURCE])
     if _last is None or _last[0] != key:

@@ -6,9 +6,14 @@ What cannot be right is an error of the reader, with file and line; this is what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from xclrun.data.example import OUTSIDE, Dataset, Example, same_sentence
+
+Counted = TypeVar("Counted")
 
 # Name → what is counted, one of it, and what is said of it. The readers count the first twelve (see `Dataset.notes`).
 TOLD = {
@@ -35,12 +40,17 @@ TOLD = {
 
 def noted(dataset: Dataset) -> dict[str, dict[str, int]]:
     """Return name → place (``language/split``; of ``test_in_train`` the language) → how many, where there are any."""
-    found = {**dataset.notes, "unseen_labels": dataset.unseen_labels}
-    if stray := _where(dataset, stray_tags):
-        found["stray_tags"] = stray
-    if shared := {language: n for language in dataset.languages if (n := in_train(dataset, language))}:
-        found["test_in_train"] = shared
-    return found
+    found = {**dataset.notes, "unseen_labels": dataset.unseen_labels, "stray_tags": {}, "test_in_train": {}}
+    for (language, split), examples in dataset.splits.items():
+        # Examples of a block are those of a language.
+        if language in dataset.languages and dataset.task_of(language).tag_spans:
+            key = ("stray_tags", dataset.fingerprints[language, split])
+            if n := _once(key, partial(_stray_tags, examples)):
+                found["stray_tags"][f"{language}/{split}"] = n
+    for language in dataset.languages:
+        if n := in_train(dataset, language):
+            found["test_in_train"][language] = n
+    return {name: counts for name, counts in found.items() if counts or name == "unseen_labels"}
 
 
 def read_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
@@ -52,7 +62,7 @@ def read_notes(dataset: Dataset) -> dict[str, dict[str, int]]:
 
 
 def told(datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str, int]]] = noted) -> list[str]:
-    """Return a line for each thing to know: the most that any dataset of a name has, since they are parts of one.
+    """Return a line for each note: the most that any dataset of a name has, since they are parts of one.
 
     Args:
         of: what is counted of a dataset, as `noted` does.
@@ -65,15 +75,11 @@ def told(datasets: Iterable[Dataset], of: Callable[[Dataset], dict[str, dict[str
             mine = most.setdefault((dataset.name, name), {})
             for place, count in counts.items():
                 mine[place] = max(count, mine.get(place, 0))
-                asked[dataset.name, name] = asked.get((dataset.name, name), True) and _asks(dataset, place)
+                questions = bool(dataset.task_of(place.partition("/")[0]).answers)
+                asked[dataset.name, name] = asked.get((dataset.name, name), True) and questions
     several = len({dataset for dataset, _ in most}) > 1
     lines = {of: _line(of[1], counts, asked[of]) for of, counts in most.items() if counts}
     return [f"{dataset}: {line}" if several else line for (dataset, _), line in lines.items()]
-
-
-def _asks(dataset: Dataset, place: str) -> bool:
-    """Whether what is counted at a place are questions about texts."""
-    return bool(dataset.task_of(place.partition("/")[0]).answers)
 
 
 def _line(name: str, counts: Mapping[str, int], asked: bool) -> str:
@@ -85,9 +91,10 @@ def _line(name: str, counts: Mapping[str, int], asked: bool) -> str:
     return f"{total} {word}{'' if total == 1 else 's'} {what} ({places})"
 
 
-def stray_tags(tags: Sequence[str]) -> int:
+def _stray_tags(examples: Iterable[Example]) -> int:
     """Return how many tags ``I-x`` follow neither ``B-x`` nor ``I-x``."""
-    return sum(tag[:2] == "I-" and tag[2:] != before[2:] for before, tag in zip((OUTSIDE, *tags), tags, strict=False))
+    pairs = (pair for e in examples for pair in zip((OUTSIDE, *(e.tags or ())), e.tags or (), strict=False))
+    return sum(tag[:2] == "I-" and tag[2:] != before[2:] for before, tag in pairs)
 
 
 def in_train(dataset: Dataset, language: str) -> int:
@@ -95,42 +102,18 @@ def in_train(dataset: Dataset, language: str) -> int:
     train, test = dataset.fingerprints[language, "train"], dataset.fingerprints[language, "test"]
 
     def count() -> int:
-        tested = _sentences(dataset.split(language, "test"), test)
-        there = {sentence for e in dataset.split(language, "train") if (sentence := same_sentence(e)) in tested}
-        return sum(tested[sentence] for sentence in there)
+        tested = _once(("test", test), lambda: Counter(map(same_sentence, dataset.split(language, "test"))))
+        train_split = dataset.split(language, "train")
+        return sum(tested[sentence] for sentence in tested.keys() & set(map(same_sentence, train_split)))
 
     return _once(("test_in_train", train, test), count)
 
 
-def _where(dataset: Dataset, count: Callable[[Sequence[str]], int]) -> dict[str, int]:
-    """Return ``language/split`` → the sum of a count over tags, where they are spans and it is not 0."""
-    found = {}
-    for (language, split), examples in dataset.splits.items():
-        # Examples of a block are those of a language.
-        if language not in dataset.languages or not dataset.task_of(language).tag_spans:
-            continue
-        key = (count.__name__, dataset.fingerprints[language, split])
-        if n := _once(key, lambda examples=examples: sum(count(e.tags or ()) for e in examples)):  # type: ignore[misc]
-            found[f"{language}/{split}"] = n
-    return found
+# The datasets of a sweep on buckets have most splits in common: each is examined once.
+_counted: dict[tuple[str, ...], Any] = {}
 
 
-# The datasets of a sweep on buckets have most splits in common: each is looked through once.
-_counted: dict[tuple[str, ...], int] = {}
-_tested: dict[str, dict[tuple[str, ...], int]] = {}
-
-
-def _once(key: tuple[str, ...], count: Callable[[], int]) -> int:
+def _once(key: tuple[str, ...], count: Callable[[], Counted]) -> Counted:
     if key not in _counted:
         _counted[key] = count()
     return _counted[key]
-
-
-def _sentences(examples: Iterable[Example], mark: str) -> dict[tuple[str, ...], int]:
-    """Return sentence → how often it is there."""
-    if mark not in _tested:
-        found = _tested.setdefault(mark, {})
-        for e in examples:
-            sentence = same_sentence(e)
-            found[sentence] = found.get(sentence, 0) + 1
-    return _tested[mark]

@@ -35,12 +35,7 @@ class Known:
 
 
 def arranged(order: OrderConfig, dataset: Dataset) -> tuple[str, ...]:
-    """Return all languages of a dataset in the order that ``order.by`` says.
-
-    Raises:
-        UsageError: a language's family or features are needed and not known; there is no such language to start with;
-            ``order.features`` cannot be read.
-    """
+    """Return all languages of a dataset in the order that ``order.by`` says."""
     return _WAYS[str(order.by)](order, dataset)
 
 
@@ -247,12 +242,7 @@ _NOT_KNOWN = frozenset({"nan", "na", "n/a", "null", "none", "?", "-", "--"})
 
 
 def _rows(path: str) -> dict[str, Known]:
-    """Return language → what the user's file says of it.
-
-    Raises:
-        UsageError: it cannot be read, or has no column ``language`` and another one; a language or a column is there
-            twice; a value is what other programs write for an unknown one, which languages would seem to share.
-    """
+    """Return language → what the user's file says of it."""
     given = f"order.features={path}"
     try:
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:

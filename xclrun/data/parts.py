@@ -11,7 +11,7 @@ given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from os.path import join
 from typing import Any
@@ -21,13 +21,13 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.names import check_name
 from xclrun.core.task import Task, task_of
 from xclrun.data.example import OUTSIDE, Example
-from xclrun.data.readers import READERS, read
+from xclrun.data.readers import read
 from xclrun.data.readers.files import Notes, Splits, choose_languages
 
 # What a part takes over from the dataset.
 _SHARED = ("reader", "task", "tags_are", "on_bad_line", "word_column", "tag_column")
-# One place of data: a part that names one of these takes none of them over.
-_PLACE = ("hub", "hub_config", "hub_columns")
+# A part that names one of these, or a root, inherits none of them.
+_HUB = ("hub", "hub_config", "hub_columns")
 
 
 @dataclass(frozen=True)
@@ -62,33 +62,34 @@ def read_parts(cfg: DatasetConfig) -> list[Part]:
     """
     if not cfg.parts:
         return [Part("", cfg, *read(cfg), task_of(cfg.task, cfg.tags_are.value))]
-    given = {name: _config(cfg, name, part) for name, part in cfg.parts.items() if _wanted(cfg, name)}
     known: dict[str, tuple[Splits, Notes]] = {}
     parts: list[Part] = []
-    for name, of in given.items():
+    for name, part in cfg.parts.items():
+        # Files of other parts need not be there.
+        if cfg.languages is not None and not any(key == name or key.startswith(f"{name}-") for key in cfg.languages):
+            continue
+        of = _config(cfg, name, part)
         content, notes = _read(name, of, known)
-        content = _where(name, of.reader, content, cfg.parts[name].where)
+        content = _where(name, of.reader, content, part.where)
         keys = _keys(name, content, parts)
-        prefix = cfg.parts[name].label_prefix
         # Statements are true or false under every key.
-        prefix = "" if stating(cfg) else f"{name}:" if prefix is None else f"{prefix}:" if prefix else ""
+        prefix = "" if stating(cfg) or part.label_prefix == "" else f"{part.label_prefix or name}:"
         task = task_of(of.task, of.tags_are.value)
         splits = {
             (keys[language], split): tuple(_renamed(e, keys[language], prefix, task) for e in examples)
             for (language, split), examples in content.items()
         }
-        parts.append(Part(name, of, splits, _noted(notes, keys), task))
+        noted = {
+            what: {f"{keys[place.rpartition('/')[0]]}/{place.rpartition('/')[2]}": n for place, n in counts.items()}
+            for what, counts in notes.items()
+        }
+        parts.append(Part(name, of, splits, noted, task))
     return _chosen(cfg, parts)
 
 
 def stating(cfg: DatasetConfig) -> bool:
     """Whether examples are made into statements: the dataset, or a part, says of which kind."""
     return cfg.statements.kind is not None or any(part.statements is not None for part in cfg.parts.values())
-
-
-def _wanted(cfg: DatasetConfig, name: str) -> bool:
-    """Whether a part may have one of the keys of ``dataset.languages``: of others the files need not be there."""
-    return cfg.languages is None or any(key == name or key.startswith(f"{name}-") for key in cfg.languages)
 
 
 def _config(cfg: DatasetConfig, name: str, part: PartConfig) -> DatasetConfig:
@@ -101,19 +102,10 @@ def _config(cfg: DatasetConfig, name: str, part: PartConfig) -> DatasetConfig:
         if ":" in prefix or (prefix and prefix.split() != [prefix]):
             raise UsageError(f"{key}: one word without ':'")
     own: dict[str, Any] = {f: value for f in _SHARED if (value := getattr(part, f)) is not None}
-    reader = own.get("reader", cfg.reader)
-    if reader not in READERS:
-        key = f"dataset.parts.{name}.reader" if part.reader is not None else "dataset.reader"
-        raise UsageError(f"{key}={reader}: unknown; {did_you_mean(str(reader), READERS)}")
-    place = {f: getattr(part, f) for f in _PLACE}
-    if part.root is not None and cfg.root is not None:
-        own["root"] = join(cfg.root, part.root)
-    elif part.root is not None:
-        own["root"] = part.root
-    elif any(place.values()):
-        own["root"] = None
-    if part.root is not None or any(place.values()):
-        own |= place
+    hub = {f: getattr(part, f) for f in _HUB}
+    if part.root is not None or any(hub.values()):
+        root = part.root if part.root is None or cfg.root is None else join(cfg.root, part.root)
+        own |= {"root": root, **hub}
     return replace(cfg, **own, parts={}, statements=StatementsConfig(), languages=part.languages)
 
 
@@ -174,7 +166,7 @@ def _keys(name: str, splits: Splits, before: list[Part]) -> dict[str, str]:
 def _renamed(example: Example, key: str, prefix: str, task: Task) -> Example:
     """Return an example under its key, with what the task predicts of it alone, the prefix before it.
 
-    Of tags of spans it stands behind ``B-``. What is not predicted goes: other parts may not have it.
+    In tags of spans the prefix follows ``B-``. What is not predicted goes: other parts may not have it.
     """
     label, tags = example.label, example.tags
     label = None if label is None or task.label is None else prefix + label
@@ -183,19 +175,9 @@ def _renamed(example: Example, key: str, prefix: str, task: Task) -> Example:
 
 
 def _tag(tag: str, prefix: str, spans: bool) -> str:
-    if not spans or not prefix:
+    if not spans:
         return prefix + tag
     return tag if tag == OUTSIDE else f"{tag[:2]}{prefix}{tag[2:]}"
-
-
-def _noted(notes: Notes, keys: Mapping[str, str]) -> Notes:
-    return {what: dict(_by_key(counts, keys)) for what, counts in notes.items()}
-
-
-def _by_key(counts: Mapping[str, int], keys: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    for place, count in counts.items():
-        language, _, split = place.rpartition("/")
-        yield f"{keys[language]}/{split}", count
 
 
 def _chosen(cfg: DatasetConfig, parts: list[Part]) -> list[Part]:
@@ -203,11 +185,9 @@ def _chosen(cfg: DatasetConfig, parts: list[Part]) -> list[Part]:
     if cfg.languages is None:
         return parts
     of = {key: part for part in parts for key in part.keys}
-    chosen = choose_languages(
-        cfg.languages, {*of, *(cfg.parts.keys() - {part.name for part in parts})}, "dataset.parts"
-    )
+    unread = cfg.parts.keys() - {part.name for part in parts}
     found = []
-    for key in chosen:
+    for key in choose_languages(cfg.languages, {*of, *unread}, "dataset.parts"):
         splits = {at: examples for at, examples in of[key].splits.items() if at[0] == key}
         notes = {
             what: {place: n for place, n in counts.items() if place.rpartition("/")[0] == key}

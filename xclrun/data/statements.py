@@ -20,9 +20,10 @@ its part: never of what was drawn before it. So all runs see the same ones, and 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from itertools import accumulate
@@ -57,10 +58,6 @@ def stated(cfg: DatasetConfig, part: Part) -> Part:
     Args:
         cfg: the dataset: how statements are made, its seed of subsets, and the kind that the part asks for.
         part: examples with labels or tags.
-
-    Raises:
-        UsageError: the kind is unknown or not given; its templates ask for what the part's examples do not have;
-            nothing false could be said.
     """
     settings, own = cfg.statements, cfg.parts[part.name].statements if part.name else None
     name, known = own or settings.kind, {**kinds(), **settings.kinds}
@@ -79,49 +76,27 @@ def stated(cfg: DatasetConfig, part: Part) -> Part:
     return replace(part, splits=splits, task=STATEMENT_TRUTH)
 
 
-@dataclass(frozen=True)
-class Template:
-    """A text with fields: ``The topic is {label}.``"""
-
-    runs: tuple[tuple[str, str | None], ...]
-
-    @classmethod
-    def of(cls, key: str, text: str) -> Template:
-        """Read a template; fields are plain names.
-
-        Raises:
-            UsageError: it cannot be read.
-        """
-        try:
-            runs = [(literal, name, bool(spec or how)) for literal, name, spec, how in Formatter().parse(text)]
-        except ValueError as error:
-            raise UsageError(f"{key}: the template {text!r} cannot be read ({error})") from None
-        if not text.strip() or any(more or (name is not None and not name.isidentifier()) for _, name, more in runs):
-            raise UsageError(f"{key}: the template {text!r} must be text with fields such as {{label}}")
-        return cls(tuple((literal, name) for literal, name, _ in runs))
-
-    @property
-    def text(self) -> str:
-        return "".join(literal + ("" if name is None else f"{{{name}}}") for literal, name in self.runs)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset(name for _, name in self.runs if name is not None)
-
-    def filled(self, values: Mapping[str, str]) -> str:
-        """Return the text; values are taken as they are, also where they have braces."""
-        return "".join(literal + ("" if name is None else values[name]) for literal, name in self.runs)
+def fields_of(key: str, template: str) -> frozenset[str]:
+    """Return the fields of a template such as ``The topic is {label}.``; they are plain names."""
+    try:
+        runs = list(Formatter().parse(template))
+    except ValueError as error:
+        raise UsageError(f"{key}: the template {template!r} cannot be read ({error})") from None
+    fields = [(name, bool(spec or conversion)) for _, name, spec, conversion in runs if name is not None]
+    if not template.strip() or any(more or not name.isidentifier() for name, more in fields):
+        raise UsageError(f"{key}: the template {template!r} must be text with fields such as {{label}}")
+    return frozenset(name for name, _ in fields)
 
 
 class Draw:
     """Numbers that look random, each a function of what it is drawn for (blake2b of a text)."""
 
     def __init__(self, *position: object) -> None:
-        self.prefix = "\0".join(map(str, position))
+        self.position = position
 
     def number(self, *purpose: object) -> int:
         """Return a whole number of 64 bits."""
-        text = "\0".join((self.prefix, *map(str, purpose)))
+        text = "\0".join(map(str, (*self.position, *purpose)))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
     def below(self, n: int, *purpose: object) -> int:
@@ -134,10 +109,8 @@ class Draw:
 
     def weighted(self, weights: Mapping[str, int], *purpose: object) -> str:
         """Return a name, each as often as its weight says."""
-        names = list(weights)
         ends = list(accumulate(weights.values()))
-        at = self.below(ends[-1], *purpose)
-        return names[next(i for i, end in enumerate(ends) if at < end)]
+        return list(weights)[bisect_right(ends, self.below(ends[-1], *purpose))]
 
 
 # What a statement says of an example: (k, the fields of its template), k = 0 for the true one.
@@ -149,30 +122,27 @@ class _Maker:
 
     def __init__(self, key: str, kind: StatementKind, settings: StatementsConfig, part: Part) -> None:
         self.key, self.kind, self.settings, self.part = key, kind, settings, part
-        self.context = None if kind.context is None else Template.of(key, kind.context)
-        templates = [Template.of(key, text) for text in kind.templates or ()]
-        fields = frozenset().union(*(template.fields for template in templates))
         self.claims: Callable[[Example, str, Draw], Claims]
+        self.templates = kind.templates or []
+        fields = frozenset().union(*(fields_of(key, template) for template in self.templates))
+        # What statements add to what is said of the example anyway, and what of it each of them must hold.
+        added: set[str] = set()
         if kind.truth is Truth.label:
-            self.claims, adds = self._own, set()
-            self._need("label", part.task.label is not None)
+            self.claims, about = self._own, "label"
         elif "label" in fields:
-            self.claims, adds = self._labels, {"label"}
-            self._need("label", part.task.label is not None)
+            self.claims, about, added = self._labels, "label", {"label"}
         elif "tags" not in fields:
             raise UsageError(f"{key}: a template must hold {{label}} or {{tags}}, unless truth is label")
         elif settings.tagging is Tagging.word:
-            self.claims, adds = self._word, {"word", "tag"}
-            templates = [Template.of(key, text) for text in kind.words or ()]
-            self._need("tags", part.task.tag is not None)
+            self.claims, about, added = self._word, "tags", {"word", "tag"}
+            self.templates = kind.words or []
         else:
-            self.claims, adds = self._corrupted, {"tags"}
-            self._need("tags", part.task.tag is not None)
-        if not templates:
-            raise UsageError(f"{key}: no template of statements about {'words' if 'word' in adds else 'examples'}")
-        self.templates = templates
-        self._check_fields(adds)
-        self._check_said(adds - {"word"})
+            self.claims, about, added = self._corrupted, "tags", {"tags"}
+        if (part.task.label if about == "label" else part.task.tag) is None:
+            raise UsageError(f"{key}: is about {about}, and examples of {part.task.name} have none")
+        if not self.templates:
+            raise UsageError(f"{key}: no template of statements about {'words' if 'word' in added else 'examples'}")
+        self._check_fields(added)
         self.labels = {split: self._labels_of(split) for split in ("train", "dev", "test")}
         self.tags = Counter(tag for e in self._examples("train") for tag in e.tags or ())
         if kind.tags is not None and len(set(map(self._named, kind.tags))) < 2:
@@ -180,35 +150,34 @@ class _Maker:
         if kind.wrong_from not in ("train", "split"):
             raise UsageError(f"{key}: wrong_from={kind.wrong_from}: train or split")
         # Wrong tags are those of training, whatever ``wrong_from`` says of labels.
-        about_tags = bool(adds & {"tags", "word"})
-        of = {*map(self._named, self.tags)} if about_tags else set(self.labels["train"])
-        if len(of) < 2 and (about_tags or ("label" in adds and kind.wrong_from == "train")):
-            what = "tag" if about_tags else "label"
-            raise UsageError(f"{key}: nothing false can be said: training has {len(of)} {what}")
+        of = {*map(self._named, self.tags)} if about == "tags" else set(self.labels["train"])
+        if len(of) < 2 and added and (about == "tags" or kind.wrong_from == "train"):
+            raise UsageError(f"{key}: nothing false can be said: training has {len(of)} {about.removesuffix('s')}")
 
     def statements(self, examples: Sequence[Example], split: str, seed: tuple[int, str, str]) -> Iterator[Example]:
         """Yield the statements about some examples of one split, in their order, the true one of each first."""
-        hidden = self.settings.context is Context.hidden
         for example in examples:
             values = _said(example)
-            tokens, text = (HIDDEN, None) if hidden else self._context(example, values)
+            tokens, text = self._context(example, values)
             for k, claim in self.claims(example, split, Draw(*seed, example.id)):
-                draw = Draw(*seed, example.id, k)
-                template = self.templates[draw.below(len(self.templates), "template")]
-                try:
-                    statement = template.filled(values | claim)
-                except KeyError as missing:
-                    raise UsageError(f"{self.key}: example '{example.id}' has no {missing}") from None
-                label = FALSE if k else TRUE
-                yield Example(f"{example.id}#{k}", example.language, tokens, label, None, text, statement)
+                template = self.templates[Draw(*seed, example.id, k).below(len(self.templates), "template")]
+                statement = self._filled(template, example, values | claim)
+                yield Example(
+                    f"{example.id}#{k}", example.language, tokens, FALSE if k else TRUE, None, text, statement
+                )
 
     def _context(self, example: Example, values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
-        if self.context is None and example.text_b is None:
+        if self.settings.context is Context.hidden:
+            return HIDDEN, None
+        if self.kind.context is not None:
+            return tuple(self._filled(self.kind.context, example, values).split()), None
+        if example.text_b is None:
             return example.tokens, example.text
-        if self.context is None:
-            return (*example.tokens, *example.tokens_b), None
+        return (*example.tokens, *example.tokens_b), None
+
+    def _filled(self, template: str, example: Example, values: Mapping[str, str]) -> str:
         try:
-            return tuple(self.context.filled(values).split()), None
+            return template.format_map(values)
         except KeyError as missing:
             raise UsageError(f"{self.key}: example '{example.id}' has no {missing}") from None
 
@@ -296,28 +265,20 @@ class _Maker:
     def _labels_of(self, split: str) -> list[str]:
         return sorted({self._named(e.label) for e in self._examples(split) if e.label is not None})
 
-    def _need(self, what: str, there: bool) -> None:
-        if not there:
-            raise UsageError(f"{self.key}: is about {what}, and examples of {self.part.task.name} have none")
-
-    def _check_fields(self, adds: set[str]) -> None:
-        """Check templates against the first example: what a kind asks for, another dataset does not have."""
+    def _check_fields(self, added: set[str]) -> None:
+        """Check templates against the first example, and that every statement holds what can be wrong."""
         first = next((e for examples in self.part.splits.values() for e in examples), None)
-        known = adds | (_said(first).keys() if first is not None else set())
-        for template in [*self.templates, *([self.context] if self.context else [])]:
-            if missing := sorted(template.fields - known):
+        known = added | (_said(first).keys() if first is not None else set())
+        for template in [*self.templates, *([self.kind.context] if self.kind.context is not None else [])]:
+            if missing := sorted(fields_of(self.key, template) - known):
                 raise UsageError(
                     f"{self.key}: the examples of dataset.reader={self.part.cfg.reader} have no '{missing[0]}'; "
                     f"{did_you_mean(missing[0], known)}"
                 )
-
-    def _check_said(self, what: set[str]) -> None:
-        """Check that every statement says something that can be wrong: else one would be called true and false."""
-        for name in what:
-            for template in self.templates:
-                if name not in template.fields:
-                    raise UsageError(f"{self.key}: the template {template.text!r} lacks {{{name}}}")
-        for name, called in (self.kind.names or {}).items() if what else ():
+        for template in self.templates:
+            for name in added - {"word"} - fields_of(self.key, template):
+                raise UsageError(f"{self.key}: the template {template!r} lacks {{{name}}}")
+        for name, called in (self.kind.names or {}).items() if added else ():
             if not called.strip():
                 raise UsageError(f"{self.key}: names: '{name}' is called nothing")
 

@@ -14,7 +14,7 @@ that any bucket of the same task and language has, and overlap is not checked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xclrun.data.buckets.draw import pool_of
@@ -22,6 +22,8 @@ from xclrun.data.buckets.layout import Bucket
 from xclrun.data.buckets.sample import needed, spared, tag_counts
 from xclrun.data.example import Dataset, same_sentence
 
+# A bucket, one of `PROPERTIES`, and what breaks it.
+Broken = tuple[Bucket, str, str]
 PROPERTIES = ("examples", "counts", "minimality", "disjointness", "duplicates", "overlap")
 
 
@@ -54,18 +56,19 @@ def violations(buckets: Sequence[Bucket], whole: Dataset | None = None, counts: 
         whole: the dataset that they were drawn from, or are used with.
         counts: what K counts for Minimum-Including, where a bucket does not say: see `tag_counts`.
     """
-    found: list[Violation] = []
+    found = [(b, "examples", "the file holds none") for b in buckets if not b.examples]
     groups: dict[str, list[Bucket]] = {}
     for bucket in buckets:
         if bucket.examples:
             groups.setdefault(bucket.language, []).append(bucket)
-        else:
-            found.append(Violation(bucket.language, bucket.shots, bucket.number, "examples", "the file holds none"))
     for language, group in groups.items():
-        found += _of_counts(group, _there(group, language, whole, counts), counts)
+        for nway in (True, False):
+            same = [bucket for bucket in group if is_nway(bucket) is nway]
+            if same:
+                found += _of_counts(same, _there(same, language, whole, counts), counts)
         found += _of_sentences(group, _scored(group, language, whole))
-    order = {name: i for i, name in enumerate(PROPERTIES)}
-    return sorted(found, key=lambda v: (v.language, v.shots, v.bucket, order[v.broken]))
+    listed = [Violation(b.language, b.shots, b.number, broken, why) for b, broken, why in found]
+    return sorted(listed, key=lambda v: (v.language, v.shots, v.bucket, PROPERTIES.index(v.broken)))
 
 
 def is_nway(bucket: Bucket) -> bool:
@@ -81,44 +84,31 @@ def _counts(bucket: Bucket, counts: str) -> list[Counter[str]]:
     return [tag_counts(e, bucket.drawn.get("counts", counts)) for e in bucket.examples]
 
 
-def _there(group: Sequence[Bucket], language: str, whole: Dataset | None, counts: str) -> dict[bool, Counter[str]]:
-    """Return, for N-way (True) and Minimum-Including (False), how often each class or tag could be in a bucket."""
-    there = {True: Counter[str](), False: Counter[str]()}
-    for nway in (True, False):
-        same = [bucket for bucket in group if is_nway(bucket) is nway]
-        if same and whole is not None:
-            pool = pool_of(whole, language, same[0].drawn.get("from", "train"))
-            for row in _counts(replace(same[0], examples=pool), counts):
-                there[nway].update(row)
-        else:
-            # Without the data, what one bucket has is taken to be there often enough for all.
-            names = {name for bucket in same for row in _counts(bucket, counts) for name in row}
-            there[nway] = Counter(dict.fromkeys(names, max((bucket.shots for bucket in same), default=0)))
-    return there
+def _there(same: Sequence[Bucket], language: str, whole: Dataset | None, counts: str) -> Counter[str]:
+    """Return how often each class or tag could be in buckets of one sampler."""
+    if whole is None:
+        # Each is taken to be there often enough for all buckets.
+        names = {name for bucket in same for row in _counts(bucket, counts) for name in row}
+        return Counter(dict.fromkeys(names, max(bucket.shots for bucket in same)))
+    pool = pool_of(whole, language, same[0].drawn.get("from", "train"))
+    return sum(_counts(replace(same[0], examples=pool), counts), Counter())
 
 
-def _of_counts(group: Iterable[Bucket], there: Mapping[bool, Counter[str]], counts: str) -> list[Violation]:
-    found = []
-    for b in group:
-        held = _counts(b, counts)
-        total: Counter[str] = Counter()
-        for row in held:
-            total.update(row)
-        need = needed(there[is_nway(b)], b.shots)
+def _of_counts(same: Iterable[Bucket], there: Mapping[str, int], counts: str) -> Iterator[Broken]:
+    for b in same:
+        held, need = _counts(b, counts), needed(there, b.shots)
+        total = sum(held, Counter[str]())
         if is_nway(b):
             wrong = {name: total[name] for name in sorted({*need, *total}) if total[name] != b.shots}
-            told = f"K = {b.shots}"
         else:
             wrong = {name: total[name] for name in sorted(need) if total[name] < need[name]}
-            told = f"at least {b.shots}"
         if wrong:
-            said = ", ".join(f"'{name}' {n}" for name, n in wrong.items())
-            found.append(Violation(b.language, b.shots, b.number, "counts", f"{said} times instead of {told}"))
+            listed = ", ".join(f"'{name}' {n}" for name, n in wrong.items())
+            wanted = f"K = {b.shots}" if is_nway(b) else f"at least {b.shots}"
+            yield b, "counts", f"{listed} times instead of {wanted}"
         if not is_nway(b) and (spare := spared(held, need)):
             ids = ", ".join(f"'{b.examples[i].id}'" for i in spare)
-            why = f"{ids} can be dropped" + (", each by itself" if len(spare) > 1 else "")
-            found.append(Violation(b.language, b.shots, b.number, "minimality", why))
-    return found
+            yield b, "minimality", f"{ids} can be dropped" + (", each by itself" if len(spare) > 1 else "")
 
 
 def _scored(group: Sequence[Bucket], language: str, whole: Dataset | None) -> dict[tuple[str, ...], str]:
@@ -130,24 +120,18 @@ def _scored(group: Sequence[Bucket], language: str, whole: Dataset | None) -> di
     return {same_sentence(e): split for split in splits for e in whole.split(language, split)}
 
 
-def _of_sentences(group: Iterable[Bucket], scored: Mapping[tuple[str, ...], str]) -> list[Violation]:
-    found = []
+def _of_sentences(group: Iterable[Bucket], scored: Mapping[tuple[str, ...], str]) -> Iterator[Broken]:
     elsewhere: dict[tuple[int, tuple[str, ...]], tuple[int, str]] = {}
     for b in sorted(group, key=lambda b: (b.shots, b.number)):
         here: dict[tuple[str, ...], str] = {}
         for e in b.examples:
             sentence = same_sentence(e)
-
-            def broken(what: str, why: str, b: Bucket = b) -> None:
-                found.append(Violation(b.language, b.shots, b.number, what, why))
-
             if sentence in here:
-                broken("duplicates", f"'{e.id}' is the same sentence as '{here[sentence]}'")
+                yield b, "duplicates", f"'{e.id}' is the same sentence as '{here[sentence]}'"
                 continue
             here[sentence] = e.id
             if split := scored.get(sentence):
-                broken("overlap", f"'{e.id}' is in {split} too")
+                yield b, "overlap", f"'{e.id}' is in {split} too"
             other = elsewhere.setdefault((b.shots, sentence), (b.number, e.id))
             if is_nway(b) and other[0] != b.number:
-                broken("disjointness", f"'{e.id}' is in {other[0]}-th too, as '{other[1]}'")
-    return found
+                yield b, "disjointness", f"'{e.id}' is in {other[0]}-th too, as '{other[1]}'"

@@ -19,10 +19,6 @@ def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, la
     """Return the splits of a dataset in which a bucket is the training split of some languages.
 
     With ``dataset.buckets.draw_from=dev`` their dev splits are what none of the buckets of this K holds.
-
-    Raises:
-        UsageError: a language is not there; the bucket cannot be drawn or read; it has a label or tag that no training
-            split of the whole dataset has.
     """
     splits = dict(whole.splits)
     for language in languages:
@@ -37,11 +33,7 @@ def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, la
 
 
 def bucket_of(cfg: DatasetConfig, whole: Dataset, language: str, shots: int, bucket: int) -> Bucket:
-    """Return one bucket, drawn, or read where ``dataset.buckets.sampler=files``.
-
-    Raises:
-        UsageError: it cannot be drawn or read.
-    """
+    """Return one bucket, drawn, or read where ``dataset.buckets.sampler=files``."""
     b = cfg.buckets
     if bucket >= b.number:
         raise UsageError(

@@ -5,9 +5,9 @@
 between sentences. ``task`` is the dataset's name, or is left out; languages go by their key (``de``) or their English
 name (``german``).
 
-What we write has a file ``bucket.json`` beside it: a fingerprint of the examples, which is checked when they are read,
-how they were drawn, and the ids and texts that ``train.tsv`` cannot hold. In ``sampled.json`` an example has ``tokens``
-and ``tags`` too, where ``text_a`` does not say them.
+What we write has a file ``bucket.json`` in the same folder: a fingerprint of the examples, which is checked when they
+are read, how they were drawn, and the ids and texts that ``train.tsv`` cannot hold. In ``sampled.json`` an example has
+``tokens`` and ``tags`` too, where ``text_a`` does not say them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.errors import UsageError
+from xclrun.core.task import task_of
 from xclrun.data.example import Example, fingerprint
-from xclrun.data.readers.files import BadRow, check_text, check_word, parse_json, parse_utf8, read_regular, strings_of
+from xclrun.data.readers.files import BadRow, Place, Source, SplitFile, blocks, check_tags, json_file, read_source
+from xclrun.data.readers.rows import own_text, strings, strings_of, tagged
 from xclrun.store.files import atomic_write, write_json
 
 CLASSES, TAGS, OURS = "sampled.json", "train.tsv", "bucket.json"
@@ -61,11 +63,7 @@ class Bucket:
 
 
 def write(root: Path, bucket: Bucket) -> bool:
-    """Write a bucket below ``root`` (the task's folder); return whether it was not there yet.
-
-    Raises:
-        UsageError: another bucket is there, or a word cannot be written.
-    """
+    """Write a bucket below ``root`` (the task's folder); return whether it was not there yet."""
     folder = root / bucket.name
     with_labels = bucket.examples[0].label is not None
     content = _json(bucket.examples) if with_labels else _tsv(bucket.examples)
@@ -89,9 +87,6 @@ def find(root: Path, task: str, language: str, shots: int, number: int) -> Path:
 
     Args:
         root: holds the folder ``task``, or what would be in it.
-
-    Raises:
-        UsageError: it is not there.
     """
     names = (language, NAMES[language]) if language in NAMES else (language,)
     below = [f"{shots}-shots/{name}/{number}-th" for name in names]
@@ -134,29 +129,28 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
 
     Args:
         allow_empty: return a bucket without examples where the file holds none, as some published ones do.
-
-    Raises:
-        UsageError: it cannot be read, holds no example, or is not what its fingerprint says.
     """
-    try:
-        there = set(os.listdir(folder))
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be read ({error.strerror})") from None
-    path = next((folder / name for name in (CLASSES, TAGS) if name in there), None)
+    path = next((folder / name for name in (CLASSES, TAGS) if os.path.exists(folder / name)), None)
     if path is None:
         raise UsageError(f"{folder}: holds neither {CLASSES} nor {TAGS}")
-    ours = _ours(folder) if OURS in there else {}
-    content = read_regular(path, str(path))
-    if path.name == CLASSES:
-        examples = _from_json(content, language, str(path))
-    else:
-        examples = _from_tsv(content, language, str(path), f"{shots}-shots-{number}", ours)
-    if not examples and not allow_empty:
-        raise UsageError(f"{path}: no examples")
+    ours, shown = _ours(folder), str(path)
+    labelled = path.name == CLASSES
+    rows = list(_labelled_rows(path) if labelled else blocks(SplitFile(language, "train", path, shown)))
+    examples: tuple[Example, ...] = ()
+    if any(rows) or not allow_empty:
+        source = Source(language, "train", shown, rows, "example" if labelled else "")
+        # Tags may be of any task: only that there is one for each word is checked.
+        examples = read_source(source, _labelled if labelled else _tagged, task_of("token_tags", "words"), {})
+    if path.name == TAGS:
+        ids = ours.get("ids", [f"{shots}-shots-{number}-{i}" for i in range(1, len(examples) + 1)])
+        texts = ours.get("texts", [None] * len(examples))
+        if len(ids) != len(examples) or len(texts) != len(examples):
+            raise UsageError(f"{path}: {len(examples)} sentences, but {OURS} in the same folder names {len(ids)}")
+        examples = tuple(replace(e, id=i, text=text) for e, i, text in zip(examples, ids, texts, strict=True))
     if ours and fingerprint(examples) != ours["fingerprint"]:
-        raise UsageError(f"{path}: is not what {OURS} beside it says; make the bucket again, or remove {OURS}")
+        raise UsageError(f"{path}: is not what {OURS} in the same folder says; make the bucket again, or remove {OURS}")
     drawn = {key: value for key, value in ours.items() if key not in ("fingerprint", "ids", "texts")}
-    return Bucket(language, shots, number, examples, drawn, str(path))
+    return Bucket(language, shots, number, examples, drawn, shown)
 
 
 def _ours(folder: Path) -> dict[str, Any]:
@@ -164,12 +158,8 @@ def _ours(folder: Path) -> dict[str, Any]:
     path = folder / OURS
     if not path.exists():
         return {}
-    text = read_regular(path, str(path))
-    try:
-        found = parse_json(parse_utf8(text), "the file")
-    except BadRow as bad:
-        raise UsageError(f"{path}: {bad}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("fingerprint"), str):
+    found = json_file(path, str(path))
+    if not isinstance(found.get("fingerprint"), str):
         raise UsageError(f"{path}: has no fingerprint; it is not a file that xclrun wrote")
     return found
 
@@ -177,9 +167,8 @@ def _ours(folder: Path) -> dict[str, Any]:
 def _json(examples: Sequence[Example]) -> str:
     found: dict[str, list[dict[str, Any]]] = {}
     for e in examples:
-        text = " ".join(e.tokens) if e.text is None else e.text
-        row: dict[str, Any] = {"uid": e.id, "text_a": text, "text_b": e.text_b, "label": e.label}
-        if tuple(text.split()) != e.tokens:
+        row: dict[str, Any] = {"uid": e.id, "text_a": e.whole, "text_b": e.text_b, "label": e.label}
+        if tuple(e.whole.split()) != e.tokens:
             row["tokens"] = list(e.tokens)
         if e.tags is not None:
             row["tags"] = list(e.tags)
@@ -187,98 +176,50 @@ def _json(examples: Sequence[Example]) -> str:
     return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
 
 
-def _from_json(content: bytes, language: str, shown: str) -> tuple[Example, ...]:
-    try:
-        found = parse_json(parse_utf8(content), "the file")
-        if not isinstance(found, dict):
-            raise BadRow("is not an object label → list of examples")
-        examples = []
-        for label, rows in found.items():
-            if not isinstance(rows, list):
-                raise BadRow(f"label '{label}' has no list of examples")
-            for i, row in enumerate(rows, 1):
-                try:
-                    examples.append(_example(row, label, language))
-                    check_text(examples[-1])
-                except BadRow as bad:
-                    raise BadRow(f"label '{label}', example {i}: {bad}") from None
-        _check_ids(examples)
-    except BadRow as bad:
-        raise UsageError(f"{shown}: {bad}") from None
-    return tuple(examples)
+def _labelled_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    for label, rows in json_file(path, str(path), "; a bucket is an object label → list of examples").items():
+        if not isinstance(rows, list):
+            raise UsageError(f"{path}: label '{label}' has no list of examples")
+        yield from ((label, row) for row in rows)
 
 
-def _example(row: Any, label: str, language: str) -> Example:
-    if not isinstance(row, dict):
-        raise BadRow("is not an object")
-    for key in ("uid", "text_a", "label"):
-        if key not in row:
-            raise BadRow(f"'{key}' is missing; {did_you_mean(key, row)}")
-    if not isinstance(row["label"], str | int) or str(row["label"]) != label:
-        raise BadRow(f"its own label is {row['label']!r}")
-    uid, text, second = row["uid"], row["text_a"], row.get("text_b")
-    if not isinstance(uid, str) or not uid.strip():
-        raise BadRow(f"'uid' must be a string that is not blank, not {uid!r}")
-    if not isinstance(text, str) or not text.strip():
-        raise BadRow(f"'text_a' must be a string that is not blank, not {text!r}")
-    if second is not None and not isinstance(second, str):
-        raise BadRow(f"'text_b' must be a string, not {second!r}")
-    tokens, tags = strings_of(row, "tokens"), strings_of(row, "tags")
+def _labelled(row: tuple[str, Any], place: Place) -> Example:
+    """Return the example of a row below its label."""
+    label, found = row
+    if not isinstance(found, dict):
+        raise BadRow(f"is not an object, below the label '{label}'")
+    uid, text = strings(found, "uid", "text_a")
+    place.id = uid
+    if not isinstance(found.get("label"), str | int) or str(found["label"]) != label:
+        raise BadRow(f"its own label is {found.get('label')!r}, not '{label}'")
+    if found.get("text_b") is not None:
+        strings(found, "text_b")
+    tokens, tags = strings_of(found, "tokens"), strings_of(found, "tags")
     words = tuple(text.split()) if tokens is None else tokens
-    if not words or (tags is not None and len(tags) != len(words)):
-        raise BadRow(f"{len(tags or ())} tags for {len(words)} words")
-    return Example(uid, language, words, label, tags, None if text == " ".join(words) else text, second or None)
+    if not words:
+        raise BadRow("the text is blank")
+    if tags is not None:
+        check_tags(tags, words, place.task)
+    return Example(uid, place.language, words, label, tags, own_text(text, words), found.get("text_b") or None)
 
 
 def _tsv(examples: Sequence[Example]) -> str:
-    blocks = []
+    sentences = []
     for e in examples:
         assert e.tags is not None
         for text in (*e.tokens, *e.tags):
             if not text.strip() or set(text) & {"\t", "\n", "\r"}:
                 raise UsageError(f"'{e.id}' in {e.language}: {TAGS} cannot hold {text!r}")
-        blocks.append("".join(f"{word}\t{tag}\n" for word, tag in zip(e.tokens, e.tags, strict=True)))
-    return "\n".join(blocks)
+        sentences.append("".join(f"{word}\t{tag}\n" for word, tag in zip(e.tokens, e.tags, strict=True)))
+    return "\n".join(sentences)
 
 
-def _from_tsv(content: bytes, language: str, shown: str, default: str, ours: dict[str, Any]) -> tuple[Example, ...]:
-    sentences: list[tuple[list[str], list[str]]] = [([], [])]
-    for number, text in enumerate(_lines(content, shown), 1):
-        word, tab, tag = text.partition("\t")
-        if not text or text.isspace():
-            sentences.append(([], []))
-        elif not tab or "\t" in tag or not word.strip() or not tag.strip():
-            raise UsageError(f"{shown}:{number}: {text!r} is not word TAB tag")
-        else:
-            try:
-                check_word(word)
-            except BadRow as bad:
-                raise UsageError(f"{shown}:{number}: {bad}") from None
-            sentences[-1][0].append(word)
-            sentences[-1][1].append(tag)
-    sentences = [sentence for sentence in sentences if sentence[0]]
-    ids = ours.get("ids", [f"{default}-{i}" for i in range(1, len(sentences) + 1)])
-    texts = ours.get("texts", [None] * len(sentences))
-    if len(ids) != len(sentences) or len(texts) != len(sentences):
-        raise UsageError(f"{shown}: {len(sentences)} sentences, but {OURS} beside it names {len(ids)}")
-    return tuple(
-        Example(id, language, tuple(words), None, tuple(tags), text)
-        for id, text, (words, tags) in zip(ids, texts, sentences, strict=True)
-    )
+def _tagged(block: list[str], place: Place) -> Example:
+    return tagged(block, place, _word)
 
 
-def _lines(content: bytes, shown: str) -> list[str]:
-    """Return the lines of a file; \\n or \\r\\n ends one."""
-    try:
-        return [line.rstrip("\r") for line in content.decode().split("\n")]
-    except UnicodeDecodeError as error:
-        number, begin = content.count(b"\n", 0, error.start) + 1, content.rfind(b"\n", 0, error.start) + 1
-        raise UsageError(f"{shown}:{number}: not UTF-8 (byte {error.start - begin + 1} of the line)") from None
-
-
-def _check_ids(examples: Sequence[Example]) -> None:
-    seen = set()
-    for example in examples:
-        if example.id in seen:
-            raise BadRow(f"uid '{example.id}' is there twice")
-        seen.add(example.id)
+def _word(line: str) -> tuple[str, str]:
+    word, tab, tag = line.partition("\t")
+    if not tab or "\t" in tag or not word.strip() or not tag.strip():
+        raise BadRow(f"{line!r} is not word TAB tag")
+    return word, tag

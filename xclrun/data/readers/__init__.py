@@ -18,7 +18,18 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import provides
 from xclrun.core.task import task_of
 from xclrun.data.example import Example
-from xclrun.data.readers.files import SPLIT_NAMES, Notes, Place, SplitFile, Splits, check_layout, lines, read_files
+from xclrun.data.readers.files import (
+    SPLIT_NAMES,
+    Notes,
+    Place,
+    SplitFile,
+    Splits,
+    check_layout,
+    find_files,
+    lines,
+    named_files,
+    read_files,
+)
 
 COLUMNS = frozenset(("label", "tags", "answers"))
 # What a reader gives that does not say.
@@ -92,6 +103,8 @@ def row_reader(
     split_names: Mapping[str, tuple[str, ...]] = SPLIT_NAMES,
     language_names: Mapping[str, str] | None = None,
     may_lack: Collection[str] = (),
+    files: Mapping[str, Sequence[str]] | None = None,
+    unit: str = "",
     **config: Any,
 ) -> Callable[[Callable[[Any, Place], Example | None]], Callable[[Any, Place], Example | None]]:
     """Register a function that makes an example of one row of a file.
@@ -104,6 +117,9 @@ def row_reader(
         split_names: split → what stands for it in file names.
         language_names: what stands for a language in file names → its key; others are keys themselves.
         may_lack: splits that a language need not have; they are empty then.
+        files: of data in one language (the first of ``languages``), in place of the layout: split → names of its file;
+            the first that is there counts, and other splits are empty.
+        unit: what errors call a row that is not a line.
         config: see `Reader`.
     """
 
@@ -113,21 +129,29 @@ def row_reader(
         raise UsageError(f"dataset reader '{name}': {error}") from None
     if not callable(rows):
         raise UsageError(f"dataset reader '{name}': rows={rows!r}: a function such as lines or blocks, not its name")
+    keys = tuple(languages)
+    find: Callable[[DatasetConfig], list[SplitFile]] = partial(
+        find_files, layout=layout, split_names=split_names, languages=language_names, may_lack=may_lack
+    )
+    if files is not None:
+        find = partial(named_files, language=keys[0], files=files)
 
     def decorate(parse: Callable[[Any, Place], Example | None]) -> Any:
-        read = partial(
-            read_files,
-            layout=layout,
-            parse=parse,
-            rows=rows,
-            split_names=split_names,
-            languages=language_names,
-            may_lack=may_lack,
-        )
-        register(name, Reader(read, tuple(layout), frozenset(gives), tuple(languages), config))
+        read = partial(_read_rows, find=find, parse=parse, rows=rows, unit=unit)
+        register(name, Reader(read, tuple(layout), frozenset(gives), keys, config))
         return parse
 
     return decorate
+
+
+def _read_rows(
+    cfg: DatasetConfig,
+    find: Callable[[DatasetConfig], list[SplitFile]],
+    parse: Callable[[Any, Place], Example | None],
+    rows: Callable[[SplitFile], Iterable[Any]],
+    unit: str,
+) -> tuple[Splits, Notes]:
+    return read_files(cfg, find(cfg), parse, rows, unit)
 
 
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:

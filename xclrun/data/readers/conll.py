@@ -26,9 +26,10 @@ from xclrun.data.readers.files import (
     SplitFile,
     Splits,
     blocks,
-    check_tags,
+    find_files,
     read_files,
 )
+from xclrun.data.readers.rows import tagged
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.{ending}" for ending in ("conll", "txt") for separator in (".", "/", "-", "_")
@@ -40,18 +41,14 @@ _DOCUMENT = "-DOCSTART-"
 
 @reader("conll", LAYOUT, gives=["tags"])
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language from ``dataset.root``.
-
-    Raises:
-        UsageError: the columns are not two different ones; see `find_files` and `collect`.
-    """
+    """Read every wanted language from ``dataset.root``."""
     columns = cfg.word_column, cfg.tag_column
     for key, column in zip(("word_column", "tag_column"), columns, strict=True):
         if not column:
             raise UsageError(f"dataset.{key}=0: columns count from 1; negative numbers count from the last, -1")
     if cfg.word_column == cfg.tag_column:
         raise UsageError(f"dataset.word_column={cfg.word_column}: is dataset.tag_column too; set two different columns")
-    return read_files(cfg, LAYOUT, partial(parse, columns=columns), rows, _NAMES)
+    return read_files(cfg, find_files(cfg, LAYOUT, _NAMES), partial(parse, columns=columns), rows)
 
 
 def rows(file: SplitFile) -> Iterator[tuple[list[bytes], int] | tuple[()]]:
@@ -68,37 +65,30 @@ def parse(row: tuple[list[str], int], place: Place, columns: tuple[int, int]) ->
     Args:
         row: the lines, and the number of columns that words have.
         columns: those of word and tag, from 1; negative: from the last.
-
-    Raises:
-        BadRow: a line has too few columns or not as many as most; a word is blank; the sentence has no words; or the
-            tags are not BIO where they are spans.
     """
     block, width = row
     facts: dict[str, str] = {}
-    words: list[str] = []
-    tags: list[str] = []
-    document = False
-    for place.below, line in enumerate(block):
+    begun = False
+
+    def word(line: str) -> tuple[str, str] | None:
+        nonlocal begun
         fields = _fields(line)
         comment = _COMMENT.match(line)
-        if line.startswith("#") and not words and (len(fields) != width or (comment and "\t" not in line)):
+        if line.startswith("#") and not begun and (len(fields) != width or (comment and "\t" not in line)):
             if comment:
                 facts.setdefault(comment[1], comment[2].strip())
-        elif fields[0] == _DOCUMENT:
-            document = True
-        else:
-            word, tag = _word(fields, width, columns)
-            check_tags([tag], [word], place.task)
-            words.append(word)
-            tags.append(tag)
-    place.below = 0
-    if not words and document:
-        return None
-    if not words:
-        raise BadRow("a sentence without words")
-    text = facts.get("text") or None
-    text = None if text == " ".join(words) else text
-    return Example(facts.get("sent_id") or place.name, place.language, tuple(words), None, tuple(tags), text)
+            return None
+        if fields[0] == _DOCUMENT:
+            return None
+        begun = True
+        return _word(fields, width, columns)
+
+    try:
+        return tagged(block, place, word, facts=facts)
+    except BadRow:
+        if not begun and any(_fields(line)[0] == _DOCUMENT for line in block):
+            return None
+        raise
 
 
 def _fields(line: str) -> list[str]:
@@ -118,6 +108,4 @@ def _word(row: list[str], width: int, columns: tuple[int, int]) -> tuple[str, st
         raise BadRow(f"{count}; a word and its tag are needed, separated by a tab or blanks")
     if len(row) != width:
         raise BadRow(f"{count} where most lines of the file have {width}")
-    if not row[places[0]].strip():
-        raise BadRow("the word is blank")
     return row[places[0]], row[places[1]]

@@ -14,6 +14,7 @@ import re
 from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
 from xclrun.data.readers.files import BadRow, Place, blocks
+from xclrun.data.readers.rows import COMMENT, tagged
 
 # The first name that fits counts: a release's names, then one file per language and split.
 LAYOUT = (
@@ -33,52 +34,28 @@ UPOS = frozenset(
 
 @row_reader("conllu", LAYOUT, gives=["tags"], rows=blocks)
 def parse(block: list[str], place: Place) -> Example:
-    """Return the example of one block of lines; counts ``missing_words`` and ``unknown_upos``.
-
-    Raises:
-        BadRow: a line is not of this format, or the sentence has no words.
-    """
+    """Return the example of one block of lines; counts ``missing_words`` and ``unknown_upos``."""
     last = 0
-    facts: dict[str, str] = {}
-    words: list[str] = []
-    tags: list[str] = []
-    for place.below, line in enumerate(block):
-        if line.startswith("#"):
-            key, _, value = line[1:].partition("=")
-            facts.setdefault(key.strip(), value.strip())
-            continue
-        if (word := _word(line)) is None:
-            continue
-        number, form, tag = word
-        if number <= last:
-            raise BadRow(f"word {number} after word {last}; is a blank line missing between two sentences?")
-        if number > last + 1:
+
+    def word(line: str) -> tuple[str, str] | None:
+        nonlocal last
+        fields = line.split("\t")
+        if len(fields) != COLUMNS:
+            raise BadRow(f"{len(fields)} columns between tabs instead of {COLUMNS}")
+        number, form, _, tag = fields[:4]
+        if _LEFT_OUT.fullmatch(number):
+            return None
+        if not _NUMBER.fullmatch(number):
+            raise BadRow(f"the first column must be the word's number, not {number!r}")
+        if form.strip() and (not tag.strip() or (tag == "_" and form != "_")):
+            raise BadRow(f"'{form}' has no UPOS tag")
+        if int(number) <= last:
+            raise BadRow(f"word {int(number)} after word {last}; is a blank line missing between two sentences?")
+        if int(number) > last + 1:
             place.odd["missing_words"] = 1
         if tag not in UPOS:
             place.odd["unknown_upos"] += 1
-        last = number
-        words.append(form)
-        tags.append(tag)
-    if not words:
-        place.below = 0
-        raise BadRow("a sentence without words")
-    text = facts.get("text") or None
-    text = None if text == " ".join(words) else text
-    return Example(facts.get("sent_id") or place.name, place.language, tuple(words), None, tuple(tags), text)
+        last = int(number)
+        return form, tag
 
-
-def _word(line: str) -> tuple[int, str, str] | None:
-    """Return the number of a line's word, the word and its tag; None where the line is no syntactic word."""
-    fields = line.split("\t")
-    if len(fields) != COLUMNS:
-        raise BadRow(f"{len(fields)} columns between tabs instead of {COLUMNS}")
-    number, form, _, tag = fields[:4]
-    if _LEFT_OUT.fullmatch(number):
-        return None
-    if not _NUMBER.fullmatch(number):
-        raise BadRow(f"the first column must be the word's number, not {number!r}")
-    if not form.strip():
-        raise BadRow("the word is blank")
-    if not tag.strip() or (tag == "_" and form != "_"):
-        raise BadRow(f"'{form}' has no UPOS tag")
-    return int(number), form, tag
+    return tagged(block, place, word, COMMENT)

@@ -24,31 +24,17 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
-from xclrun.data.readers import reader
-from xclrun.data.readers.files import (
-    BadRow,
-    Notes,
-    Place,
-    Source,
-    SplitFile,
-    Splits,
-    choose_languages,
-    collect,
-    json_file,
-    lines,
-    parse_json,
-    root_of,
-)
+from xclrun.data.readers import row_reader
+from xclrun.data.readers.files import BadRow, Place, SplitFile, json_file
+from xclrun.data.readers.rows import json_row, one_of, text_example
 
-LANGUAGE = "en"
 NLI = ("contradiction", "entailment", "neutral")
 # The classes of released CSV files, by their number from 1; of reviews the number of stars is the name.
 CLASSES = {
@@ -74,31 +60,8 @@ COLUMNS = {
 }
 
 
-def _read(
-    cfg: DatasetConfig,
-    files: Mapping[str, tuple[str, ...]],
-    parse: Callable[[Any, Place], Example | None],
-    rows: Callable[[SplitFile], Iterable[Any]] = lines,
-) -> tuple[Splits, Notes]:
-    """Read the one language of a dataset: train and test; the dev split is empty."""
-    root, shown = root_of(cfg, [names[0] for names in files.values()])
-    choose_languages(cfg.languages, [LANGUAGE], f"{cfg.reader}, which is English")
-    sources = []
-    for split, names in files.items():
-        name = next((name for name in names if (root / name).is_file()), None)
-        if name is None:
-            raise UsageError(f"dataset.root={shown}: no {split} split; looked for {' or '.join(names)}")
-        file = SplitFile(LANGUAGE, split, root / name, f"{shown}/{name}")
-        sources.append(Source(LANGUAGE, split, file.shown, rows(file)))
-    splits, notes = collect(cfg, sources, parse)
-    return {(LANGUAGE, split): splits.get((LANGUAGE, split), ()) for split in ("train", "dev", "test")}, notes
-
-
-def _object(line: str) -> dict[str, Any]:
-    row = parse_json(line, "the line")
-    if not isinstance(row, dict):
-        raise BadRow(f"an example is an object, not {type(row).__name__}")
-    return row
+_english = partial(row_reader, gives=["label"], languages=["en"])
+_PAIR = {"train": ("train.jsonl",), "test": ("val.jsonl", "dev.jsonl")}
 
 
 def _string(row: dict[str, Any], *keys: str) -> str:
@@ -116,66 +79,74 @@ def _truth(row: dict[str, Any], *keys: str) -> str:
     return str(value).lower()
 
 
-def _example(
-    place: Place, name: object, text: str, second: str | None, label: str, facts: dict[str, str] | None = None
-) -> Example:
-    words = tuple(text.split())
-    if not words:
-        raise BadRow("the text is blank")
-    kept = None if text == " ".join(words) else text
-    own = place.name if name is None else str(name)
-    return Example(own, place.language, words, label, None, kept, second, facts)
+@_english("boolq", ("{split}.jsonl",), files=_PAIR)
+def parse_boolq(line: str, place: Place) -> Example:
+    """Yes-or-no questions about a passage."""
+    row = json_row(line)
+    text, question, label = _string(row, "passage"), _string(row, "question"), _truth(row, "label", "answer")
+    return text_example(place, row.get("idx"), text, label, question)
 
 
-def _boolq(line: str, place: Place) -> Example:
-    row = _object(line)
-    return _example(
-        place, row.get("idx"), _string(row, "passage"), _string(row, "question"), _truth(row, "label", "answer")
-    )
-
-
-def _wic(line: str, place: Place) -> Example:
-    row = _object(line)
+@_english("wic", ("{split}.jsonl",), files=_PAIR)
+def parse_wic(line: str, place: Place) -> Example:
+    """Whether a word has one sense in two sentences."""
+    row = json_row(line)
     facts = {key: _string(row, key) for key in ("word", "sentence1", "sentence2")}
     # Without statements the word is the end of the second text.
     second = f"{facts['sentence2']} {facts['word']}"
-    return _example(place, row.get("idx"), facts["sentence1"], second, _truth(row, "label"), facts)
+    return text_example(place, row.get("idx"), facts["sentence1"], _truth(row, "label"), second, facts)
 
 
-def _wsc(line: str, place: Place) -> Example:
-    row = _object(line)
+@_english("wsc", ("{split}.jsonl",), files=_PAIR)
+def parse_wsc(line: str, place: Place) -> Example:
+    """Whether a pronoun means a noun."""
+    row = json_row(line)
     target = row.get("target")
     if not isinstance(target, dict):
         raise BadRow(f"'target' must be an object, not {target!r}")
     facts = {"noun": _string(target, "span1_text"), "pronoun": _string(target, "span2_text")}
     second = f"{facts['noun']} {facts['pronoun']}"
-    return _example(place, row.get("idx"), _string(row, "text"), second, _truth(row, "label"), facts)
+    return text_example(place, row.get("idx"), _string(row, "text"), _truth(row, "label"), second, facts)
 
 
-def _nli(line: str, place: Place, genre: bool) -> Example | None:
-    row = _object(line)
-    label = _string(row, "gold_label")
+def _inference(line: str, place: Place, genre: bool) -> Example | None:
+    row = json_row(line)
+    label = one_of(_string(row, "gold_label"), (*NLI, "-"))
     if label == "-":
         # Annotators did not agree.
         place.odd["disputed"] += 1
         return None
-    if label not in NLI:
-        raise BadRow(f"label {label!r} is none of {', '.join(NLI)}, -")
     facts = {"genre": _string(row, "genre")} if genre else None
-    return _example(place, row.get("pairID"), _string(row, "sentence1"), _string(row, "sentence2"), label, facts)
+    pair = _string(row, "sentence1"), _string(row, "sentence2")
+    return text_example(place, row.get("pairID"), pair[0], label, pair[1], facts)
+
+
+@_english(
+    "mnli",
+    ("multinli_1.0_{split}.jsonl",),
+    files={"train": ("multinli_1.0_train.jsonl",), "test": ("multinli_1.0_dev_matched.jsonl",)},
+)
+def parse_mnli(line: str, place: Place) -> Example | None:
+    """Inference in ten genres, which parts can be made of."""
+    return _inference(line, place, genre=True)
+
+
+@_english(
+    "snli", ("snli_1.0_{split}.jsonl",), files={split: (f"snli_1.0_{split}.jsonl",) for split in ("train", "test")}
+)
+def parse_snli(line: str, place: Place) -> Example | None:
+    """Inference about captions of pictures."""
+    return _inference(line, place, genre=False)
 
 
 def _relations(file: SplitFile) -> Iterator[tuple[str, str, int, Any]]:
     """Yield (code of a relation, its name, number, example) of FewRel's file, which is one JSON object.
 
     A name that several codes have says which one is meant: ``part of (P361)``.
-
-    Raises:
-        UsageError: it is not.
     """
     names = file.path.with_name("pid2name.json")
-    told = json_file(names, f"{Path(file.shown).parent}/{names.name}") if names.is_file() else {}
-    of = {code: name[0] for code, name in told.items() if isinstance(name, list) and name and isinstance(name[0], str)}
+    named = json_file(names, f"{Path(file.shown).parent}/{names.name}") if names.is_file() else {}
+    of = {code: name[0] for code, name in named.items() if isinstance(name, list) and name and isinstance(name[0], str)}
     times = Counter(of.values())
     for code, examples in json_file(file.path, file.shown).items():
         if not isinstance(examples, list):
@@ -186,7 +157,14 @@ def _relations(file: SplitFile) -> Iterator[tuple[str, str, int, Any]]:
             yield code, name, number, example
 
 
-def _fewrel(row: tuple[str, str, int, Any], place: Place) -> Example:
+@_english(
+    "fewrel",
+    ("{split}_wiki.json",),
+    rows=_relations,
+    files={"train": ("train_wiki.json",), "test": ("val_wiki.json",)},
+)
+def parse_fewrel(row: tuple[str, str, int, Any], place: Place) -> Example:
+    """The relation between two names in a sentence."""
     code, relation, number, found = row
     where = f"example {number} of the relation '{code}'"
     try:
@@ -201,7 +179,7 @@ def _fewrel(row: tuple[str, str, int, Any], place: Place) -> Example:
     return Example(f"{code}-{number}", place.language, tuple(tokens), relation, None, None, f"{head} {tail}", facts)
 
 
-def _csv(line: str, place: Place, name: str) -> Example:
+def _parse_csv(line: str, place: Place, name: str) -> Example:
     columns, read = COLUMNS[name]
     try:
         fields = next(csv.reader([line], strict=True), [])
@@ -214,55 +192,10 @@ def _csv(line: str, place: Place, name: str) -> Example:
         raise BadRow(f"the class must be a number from 1 to {len(classes)}, not {number!r}")
     # Line breaks of the texts are written as \\n.
     of = {column: " ".join(text.replace("\\n", " ").split()) for column, text in zip(columns, fields[1:], strict=True)}
-    text = " ".join(of[column] for column in read if of[column])
-    return _example(place, None, text, None, classes[int(number) - 1])
-
-
-_PAIR = {"train": ("train.jsonl",), "test": ("val.jsonl", "dev.jsonl")}
-_FEWREL = {"train": ("train_wiki.json",), "test": ("val_wiki.json",)}
-_MNLI = {"train": ("multinli_1.0_train.jsonl",), "test": ("multinli_1.0_dev_matched.jsonl",)}
-_SNLI = {split: (f"snli_1.0_{split}.jsonl",) for split in ("train", "test")}
-
-
-@reader("boolq", ("{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
-def read_boolq(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Yes-or-no questions about a passage."""
-    return _read(cfg, _PAIR, _boolq)
-
-
-@reader("wic", ("{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
-def read_wic(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Whether a word has one sense in two sentences."""
-    return _read(cfg, _PAIR, _wic)
-
-
-@reader("wsc", ("{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
-def read_wsc(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Whether a pronoun means a noun."""
-    return _read(cfg, _PAIR, _wsc)
-
-
-@reader("fewrel", ("{split}_wiki.json",), gives=["label"], languages=[LANGUAGE])
-def read_fewrel(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """The relation between two names in a sentence."""
-    return _read(cfg, _FEWREL, _fewrel, _relations)
-
-
-@reader("mnli", ("multinli_1.0_{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
-def read_mnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Inference in ten genres, which parts can be made of."""
-    return _read(cfg, _MNLI, partial(_nli, genre=True))
-
-
-@reader("snli", ("snli_1.0_{split}.jsonl",), gives=["label"], languages=[LANGUAGE])
-def read_snli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Inference about captions of pictures."""
-    return _read(cfg, _SNLI, partial(_nli, genre=False))
-
-
-def _read_csv(cfg: DatasetConfig, name: str) -> tuple[Splits, Notes]:
-    return _read(cfg, {split: (f"{split}.csv",) for split in ("train", "test")}, partial(_csv, name=name))
+    return text_example(place, None, " ".join(of[column] for column in read if of[column]), classes[int(number) - 1])
 
 
 for _name in CLASSES:
-    reader(_name, ("{split}.csv",), gives=["label"], languages=[LANGUAGE])(partial(_read_csv, name=_name))
+    _english(_name, ("{split}.csv",), files={split: (f"{split}.csv",) for split in ("train", "test")})(
+        partial(_parse_csv, name=_name)
+    )

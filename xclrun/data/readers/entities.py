@@ -4,7 +4,7 @@
 |---|---|---|
 | ``masakhaner`` (Adelani et al. 2022) | ``data/LANGUAGE/{train,dev,test}.txt``; the root is ``data`` | word and tag, \
 between them a space |
-| ``uner`` (Mayhew et al. 2024) | ``UNER_English-EWT/en_ewt-ud-{train,dev,test}.iob2``, or beside each other | number, \
+| ``uner`` (Mayhew et al. 2024) | ``UNER_English-EWT/en_ewt-ud-{train,dev,test}.iob2``, or all in one folder | number, \
 word, tag and, where one was set, ``-`` and the annotator; comments ``# sent_id``, ``# text`` |
 
 Sentences stand between blank lines. Keys of ``uner`` are language and treebank, ``en_ewt``, since some languages have
@@ -18,7 +18,8 @@ import re
 
 from xclrun.data.example import OUTSIDE, Example
 from xclrun.data.readers import row_reader
-from xclrun.data.readers.files import BadRow, Place, blocks, check_tags
+from xclrun.data.readers.files import BadRow, Place, blocks
+from xclrun.data.readers.rows import COMMENT, tagged
 
 OTHER = "OTH"
 # Multi-word tokens and empty nodes, as in CoNLL-U: tags stand on syntactic words.
@@ -27,22 +28,15 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")
 
 @row_reader("masakhaner", ("{language}/{split}.txt",), gives=["tags"], rows=blocks)
 def parse_masakhaner(block: list[str], place: Place) -> Example:
-    """Return the example of one block of lines.
+    """Return the example of one block of lines."""
 
-    Raises:
-        BadRow: a line has no word or no tag, or the tags are not BIO where they are spans.
-    """
-    words: list[str] = []
-    tags: list[str] = []
-    for place.below, line in enumerate(block):
-        word, _, tag = line.strip().rpartition(" ")
-        word = word.strip()
-        if not word:
+    def word(line: str) -> tuple[str, str]:
+        form, _, tag = line.strip().rpartition(" ")
+        if not form:
             raise BadRow("a word and its tag are needed, between them a space")
-        check_tags([tag], [word], place.task)
-        words.append(word)
-        tags.append(tag)
-    return Example(place.name, place.language, tuple(words), None, tuple(tags))
+        return form.strip(), tag
+
+    return tagged(block, place, word)
 
 
 @row_reader(
@@ -53,38 +47,19 @@ def parse_masakhaner(block: list[str], place: Place) -> Example:
     may_lack=("train", "dev"),
 )
 def parse_uner(block: list[str], place: Place) -> Example:
-    """Return the example of one block of lines; counts ``other_entities``.
+    """Return the example of one block of lines; counts ``other_entities``."""
 
-    Raises:
-        BadRow: a line is not of this format, or the sentence has no words.
-    """
-    said: dict[str, str] = {}
-    words: list[str] = []
-    tags: list[str] = []
-    for place.below, line in enumerate(block):
-        if line.startswith("#"):
-            key, _, value = line[1:].partition("=")
-            said.setdefault(key.strip(), value.strip())
-            continue
-        fields = line.split("\t")
+    def word(line: str) -> tuple[str, str] | None:
+        fields = [field.strip() for field in line.split("\t")]
         if len(fields) < 3:
             raise BadRow(f"{len(fields)} columns between tabs; number, word and tag are needed")
-        number, word, tag = (field.strip() for field in fields[:3])
+        number, form, tag = fields[:3]
         if _NO_WORD.fullmatch(number):
-            continue
+            return None
         if not number.isdecimal():
             raise BadRow(f"the first column must be the word's number, not {number!r}")
-        if not word:
-            raise BadRow("the word is blank")
-        check_tags([tag], [word], place.task)
-        mark, _, kind = tag.partition("-")
-        if kind == OTHER and mark == "B":
+        if tag == f"B-{OTHER}":
             place.odd["other_entities"] += 1
-        words.append(word)
-        tags.append(OUTSIDE if kind in (OTHER, OUTSIDE) else tag)
-    place.below = 0
-    if not words:
-        raise BadRow("a sentence without words")
-    text = said.get("text") or None
-    text = None if text == " ".join(words) else text
-    return Example(said.get("sent_id") or place.name, place.language, tuple(words), None, tuple(tags), text)
+        return form, OUTSIDE if tag[:2] in ("B-", "I-") and tag[2:] in (OTHER, OUTSIDE) else tag
+
+    return tagged(block, place, word, COMMENT)

@@ -15,12 +15,8 @@ and ``split``, where given, must be those of the file. A hub dataset has one con
 from __future__ import annotations
 
 import logging
-import zlib
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unicodedata import normalize
 
@@ -40,11 +36,12 @@ from xclrun.data.readers.files import (
     check_tags,
     choose_languages,
     collect,
+    find_files,
+    lines,
     parse_json,
     read_files,
-    strings_of,
-    unpack,
 )
+from xclrun.data.readers.rows import own_text, strings_of
 
 LAYOUT = tuple(
     f"{{language}}{separator}{{split}}.jsonl{packed}" for packed in ("", ".gz") for separator in (".", "/", "-", "_")
@@ -54,25 +51,16 @@ KEYS = ("id", "language", "split", "tokens", "tags", "text", "text_b", "label", 
 
 @reader("jsonl", LAYOUT)
 def read(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language from ``dataset.root`` or ``dataset.hub``.
-
-    Raises:
-        UsageError: both or neither are given; the hub cannot be reached; see `find_files` and `collect`.
-    """
+    """Read every wanted language from ``dataset.root`` or ``dataset.hub``."""
     if cfg.hub is None:
-        return read_files(cfg, LAYOUT, _parse_line, _lines)
+        return read_files(cfg, find_files(cfg, LAYOUT), _parse_line, _lines)
     if cfg.root is not None:
         raise UsageError(f"dataset.root={cfg.root} and dataset.hub={cfg.hub}: give one of them, and null for the other")
     return collect(cfg, _hub_sources(cfg), _parse_hub_row)
 
 
 def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) -> Example:
-    """Return the example that a row describes.
-
-    Raises:
-        BadRow: a key is unknown, missing or of another type; tags that do not match the tokens, or are not BIO where
-            they are spans.
-    """
+    """Return the example that a row describes."""
     if not isinstance(row, dict):
         raise BadRow(f"a row is an object with the keys {', '.join(KEYS)}, not {type(row).__name__}")
     for key in row:
@@ -97,12 +85,14 @@ def parse_row(row: Any, language: str, split: str, task: Task = INTENT_SLOTS) ->
         check_tags(tags, tokens, task)
     elif task.tags_needed:
         raise BadRow("'tags' is missing")
-    text = None if text == " ".join(tokens) else text
     if task.label is not None and row.get("label") is None:
         hint = f"; for tags alone set dataset.task={TOKEN_TAGS.name}" if tags is not None else ""
         raise BadRow(f"'label' is missing, which dataset.task={task.name} predicts{hint}")
     label = None if task.label is None else _name(row, "label")
-    return Example(_name(row, "id"), language, tokens, label, tags, text, text_b, _facts(row))
+    facts = row.get("facts")
+    if facts is not None and not (isinstance(facts, dict) and all(isinstance(item, str) for item in facts.values())):
+        raise BadRow(f"'facts' must be an object of strings, not {facts!r}")
+    return Example(_name(row, "id"), language, tokens, label, tags, own_text(text, tokens), text_b, facts)
 
 
 def _name(row: dict[str, Any], key: str) -> str:
@@ -113,13 +103,6 @@ def _name(row: dict[str, Any], key: str) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         raise BadRow(f"'{key}' must be a string that is not blank, or a whole number, not {value!r}")
     return str(value)
-
-
-def _facts(row: dict[str, Any]) -> dict[str, str] | None:
-    value = row.get("facts")
-    if value is not None and not (isinstance(value, dict) and all(isinstance(item, str) for item in value.values())):
-        raise BadRow(f"'facts' must be an object of strings, not {value!r}")
-    return value
 
 
 def _text(row: dict[str, Any], key: str) -> str | None:
@@ -146,35 +129,9 @@ def _noted(example: Example, place: Place) -> Example:
     return example
 
 
-def _lines(file: SplitFile) -> list[bytes]:
-    """Return the lines of a file through the text builder of ``datasets``, without a trace in the library's cache."""
-    import datasets
-
-    with TemporaryDirectory(prefix="xclrun-") as folder, _quiet():
-        # The library takes paths for patterns and URLs ("*", "[", "::"), so it gets a plain name.
-        plain = Path(folder, "lines.txt")
-        try:
-            if file.path.suffix == ".gz":
-                with plain.open("wb") as unpacked:
-                    unpack(file.path, unpacked, file.shown)
-            else:
-                file.path.open("rb").close()
-                plain.symlink_to(file.path.absolute())
-        except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"{file.shown}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-        # The library refuses an empty file with an error that does not name it.
-        if not plain.stat().st_size:
-            return []
-        # Latin-1 keeps every byte as it is, so that one that is not UTF-8 spoils its own line only.
-        # (Not load_dataset("text"), which tells the hub about every call.)
-        rows = datasets.Dataset.from_text(
-            str(plain),
-            features=datasets.Features({"text": datasets.Value("string")}),
-            cache_dir=str(Path(folder, "cache")),
-            encoding="latin-1",
-        )
-        lines = [line.encode("latin-1").strip() for line in rows["text"]]
-    return [line.removeprefix(BOM_UTF8) for line in lines[:1]] + lines[1:]
+def _lines(file: SplitFile) -> Iterator[bytes]:
+    """Return the lines of a file. ``datasets`` would not name the line of a bad row, and takes a second to import."""
+    return map(bytes.strip, lines(file))
 
 
 def _hub_sources(cfg: DatasetConfig) -> Iterator[Source[dict[str, Any]]]:
@@ -189,8 +146,7 @@ def _hub_sources(cfg: DatasetConfig) -> Iterator[Source[dict[str, Any]]]:
         else:
             per_language = _by_language(cfg, _hub_splits(cfg, configs[0]))
     for language, splits in per_language.items():
-        for split in SPLITS:
-            rows = splits.get(split, [])
+        for split, rows in splits.items():
             yield Source(language, split, f"dataset.hub={cfg.hub} {language} {split}", rows)
 
 

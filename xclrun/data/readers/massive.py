@@ -27,14 +27,13 @@ from xclrun.data.readers.files import (
     Source,
     SplitFile,
     Splits,
-    check_regular,
     choose_languages,
     collect,
     lines,
-    parse_json,
     parse_utf8,
     root_of,
 )
+from xclrun.data.readers.rows import json_row, own_text, strings
 
 # Where the release's folders may begin below the root; the first that has files counts.
 FOLDERS = ("", "data/", "1.1/data/", "1.0/data/")
@@ -45,11 +44,7 @@ _SLOT = re.compile(r"\[\s*([^\[\]:\s]+)\s*:([^\[\]]*)\]")
 
 @reader("massive", LAYOUT)
 def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted locale under ``dataset.root``; a locale without train or dev lines has an empty split.
-
-    Raises:
-        UsageError: there is no such file, or no test line of a locale; see `collect`.
-    """
+    """Read every wanted locale under ``dataset.root``; a locale without train or dev lines has an empty split."""
     root, shown = root_of(cfg, LAYOUT)
     folder = next((folder for folder in FOLDERS if any((root / folder).glob("*.jsonl"))), None)
     if folder is None:
@@ -60,24 +55,21 @@ def read_massive(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     names = {language: f"{folder}{language}.jsonl" for language in languages}
     # One file after the other: the lines of all would need gigabytes.
     sources = (s for language, name in names.items() for s in _sources(language, root / name, f"{shown}/{name}"))
-    splits, notes = collect(cfg, sources, parse)
-    return {(language, split): splits.get((language, split), ()) for language in languages for split in SPLITS}, notes
+    return collect(cfg, sources, parse)
 
 
 def _sources(language: str, path: Path, shown: str) -> list[Source[Any]]:
     """Return the lines of each split of a file, in their places; a line that cannot be read is the test split's."""
-    check_regular(path, shown)
     rows: dict[str, list[Any]] = {split: [] for split in SPLITS}
     for line in lines(SplitFile(language, "", path, shown)):
-        row: Any = line
-        # A line that is none is parsed again, which tells what is wrong and where.
+        row: Any = line.strip()
+        # A bad line is parsed again as a row, which says what is wrong and where.
         with suppress(BadRow):
-            row = parse_json(parse_utf8(line), "the line") if line.strip() else None
+            row = json_row(parse_utf8(line))
         split = row.get("partition") if isinstance(row, dict) else None
-        split = split if split in SPLITS else "test"
         for name, of in rows.items():
-            of.append(row if name == split else None)
-    found = [Source(language, split, shown, of) for split, of in rows.items() if any(r is not None for r in of)]
+            of.append(row if name == (split if split in SPLITS else "test") else None)
+    found = [Source(language, split, shown, of) for split, of in rows.items() if any(of)]
     if not any(source.split == "test" for source in found):
         raise UsageError(f"{shown}: no line whose partition is test")
     return found
@@ -87,26 +79,19 @@ def parse(row: Any, place: Place) -> Example:
     """Return the example of one line: an object, or the text of a line that is none.
 
     Counts ``slots_inside_words``, and ``annotated_otherwise`` where ``annot_utt`` has other words than ``utt``.
-
-    Raises:
-        BadRow: the line is not of this format.
     """
-    row = parse_json(row, "the line") if isinstance(row, str) else row
-    if not isinstance(row, dict):
-        raise BadRow(f"an example is an object, not {type(row).__name__}")
+    row = json_row(row) if isinstance(row, str) else row
     if row.get("partition") not in SPLITS:
         raise BadRow(f"'partition' must be one of {', '.join(SPLITS)}, not {row.get('partition')!r}")
     if row.get("locale", place.language) != place.language:
         raise BadRow(f"'locale' is {row['locale']!r} in the file of {place.language}")
-    for key in ("id", "intent", "utt", "annot_utt"):
-        if not isinstance(row.get(key), str):
-            raise BadRow(f"'{key}' must be a string, not {row.get(key)!r}")
-    text, slots = plain(row["annot_utt"])
+    name, intent, utterance, annotated = strings(row, "id", "intent", "utt", "annot_utt")
+    text, slots = plain(annotated)
     tokens, starts = _words(text, place.language in UNSPACED)
     if not tokens:
         raise BadRow("empty sentence: 'annot_utt' has no words")
     tags = [OUTSIDE] * len(tokens)
-    for start, end, name in slots:
+    for start, end, slot in slots:
         inside = [i for i, (s, t) in enumerate(zip(starts, tokens, strict=True)) if s < end and start < s + len(t)]
         first, last = inside[0], inside[-1]
         if starts[first] < start or starts[last] + len(tokens[last]) > end:
@@ -114,14 +99,12 @@ def parse(row: Any, place: Place) -> Example:
         # A word that two slots reach is the earlier one's.
         free = [i for i in inside if tags[i] == OUTSIDE]
         for i in free:
-            tags[i] = f"{'B' if i == free[0] else 'I'}-{name}"
-    written = " ".join(row["utt"].split())
-    if written != " ".join(text.split()):
+            tags[i] = f"{'B' if i == free[0] else 'I'}-{slot}"
+    written = " ".join(text.split())
+    if " ".join(utterance.split()) != written:
         place.odd["annotated_otherwise"] += 1
-        written = " ".join(text.split())
     facts = {"scenario": row["scenario"]} if isinstance(row.get("scenario"), str) else None
-    kept = None if written == " ".join(tokens) else written
-    return Example(row["id"], place.language, tuple(tokens), row["intent"], tuple(tags), kept, facts=facts)
+    return Example(name, place.language, tuple(tokens), intent, tuple(tags), own_text(written, tokens), facts=facts)
 
 
 def plain(annotated: str) -> tuple[str, list[tuple[int, int, str]]]:
@@ -129,9 +112,6 @@ def plain(annotated: str) -> tuple[str, list[tuple[int, int, str]]]:
 
     >>> plain("wake me [time : at five]")
     ('wake me at five', [(8, 15, 'time')])
-
-    Raises:
-        BadRow: a bracket that is none of a slot, or a slot without text.
     """
     text, slots, last = "", [], 0
     for match in _SLOT.finditer(annotated):

@@ -32,9 +32,6 @@ def parse(line: str, place: Place) -> Example:
     """Return the example of one line, intent and slots without their prefixes ``IN:`` and ``SL:``, and its domain.
 
     Counts ``slots_inside_words``, which begin or end inside a token.
-
-    Raises:
-        BadRow: the line is not of this format.
     """
     fields = line.split("\t")
     first = next((i for i, field in enumerate(fields[:2]) if field.startswith("IN:")), None)

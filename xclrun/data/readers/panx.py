@@ -16,7 +16,8 @@ from functools import cache
 from xclrun.core.languages import language_of
 from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
-from xclrun.data.readers.files import BadRow, Place, SplitFile, blocks, check_tags, shortened
+from xclrun.data.readers.files import BadRow, Place, SplitFile, blocks, shortened
+from xclrun.data.readers.rows import tagged
 
 LAYOUT = (
     "{language}/{split}",
@@ -25,7 +26,6 @@ LAYOUT = (
     "{language}/{split}.tsv",
     "{language}-{split}.tsv",
 )
-
 
 # Wikipedia's codes: ``de``, ``zh-min-nan``, ``simple``.
 _PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
@@ -41,34 +41,20 @@ def rows(file: SplitFile) -> Iterator[tuple[list[bytes], bool] | tuple[()]]:
 
 @row_reader("panx", LAYOUT, gives=["tags"], rows=rows)
 def parse(row: tuple[list[str], bool], place: Place) -> Example:
-    """Return the example of one block of lines.
-
-    Raises:
-        BadRow: a line has no tag or no word, or lacks the prefix of the file's language where the file has prefixes; or
-            the tags are not BIO where they are spans.
-    """
+    """Return the example of one block of lines."""
     block, prefixed = row
-    words: list[str] = []
-    tags: list[str] = []
-    for place.below, line in enumerate(block):
-        word, *others = (field.strip() for field in line.split("\t"))
+
+    def word(line: str) -> tuple[str, str]:
+        form, *others = (field.strip() for field in line.split("\t"))
         if not others:
             raise BadRow("a word and its tag are needed, between them a tab")
-        if not word:
-            raise BadRow("the word is blank")
-        tag = others[-1]
-        check_tags([tag], [word], place.task)
-        words.append(_bare(word, place.language) if prefixed else word)
-        tags.append(tag)
-    return Example(place.name, place.language, tuple(words), None, tuple(tags))
+        return _bare(form, place.language) if prefixed and form else form, others[-1]
+
+    return tagged(block, place, word)
 
 
 def _bare(word: str, language: str) -> str:
-    """Return a word without the prefix of its language; a prefix alone is a word.
-
-    Raises:
-        BadRow: the word has no prefix, or the prefix of another language.
-    """
+    """Return a word without the prefix of its language; a prefix alone is a word."""
     prefix, colon, bare = word.partition(":")
     if not colon or not (prefix == language or _same_language(prefix, language)):
         problem = f"begins with '{prefix}:'" if colon else "has no language prefix"

@@ -30,19 +30,15 @@ question is read alone, without those before it.
 
 from __future__ import annotations
 
-import io
 import re
-import zlib
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
-from xclrun.config.schema import DatasetConfig, Unanswerable
+from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import SPLITS, Answer, Example
-from xclrun.data.readers import reader
+from xclrun.data.readers import reader, row_reader
 from xclrun.data.readers.files import (
     BadRow,
     Notes,
@@ -50,19 +46,18 @@ from xclrun.data.readers.files import (
     Source,
     SplitFile,
     Splits,
-    check_regular,
     choose_languages,
     collect,
-    find_files,
     first_file,
     json_file,
     lines,
     parse_json,
-    read_regular,
+    parse_utf8,
+    read_files,
     root_of,
     shortened,
-    unpack,
 )
+from xclrun.data.readers.rows import own_text
 
 ENGLISH = "en"
 # What QuAC writes for no answer; it is the end of each of its texts too.
@@ -85,19 +80,21 @@ Row = tuple[str, dict[str, Any]]
 # SQuAD's layout.
 
 
-def squad_rows(content: dict[str, Any], shown: str) -> Iterator[Row]:
-    """Yield (text, question) of a file in SQuAD's layout.
-
-    Raises:
-        UsageError: it is not in that layout; says where.
-    """
+def squad_rows(file: SplitFile) -> Iterator[Row]:
+    """Yield (text, question) of a file in SQuAD's layout."""
+    content, shown = json_file(file.path, file.shown, ONE_OBJECT), file.shown
+    if "Data" in content and "data" not in content:
+        raise UsageError(
+            f"{shown}: is as TriviaQA is released, without texts; the authors' utils.convert_to_squad_format joins "
+            "questions with their texts"
+        )
     for i, article in enumerate(_list(content, "data", shown), 1):
         for j, paragraph in enumerate(_list(article, "paragraphs", f"{shown}: article {i}"), 1):
             where = f"{shown}: article {i}, paragraph {j}"
             for number, question in enumerate(_list(paragraph, "qas", where), 1):
                 if not isinstance(question, dict):
                     raise UsageError(f"{where}: question {number} must be an object")
-                # Of any type: the question's row tells of what is wrong.
+                # Of any type: the question's parser reports what is wrong.
                 yield paragraph.get("context"), question
 
 
@@ -108,11 +105,10 @@ def _list(of: Any, key: str, where: str) -> list[Any]:
     return found
 
 
-def squad_question(row: Row, place: Place, keep: bool, cased: bool = True) -> Example | None:
+def squad_question(row: Row, place: Place, cased: bool = True) -> Example:
     """Return the example of a question in SQuAD's layout.
 
     Args:
-        keep: whether one without an answer is kept.
         cased: whether answers are written as in the text; otherwise they stand in the text in lower case.
     """
     text, question = row
@@ -134,13 +130,11 @@ def squad_question(row: Row, place: Place, keep: bool, cased: bool = True) -> Ex
     if isinstance(text, str):
         text = text.removesuffix(NO_ANSWER)
     spans = [] if none else [span for span in given if span[0] != NO_ANSWER]
-    return _question(place, text, question.get("question"), spans, keep, cased)
+    return _question(place, text, question.get("question"), spans, cased)
 
 
-def _question(
-    place: Place, text: Any, question: Any, spans: Sequence[tuple[Any, Any]], keep: bool, cased: bool = True
-) -> Example | None:
-    """Return the example of a question; None where it has no answer and is left out.
+def _question(place: Place, text: Any, question: Any, spans: Sequence[tuple[Any, Any]], cased: bool = True) -> Example:
+    """Return the example of a question.
 
     Args:
         spans: text of each answer, and its first character; None: wherever the text has it first.
@@ -150,9 +144,6 @@ def _question(
         raise BadRow("its context is empty")
     if not isinstance(question, str) or not question.strip():
         raise BadRow("the question is empty")
-    if not spans and not keep:
-        place.odd["unanswerable"] += 1
-        return None
     answers = tuple(dict.fromkeys(_answer(text, *span, cased) for span in spans))
     words, kept = _words(text)
     return Example(place.id or place.name, place.language, words, None, None, kept, question, answers=answers)
@@ -162,7 +153,7 @@ def _question(
 def _words(text: str) -> tuple[tuple[str, ...], str | None]:
     """Return the words of a text, and the text where it is not just these; questions about one text share them."""
     words = tuple(text.split())
-    return words, None if text == " ".join(words) else text
+    return words, own_text(text, words)
 
 
 def _answer(text: str, answer: Any, start: Any, cased: bool) -> Answer:
@@ -177,10 +168,8 @@ def _answer(text: str, answer: Any, start: Any, cased: bool) -> Answer:
         raise BadRow(f"'answer_start' must be a whole number, not {start!r}")
     if start < 0 or searched[start : start + len(wanted)] != wanted:
         elsewhere = searched.find(wanted)
-        told = (
-            "which does not have it at all" if elsewhere < 0 else f"it is at {elsewhere} (Unicode code points, from 0)"
-        )
-        raise BadRow(f"the answer {shortened(answer)!r} is not at character {start} of its context; {told}")
+        where = "which does not have it at all" if elsewhere < 0 else f"it is at {elsewhere} (code points, from 0)"
+        raise BadRow(f"the answer {shortened(answer)!r} is not at character {start} of its context; {where}")
     if cased:
         return Answer(answer, start)
     # A few letters, such as İ, are two in lower case.
@@ -189,107 +178,38 @@ def _answer(text: str, answer: Any, start: Any, cased: bool) -> Answer:
     return Answer(text[first : last + 1], first)
 
 
-def _keeps(cfg: DatasetConfig) -> bool:
-    return Unanswerable(cfg.unanswerable) is Unanswerable.keep
+_english = partial(row_reader, gives=["answers"], languages=[ENGLISH], rows=squad_rows, unit=UNIT)
 
-
-def _squad_source(language: str, split: str, path: Path, shown: str) -> Source[Row]:
-    return Source(language, split, shown, squad_rows(json_file(path, shown, ONE_OBJECT), shown), UNIT)
-
-
-def _with_all_splits(splits: Splits, languages: Iterable[str]) -> Splits:
-    return {(language, split): splits.get((language, split), ()) for language in languages for split in SPLITS}
-
-
-@reader("questions", LAYOUT, gives=["answers"])
-def read_questions(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Questions of your own, in SQuAD's layout, a file for each language and split."""
-    files = find_files(cfg, LAYOUT)
-    sources = (_squad_source(f.language, f.split, f.path, f.shown) for f in files)
-    return collect(cfg, sources, partial(squad_question, keep=_keeps(cfg)))
-
-
-# English datasets: a file for each split.
-
-
-def _english(
-    cfg: DatasetConfig,
-    files: Mapping[str, tuple[str, ...]],
-    rows: Callable[[Path, str], Iterable[Any]],
-    parse: Callable[..., Example | None],
-    unit: str = UNIT,
-) -> tuple[Splits, Notes]:
-    """Read the one language of a dataset; a split that is not among ``files`` is empty."""
-    root, shown = root_of(cfg, [names[0] for names in files.values()])
-    choose_languages(cfg.languages, [ENGLISH], f"{cfg.reader}, which is English")
-    sources = []
-    for split, names in files.items():
-        name = first_file(root, names)
-        if name is None:
-            raise UsageError(f"dataset.root={shown}: no {split} split; looked for {' or '.join(names)}")
-        sources.append(Source(ENGLISH, split, f"{shown}/{name}", rows(root / name, f"{shown}/{name}"), unit))
-    splits, notes = collect(cfg, sources, partial(parse, keep=_keeps(cfg)))
-    return _with_all_splits(splits, [ENGLISH]), notes
-
-
-def _rows_of_file(path: Path, shown: str) -> Iterator[Row]:
-    return squad_rows(json_file(path, shown), shown)
-
-
-def _rows_of_trivia(path: Path, shown: str) -> Iterator[Row]:
-    content = json_file(path, shown)
-    if "Data" in content and "data" not in content:
-        raise UsageError(
-            f"{shown}: is as TriviaQA is released, without texts; the authors' utils.convert_to_squad_format joins "
-            "questions with their texts"
-        )
-    return squad_rows(content, shown)
-
-
-@reader("squad", ("{split}-v1.1.json",), gives=["answers"], languages=[ENGLISH])
-def read_squad(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Questions about paragraphs of Wikipedia."""
-    files = {"train": ("train-v1.1.json", "train-v2.0.json"), "test": ("dev-v1.1.json", "dev-v2.0.json")}
-    return _english(cfg, files, _rows_of_file, squad_question)
-
-
-@reader("triviaqa", ("web-{split}.json",), gives=["answers"], languages=[ENGLISH])
-def read_triviaqa(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Questions of quizzes about pages of the web, converted to SQuAD's layout."""
-    files = {
+row_reader("questions", LAYOUT, gives=["answers"], rows=squad_rows, unit=UNIT)(squad_question)
+_english(
+    "squad",
+    ("{split}-v1.1.json",),
+    files={"train": ("train-v1.1.json", "train-v2.0.json"), "test": ("dev-v1.1.json", "dev-v2.0.json")},
+)(squad_question)
+_english(
+    "triviaqa",
+    ("web-{split}.json",),
+    files={
         "train": ("web-train.json", "squad-web-train.json", "qa/web-train.json"),
         "test": ("verified-web-dev.json", "squad-verified-web-dev.json", "web-dev.json", "squad-web-dev.json"),
-    }
-    return _english(cfg, files, _rows_of_trivia, partial(squad_question, cased=False))
-
-
-@reader("quac", ("{split}_v0.2.json",), gives=["answers"], languages=[ENGLISH])
-def read_quac(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Questions of dialogues about an article, each by itself."""
-    files = {"train": ("train_v0.2.json",), "test": ("val_v0.2.json",)}
-    return _english(cfg, files, _rows_of_file, squad_question)
+    },
+)(partial(squad_question, cased=False))
+_english("quac", ("{split}_v0.2.json",), files={"train": ("train_v0.2.json",), "test": ("val_v0.2.json",)})(
+    squad_question
+)
 
 
 # QA-SRL: a sentence per line, with questions about its verbs.
 
 
-def _srl_rows(path: Path, shown: str) -> Iterator[Any]:
-    if path.suffix == ".gz":
-        check_regular(path, shown)
-        try:
-            unpack(path, unpacked := io.BytesIO(), shown)
-            content = unpacked.getvalue()
-        except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"{shown}: cannot be unpacked ({error})") from None
-    else:
-        content = read_regular(path, shown)
-    for number, line in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), 1):
+def _srl_rows(file: SplitFile) -> Iterator[tuple[str, Any, Any, Any]]:
+    for number, line in enumerate(lines(file), 1):
         if not line.strip():
             continue
         try:
-            yield from _srl_questions(parse_json(line.decode(), "the line"))
-        except (BadRow, UnicodeDecodeError) as error:
-            raise UsageError(f"{shown}:{number}: {error}") from None
+            yield from _srl_questions(parse_json(parse_utf8(line), "the line"))
+        except BadRow as error:
+            raise UsageError(f"{file.shown}:{number}: {error}") from None
 
 
 def _srl_questions(sentence: Any) -> Iterator[tuple[str, Any, Any, Any]]:
@@ -307,7 +227,14 @@ def _srl_questions(sentence: Any) -> Iterator[tuple[str, Any, Any, Any]]:
         yield f"{name}/{verb}/{number}", tokens, question, judgments
 
 
-def _srl_question(row: tuple[str, Any, Any, Any], place: Place, keep: bool) -> Example | None:
+@_english(
+    "qa_srl",
+    ("{split}.jsonl.gz",),
+    rows=_srl_rows,
+    files={s: tuple(f"{folder}{s}.jsonl{gz}" for folder in ("", "orig/") for gz in (".gz", "")) for s in SPLITS},
+)
+def srl_question(row: tuple[str, Any, Any, Any], place: Place) -> Example:
+    """Questions about the verbs of a sentence: semantic roles."""
     place.id, tokens, question, judgments = row
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise BadRow("sentenceTokens must be a list of words")
@@ -320,51 +247,41 @@ def _srl_question(row: tuple[str, Any, Any, Any], place: Place, keep: bool) -> E
         raise BadRow(f"the span {list(bad)} is none of its sentence of {len(tokens)} words")
     starts = [len(" ".join([*tokens[:i], ""])) for i in range(len(tokens))]
     answers = [(" ".join(tokens[begin:end]), starts[begin]) for begin, end in spans]
-    return _question(place, " ".join(tokens), question, answers, keep)
-
-
-@reader("qa_srl", ("{split}.jsonl.gz",), gives=["answers"], languages=[ENGLISH])
-def read_qa_srl(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Questions about the verbs of a sentence: semantic roles."""
-    files = {s: tuple(f"{folder}{s}.jsonl{gz}" for folder in ("", "orig/") for gz in (".gz", "")) for s in SPLITS}
-    return _english(cfg, files, _srl_rows, _srl_question)
+    return _question(place, " ".join(tokens), question, answers)
 
 
 # QA-ZRE: a line per relation of an entity.
 
 
-def _zre_rows(path: Path, shown: str) -> Iterable[bytes]:
-    return lines(SplitFile(ENGLISH, "", path, shown))
-
-
-def _zre_question(line: str, place: Place, keep: bool) -> Example | None:
+@_english(
+    "qa_zre",
+    ("{split}.0",),
+    rows=lines,
+    unit="",
+    files={split: (f"{split}.0", f"relation_splits/{split}.0") for split in SPLITS},
+)
+def zre_question(line: str, place: Place) -> Example:
+    """Questions for the relations of an entity, which test has others of."""
     fields = line.split("\t")
     if len(fields) < 4:
         raise BadRow(f"{len(fields)} columns between tabs; relation, question, entity, sentence and answers are needed")
     _, question, entity, sentence, *answers = fields
-    spans = [(answer, None) for answer in answers if answer]
-    return _question(place, sentence, question.replace("XXX", entity), spans, keep)
-
-
-@reader("qa_zre", ("{split}.0",), gives=["answers"], languages=[ENGLISH])
-def read_qa_zre(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Questions for the relations of an entity, which test has others of."""
-    files = {split: (f"{split}.0", f"relation_splits/{split}.0") for split in SPLITS}
-    return _english(cfg, files, _zre_rows, _zre_question, unit="")
+    return _question(place, sentence, question.replace("XXX", entity), [(answer, None) for answer in answers if answer])
 
 
 # Several languages.
 
 
-def _several(
-    cfg: DatasetConfig, root: Path, shown: str, files: Mapping[str, Mapping[str, str]]
-) -> tuple[Splits, Notes]:
+def _several(cfg: DatasetConfig, files: Mapping[str, Mapping[str, str]]) -> tuple[Splits, Notes]:
     """Read languages of which each has the ``files`` of some splits, language → split → name below the root."""
+    root, shown = root_of(cfg, ())
     languages = choose_languages(cfg.languages, files.keys(), shown)
-    found = ((language, split, name) for language in languages for split, name in files[language].items())
-    sources = (_squad_source(language, split, root / name, f"{shown}/{name}") for language, split, name in found)
-    splits, notes = collect(cfg, sources, partial(squad_question, keep=_keeps(cfg)))
-    return _with_all_splits(splits, languages), notes
+    found = [
+        SplitFile(language, split, root / name, f"{shown}/{name}")
+        for language in languages
+        for split, name in files[language].items()
+    ]
+    return read_files(cfg, found, squad_question, squad_rows, UNIT)
 
 
 @reader("mlqa", ("{split}/{split}-context-{language}-question-{language}.json",), gives=["answers"], languages=MLQA)
@@ -374,36 +291,34 @@ def read_mlqa(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     root, shown = root_of(cfg, [name.format("{split}", "{language}")])
     files: dict[str, dict[str, str]] = {}
     for language in MLQA:
-        for split in ("dev", "test"):
-            below = name.format(split, language)
-            if (there := first_file(root, (below, f"MLQA_V1/{below}"))) is not None:
-                files.setdefault(language, {})[split] = there
+        translated = f"{language}_squad-translate-train-train-v1.1.json"
+        names = {
+            "train": SQUAD_TRAIN if language == ENGLISH else (translated, f"mlqa-translate-train/{translated}"),
+            **{s: [f"{folder}{name.format(s, language)}" for folder in ("", "MLQA_V1/")] for s in ("dev", "test")},
+        }
+        found = {split: file for split, these in names.items() if (file := first_file(root, these)) is not None}
+        if "dev" in found and "test" not in found:
+            raise UsageError(f"dataset.root={shown}: '{language}' has no test split")
+        if "test" in found:
+            files[language] = found
     if not files:
         raise UsageError(f"dataset.root={shown}: no data found; looked for {name.format('test', 'en')}")
-    for language, of in files.items():
-        if "test" not in of:
-            raise UsageError(f"dataset.root={shown}: '{language}' has no test split")
-        translated = f"{language}_squad-translate-train-train-v1.1.json"
-        names = SQUAD_TRAIN if language == ENGLISH else (translated, f"mlqa-translate-train/{translated}")
-        if (there := first_file(root, names)) is not None:
-            files[language] = {"train": there, **of}
-    return _several(cfg, root, shown, files)
+    return _several(cfg, files)
 
 
 @reader("xquad", ("xquad.{language}.json",), gives=["answers"])
 def read_xquad(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     """Questions of SQuAD's dev set, translated."""
     root, shown = root_of(cfg, ["xquad.{language}.json"])
-    paths = sorted(path for folder in ("", "xquad") for path in (root / folder).glob("xquad.*.json"))
     files: dict[str, dict[str, str]] = {}
-    for path in paths:
+    for path in sorted([*root.glob("xquad.*.json"), *root.glob("xquad/xquad.*.json")]):
         if (match := re.fullmatch(r"xquad\.([a-z]+)\.json", path.name)) is not None:
             files.setdefault(match[1], {"test": path.relative_to(root).as_posix()})
     if not files:
         raise UsageError(f"dataset.root={shown}: no data found; looked for xquad.<language>.json")
-    if ENGLISH in files and (there := first_file(root, SQUAD_TRAIN)) is not None:
-        files[ENGLISH] = {"train": there, **files[ENGLISH]}
-    return _several(cfg, root, shown, files)
+    if ENGLISH in files and (file := first_file(root, SQUAD_TRAIN)) is not None:
+        files[ENGLISH] = {"train": file, **files[ENGLISH]}
+    return _several(cfg, files)
 
 
 @reader("tydiqa", ("tydiqa-goldp-v1.1-{split}.json",), gives=["answers"], languages=TYDI.values())
@@ -415,13 +330,11 @@ def read_tydiqa(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     for split, name in names.items():
         if not (root / name).is_file():
             raise UsageError(f"dataset.root={shown}: no {split} split; looked for {name}")
-        for text, question in squad_rows(json_file(root / name, f"{shown}/{name}"), f"{shown}/{name}"):
-            begin = str(question.get("id")).partition("-")[0]
-            if begin not in TYDI:
-                raise UsageError(
-                    f"{shown}/{name}: question '{question.get('id')}': an id begins with a language of "
-                    f"{', '.join(TYDI)}"
-                )
+        for text, question in squad_rows(SplitFile("", split, root / name, f"{shown}/{name}")):
+            id = str(question.get("id"))
+            if (begin := id.partition("-")[0]) not in TYDI:
+                known = ", ".join(TYDI)
+                raise UsageError(f"{shown}/{name}: question '{id}': an id begins with a language of {known}")
             of.setdefault((TYDI[begin], split), []).append((text, question))
     languages = choose_languages(cfg.languages, [key for key in TYDI.values() if (key, "test") in of], shown)
     sources = [
@@ -430,5 +343,4 @@ def read_tydiqa(cfg: DatasetConfig) -> tuple[Splits, Notes]:
         for split in names
         if (language, split) in of
     ]
-    splits, notes = collect(cfg, sources, partial(squad_question, keep=_keeps(cfg)))
-    return _with_all_splits(splits, languages), notes
+    return collect(cfg, sources, squad_question)

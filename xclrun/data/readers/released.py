@@ -18,13 +18,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from xclrun.config.schema import DatasetConfig
 from xclrun.core.errors import UsageError
-from xclrun.data.example import SPLITS, Example
+from xclrun.data.example import Example
 from xclrun.data.readers import reader, row_reader
 from xclrun.data.readers.files import (
     BadRow,
@@ -37,30 +35,38 @@ from xclrun.data.readers.files import (
     collect,
     first_file,
     lines,
-    parse_json,
     root_of,
 )
+from xclrun.data.readers.rows import columns, json_row, one_of, strings, text_example
 
 _SHOWN = re.compile(r"b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
-
-# What a line says: id or None, text, second text or None, label.
-Fields = tuple[str | None, str, str | None, str]
 
 ISO = {"english": "en", "german": "de", "spanish": "es", "french": "fr", "italian": "it", "japanese": "ja",
        "russian": "ru", "chinese": "zh"}  # fmt: skip
 
 
-def _pawsx(line: str) -> Fields | None:
-    fields = line.split("\t")
-    if len(fields) != 4:
-        raise BadRow(f"{len(fields)} columns between tabs instead of id, sentence1, sentence2, label")
-    name, one, two, label = (text.strip() for text in fields)
+@row_reader(
+    "pawsx",
+    ("{language}/{split}.tsv",),
+    gives=["label"],
+    split_names={"train": ("translated_train", "train"), "dev": ("dev_2k",), "test": ("test_2k",)},
+)
+def parse_pawsx(line: str, place: Place) -> Example | None:
+    """Return the example of one line; None for the header."""
+    name, one, two, label = columns(line.split("\t"), ("id", "sentence1", "sentence2", "label"))
     if (name, label) == ("id", "label"):
         return None
-    return name, one, two, _known(label, ("0", "1"))
+    return text_example(place, name or None, one, one_of(label, ("0", "1")), two)
 
 
-def _mldoc(line: str) -> Fields | None:
+@row_reader(
+    "mldoc",
+    ("{language}.{split}", "{language}.{split}.{any}", "{any}/{language}.{split}", "{any}/{language}.{split}.{any}"),
+    gives=["label"],
+    language_names=ISO,
+)
+def parse_mldoc(line: str, place: Place) -> Example:
+    """Return the example of one line."""
     label, tab, text = line.partition("\t")
     if not tab:
         raise BadRow("a label and a text are needed, between them a tab")
@@ -73,57 +79,17 @@ def _mldoc(line: str) -> Fields | None:
             text = ast.literal_eval(text).decode()
         except (ValueError, SyntaxError):
             raise BadRow("the text looks like Python's bytes, and is none") from None
-    return None, text.strip(), None, _known(label.strip(), ("CCAT", "ECAT", "GCAT", "MCAT"))
+    return text_example(place, None, text.strip(), one_of(label.strip(), ("CCAT", "ECAT", "GCAT", "MCAT")))
 
 
-def _marc(line: str) -> Fields | None:
-    row = parse_json(line, "the line")
-    if not isinstance(row, dict):
-        raise BadRow(f"a review is an object, not {type(row).__name__}")
-    texts = []
-    for key in ("review_id", "review_body", "review_title", "product_category"):
-        value = row.get(key)
-        if not isinstance(value, str):
-            raise BadRow(f"'{key}' must be a string, not {value!r}")
-        texts.append(value.strip())
-    name, body, title, category = texts
-    return name, body, f"{title} . {category}", _known(str(row.get("stars")), tuple("12345"))
-
-
-def _known(label: str, labels: tuple[str, ...]) -> str:
-    if label not in labels:
-        raise BadRow(f"label {label!r} is none of {', '.join(labels)}")
-    return label
-
-
-def _example(name: str | None, text: str, second: str | None, label: str, place: Place) -> Example:
-    words = tuple(text.split())
-    if not words or (second is not None and not second.strip()):
-        raise BadRow("a text is blank")
-    kept = None if text == " ".join(words) else text
-    return Example(name or place.name, place.language, words, label, None, kept, second)
-
-
-def _parse(line: str, place: Place, fields: Callable[[str], Fields | None]) -> Example | None:
-    found = fields(line)
-    return None if found is None else _example(*found, place)
-
-
-row_reader(
-    "pawsx",
-    ("{language}/{split}.tsv",),
-    gives=["label"],
-    split_names={"train": ("translated_train", "train"), "dev": ("dev_2k",), "test": ("test_2k",)},
-)(partial(_parse, fields=_pawsx))
-row_reader(
-    "mldoc",
-    ("{language}.{split}", "{language}.{split}.{any}", "{any}/{language}.{split}", "{any}/{language}.{split}.{any}"),
-    gives=["label"],
-    language_names=ISO,
-)(partial(_parse, fields=_mldoc))
-row_reader("marc", ("{any}/dataset_{language}_{split}.json", "dataset_{language}_{split}.json"), gives=["label"])(
-    partial(_parse, fields=_marc)
-)
+@row_reader("marc", ("{any}/dataset_{language}_{split}.json", "dataset_{language}_{split}.json"), gives=["label"])
+def parse_marc(line: str, place: Place) -> Example:
+    """Return the example of one line: a review, and its title and category."""
+    row = json_row(line)
+    keys = ("review_id", "review_body", "review_title", "product_category")
+    name, body, title, category = (value.strip() for value in strings(row, *keys))
+    stars = one_of(str(row.get("stars")), tuple("12345"))
+    return text_example(place, name or None, body, stars, f"{title} . {category}")
 
 
 # XNLI: one file of all languages for dev and for test, one of each language for training.
@@ -139,11 +105,7 @@ TRAINED = (
 
 @reader("xnli", (EVALUATED[0], TRAINED[0]), gives=["label"])
 def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
-    """Read every wanted language of XNLI under ``dataset.root``.
-
-    Raises:
-        UsageError: a file is missing; see `collect`.
-    """
+    """Read every wanted language of XNLI under ``dataset.root``."""
     root, shown = root_of(cfg, TRAINED[:1])
     rows = {}
     for split in ("dev", "test"):
@@ -156,16 +118,14 @@ def read_xnli(cfg: DatasetConfig) -> tuple[Splits, Notes]:
     if not known:
         raise UsageError(f"{evaluated}: no column 'language', or no language that the test split has too")
     sources = []
-    languages = choose_languages(cfg.languages, known, evaluated)
-    for language in languages:
+    for language in choose_languages(cfg.languages, known, evaluated):
         name = first_file(root, [name.format(language=language) for name in TRAINED])
         if name is not None:
             header, below = _table(root / name, f"{shown}/{name}")
             trained = [None, *((header, line) if line.strip() else None for line in below)]
             sources.append(Source(language, "train", f"{shown}/{name}", trained))
         sources += [Source(language, split, file, of[language]) for split, (file, of) in rows.items()]
-    splits, notes = collect(cfg, sources, _parse_xnli)
-    return {(language, split): splits.get((language, split), ()) for language in languages for split in SPLITS}, notes
+    return collect(cfg, sources, parse_xnli)
 
 
 def _table(path: Path, shown: str) -> tuple[bytes, list[bytes]]:
@@ -176,11 +136,11 @@ def _table(path: Path, shown: str) -> tuple[bytes, list[bytes]]:
 
 def _by_language(header: bytes, below: list[bytes]) -> dict[str, list[tuple[bytes, bytes] | None]]:
     """Return the value of the column ``language`` → (header, line) of the lines that have it, None for all others."""
-    columns = header.split(b"\t")
+    names = header.split(b"\t")
     found: dict[str, list[tuple[bytes, bytes] | None]] = {}
-    if b"language" not in columns:
+    if b"language" not in names:
         return {}
-    at = columns.index(b"language")
+    at = names.index(b"language")
     for number, line in enumerate(below, 1):
         fields = line.split(b"\t") if line.strip() else []
         if at < len(fields):
@@ -189,16 +149,17 @@ def _by_language(header: bytes, below: list[bytes]) -> dict[str, list[tuple[byte
     return found
 
 
-def _parse_xnli(row: tuple[str, str], place: Place) -> Example:
-    columns, fields = (line.split("\t") for line in row)
-    if len(fields) != len(columns):
-        raise BadRow(f"{len(fields)} columns between tabs instead of {len(columns)}")
-    of = dict(zip(columns, fields, strict=True))
-    named = (("sentence1", "premise"), ("sentence2", "hypo"), ("gold_label", "label"))
-    found = [next((of[key] for key in keys if key in of), None) for keys in named]
-    if None in found:
-        missing = " or ".join(named[found.index(None)])
-        raise BadRow(f"the header has no column {missing}")
-    one, two, label = (str(text).strip() for text in found)
-    label = _known("contradiction" if label == "contradictory" else label, XNLI_LABELS)
-    return _example(of.get("pairID"), one, two, label, place)
+def parse_xnli(row: tuple[str, str], place: Place) -> Example:
+    """Return the example of a line, after the header of its file."""
+    names, fields = (line.split("\t") for line in row)
+    if len(fields) != len(names):
+        raise BadRow(f"{len(fields)} columns between tabs instead of {len(names)}")
+    of = dict(zip(names, fields, strict=True))
+    found = []
+    for keys in (("sentence1", "premise"), ("sentence2", "hypo"), ("gold_label", "label")):
+        if not of.keys() & set(keys):
+            raise BadRow(f"the header has no column {' or '.join(keys)}")
+        found.append(next(of[key] for key in keys if key in of).strip())
+    one, two, label = found
+    label = one_of("contradiction" if label == "contradictory" else label, XNLI_LABELS)
+    return text_example(place, of.get("pairID") or None, one, label, two)

@@ -15,12 +15,14 @@ sentence in every language, but for xSID's training sentences, which are named b
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
 from xclrun.data.readers.files import BadRow, Place, blocks, check_tags
+from xclrun.data.readers.rows import columns, tagged
 
-HEADER = ["id", "utterance", "slot_labels", "intent"]
+HEADER = ("id", "utterance", "slot_labels", "intent")
 MULTIATIS = {key.upper(): key for key in ("de", "en", "es", "fr", "hi", "ja", "pt", "tr", "zh")}
 LAYOUT = ("{folder}/{language}.{split}.conll", "{language}.{split}.conll.fixed", "{language}.{split}.conll")
 _COMMENT = re.compile(r"#\s*([\w-]+)\s*[=:](.*)")
@@ -33,16 +35,10 @@ _COMMENT = re.compile(r"#\s*([\w-]+)\s*[=:](.*)")
     may_lack=("train", "dev"),
 )
 def parse_multiatis(line: str, place: Place) -> Example | None:
-    """Return the example of one line; None for the header.
-
-    Raises:
-        BadRow: the line has not four columns, or not one tag for each word.
-    """
-    fields = [field.strip() for field in line.split("\t")]
-    if fields == HEADER:
+    """Return the example of one line; None for the header."""
+    fields = columns(line.split("\t"), HEADER)
+    if tuple(fields) == HEADER:
         return None
-    if len(fields) != len(HEADER):
-        raise BadRow(f"{len(fields)} columns between tabs instead of {', '.join(HEADER)}")
     name, utterance, tags, intent = fields
     words, of_words = tuple(utterance.split()), tuple(tags.split())
     if not words:
@@ -59,38 +55,19 @@ def parse_multiatis(line: str, place: Place) -> Example | None:
     may_lack=("train", "dev"),
 )
 def parse_xsid(block: list[str], place: Place) -> Example:
-    """Return the example of one block of lines.
-
-    Raises:
-        BadRow: a line is not of this format, the intent changes inside a sentence, or the sentence has no words.
-    """
-    said: dict[str, str] = {}
-    words: list[str] = []
-    tags: list[str] = []
+    """Return the example of one block of lines."""
+    facts: dict[str, str] = {}
     intents: list[str] = []
-    for place.below, line in enumerate(block):
-        if line.startswith("#"):
-            if (comment := _COMMENT.match(line)) is not None:
-                said.setdefault(comment[1], comment[2].strip())
-            continue
-        fields = [field.strip() for field in line.split("\t")]
-        if len(fields) != 4:
-            raise BadRow(f"{len(fields)} columns between tabs instead of number, word, intent, tag")
-        number, word, intent, tag = fields
-        if number != str(len(words) + 1):
-            raise BadRow(f"word number {number} where {len(words) + 1} is due; is a blank line missing?")
-        if not word:
-            raise BadRow("the word is blank")
-        check_tags([tag], [word], place.task)
+
+    def word(line: str) -> tuple[str, str]:
+        number, form, intent, tag = columns(line.split("\t"), ("number", "word", "intent", "tag"))
+        if number != str(len(intents) + 1):
+            raise BadRow(f"word number {number} where {len(intents) + 1} is due; is a blank line missing?")
         intents.append(intent)
         if intent != intents[0]:
             raise BadRow(f"intent {intent!r} after {intents[0]!r} in one sentence")
-        words.append(word)
-        tags.append(tag)
-    place.below = 0
-    if not words:
-        raise BadRow("a sentence without words")
-    name = f"{place.split}-{said['id']}" if said.get("id") and place.split != "train" else place.name
-    text = said.get("text") or None
-    text = None if text == " ".join(words) else text
-    return Example(name, place.language, tuple(words), intents[0], tuple(tags), text)
+        return form, tag
+
+    sentence = tagged(block, place, word, _COMMENT, facts)
+    name = f"{place.split}-{facts['id']}" if facts.get("id") and place.split != "train" else place.name
+    return replace(sentence, id=name, label=intents[0])

@@ -18,6 +18,7 @@ import csv
 from xclrun.data.example import Example
 from xclrun.data.readers import row_reader
 from xclrun.data.readers.files import BadRow, Place
+from xclrun.data.readers.rows import columns, one_of, text_example
 
 TOPICS = ("entertainment", "geography", "health", "politics", "science/technology", "sports", "travel")
 TAXI = ("Description", "Faith", "Grace", "Recommendation", "Sin", "Violence")
@@ -25,18 +26,16 @@ TAXI = ("Description", "Faith", "Grace", "Recommendation", "Sin", "Violence")
 
 @row_reader("sib200", ("{language}/{split}.tsv",), gives=["label"], may_lack=("train", "dev"))
 def parse_sib200(line: str, place: Place) -> Example | None:
-    """Return the example of one line; None for the header.
-
-    Raises:
-        BadRow: the line is not of this format, or the category is none of `TOPICS`.
-    """
+    """Return the example of one line; None for the header."""
+    header = ["index_id", "category", "text"]
     try:
         [fields] = csv.reader([line], delimiter="\t", strict=True)
     except csv.Error as error:
         raise BadRow(f"not tab-separated columns with quotes as in CSV ({error})") from None
-    if fields == ["index_id", "category", "text"]:
+    if fields == header:
         return None
-    return _example(fields, "index_id, category, text", TOPICS, place)
+    name, label, text = columns(fields, header)
+    return text_example(place, name, text, one_of(label, TOPICS))
 
 
 @row_reader(
@@ -46,24 +45,10 @@ def parse_sib200(line: str, place: Place) -> Example | None:
     may_lack=("train", "dev"),
 )
 def parse_taxi1500(line: str, place: Place) -> Example | None:
-    """Return the example of one line; None for a header.
-
-    Raises:
-        BadRow: the line is not of this format, or the label is none of `TAXI`.
-    """
-    fields = line.split("\t")
-    if [field.strip() for field in fields] == ["id", "label", "verse"]:
+    """Return the example of one line; None for a header."""
+    header = ["id", "label", "verse"]
+    fields = columns(line.split("\t"), header)
+    if fields == header:
         return None
-    return _example(fields, "id, label, verse", TAXI, place)
-
-
-def _example(fields: list[str], columns: str, labels: tuple[str, ...], place: Place) -> Example:
-    if len(fields) != 3:
-        raise BadRow(f"{len(fields)} columns between tabs instead of {columns}")
-    name, label, text = (field.strip() for field in fields)
-    if label not in labels:
-        raise BadRow(f"label {label!r} is none of {', '.join(labels)}")
-    words = tuple(text.split())
-    if not words:
-        raise BadRow("the text is blank")
-    return Example(name, place.language, words, label, None, None if text == " ".join(words) else text)
+    name, label, text = fields
+    return text_example(place, name, text, one_of(label, TAXI))

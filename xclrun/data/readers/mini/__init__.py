@@ -55,11 +55,7 @@ _Sentence = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def read(languages: Sequence[str] | None = None) -> Splits:
-    """Return (language, split) → examples; None: all languages.
-
-    Raises:
-        UsageError: a language that the corpus does not have.
-    """
+    """Return (language, split) → examples; None: all languages."""
     chosen = choose_languages(LANGUAGES if languages is None else languages, LANGUAGES, "mini")
     return {(language, split): _splits(language)[split] for language in chosen for split in SPLITS}
 
