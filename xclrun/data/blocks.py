@@ -20,9 +20,6 @@ def with_blocks(dataset: Dataset, key: str, number: int, subset_seed: int) -> Da
 
     They have no dev and test split of their own, and are none of the dataset's languages. Sizes differ by one example
     at the most; a block has its examples in the order of the file.
-
-    Raises:
-        UsageError: the key is a mixture; fewer examples than blocks, or a language that is called as a block.
     """
     if key not in dataset.languages:
         raise UsageError(

@@ -49,9 +49,6 @@ def encode(
         label_on: ``first`` or ``last``: the piece that carries its word's label; ``all``: the first, and the others
             carry X, whose id is the number of tags.
         whole_words: whether words are told apart (`xclrun.core.task.Task.words`).
-
-    Raises:
-        UsageError: the tokenizer cannot serve, or ``max_length`` leaves no room for a word.
     """
     if tokenizer.pad_token_id is None:
         raise UsageError("the tokenizer has no padding piece")

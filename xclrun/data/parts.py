@@ -55,11 +55,7 @@ class Part:
 
 
 def read_parts(cfg: DatasetConfig) -> list[Part]:
-    """Read the parts of a dataset, with the keys of ``dataset.languages``; one that is not composite is one part.
-
-    Raises:
-        UsageError: a part cannot be what it is asked to be, with its name; two parts make one key.
-    """
+    """Read the parts of a dataset, with the keys of ``dataset.languages``; one that is not composite is one part."""
     if not cfg.parts:
         return [Part("", cfg, *read(cfg), task_of(cfg.task, cfg.tags_are.value))]
     known: dict[str, tuple[Splits, Notes]] = {}
@@ -123,11 +119,7 @@ def _read(name: str, cfg: DatasetConfig, known: dict[str, tuple[Splits, Notes]])
 
 
 def _where(name: str, reader: str | None, splits: Splits, wanted: Mapping[str, list[str]]) -> Splits:
-    """Return the examples whose facts are among the values wanted.
-
-    Raises:
-        UsageError: the files say no such thing of their examples, or of none this; none is left to train or test on.
-    """
+    """Return the examples whose facts are among the values wanted."""
     for field, values in wanted.items():
         key = f"dataset.parts.{name}.where.{field}"
         told = {fact for examples in splits.values() for e in examples[:1] for fact in e.facts or ()}
@@ -150,11 +142,7 @@ def _where(name: str, reader: str | None, splits: Splits, wanted: Mapping[str, l
 
 
 def _keys(name: str, splits: Splits, before: list[Part]) -> dict[str, str]:
-    """Return language → key: the part's name, or with the language where there are several.
-
-    Raises:
-        UsageError: an earlier part has the key.
-    """
+    """Return language → key: the part's name, or with the language where there are several."""
     languages = list(dict.fromkeys(language for language, _ in splits))
     keys = {language: name if len(languages) == 1 else f"{name}-{language}" for language in languages}
     for key in keys.values():

@@ -35,11 +35,7 @@ SPECIAL = 4
 
 
 def check_windows(max_length: int, windows: WindowsConfig, special: int = SPECIAL) -> None:
-    """Check that windows have room for a question, for what they share, and for a piece more.
-
-    Raises:
-        UsageError: they have not.
-    """
+    """Check that windows have room for a question, for what they share, and for a piece more."""
     for name, least in (("question", 1), ("answer", 1), ("stride", 0)):
         if (value := getattr(windows, name)) < least:
             raise UsageError(f"model.windows.{name}={value}: must be at least {least}")
@@ -87,9 +83,6 @@ def encode_windows(
 
     Returns:
         A row for each window, ``n`` in all.
-
-    Raises:
-        UsageError: the tokenizer cannot serve, or ``max_length`` leaves no room.
     """
     if tokenizer.pad_token_id is None:
         raise UsageError("the tokenizer has no padding piece")

@@ -51,9 +51,6 @@ def nway(examples: Sequence[Example], shots: int, bucket: int, seed: int) -> tup
         shots: K.
         bucket: its id, from 0.
         seed: the same for all buckets that have to be disjoint.
-
-    Raises:
-        UsageError: a class has too few examples for that many disjoint buckets.
     """
     place = {example.id: i for i, example in enumerate(examples)}
     drawn: list[Example] = []
@@ -74,9 +71,6 @@ def tag_counts(example: Example, counts: str) -> Counter[str]:
     Args:
         example: a sentence with tags.
         counts: ``words``: words with the tag; ``sentences``: 1 where any word has it.
-
-    Raises:
-        UsageError: it has no tags.
     """
     if example.tags is None:
         raise UsageError(f"sampler=minimum draws sentences by their tags; '{example.id}' has none (classes: nway)")
