@@ -30,7 +30,7 @@ def test_what_is_made_passes_the_check_and_what_is_broken_does_not(xclrun: Calla
     # One bucket becomes another one's copy, without a fingerprint.
     one, other = (here / f"few/mini/1-shots/de/{b}-th" for b in (0, 1))
     (other / "sampled.json").write_bytes((one / "sampled.json").read_bytes())
-    assert "is not what bucket.json beside it says" in xclrun("buckets", "check", "--from", "few").line
+    assert "is not what bucket.json in the same folder says" in xclrun("buckets", "check", "--from", "few").line
     (other / "bucket.json").unlink()
     told = xclrun("buckets", "check", "--from", "few")
     assert told.code == 1

@@ -198,8 +198,6 @@ def test_samplers_say_what_they_need() -> None:
         bucket_of(cfg(), dataset_of([tagged("1", "N")]), "hi", 1, 0)
     with pytest.raises(UsageError, match=r"^hi/train: sampler=minimum .* '1' has none \(classes: nway\)$"):
         bucket_of(cfg("minimum"), dataset_of([classed("1", "a")]), "hi", 1, 0)
-    with pytest.raises(UsageError, match=r"^bucket=3: there are dataset.buckets.number=3 for each language and K"):
-        bucket_of(cfg(number=3), dataset_of([classed("1", "a")]), "hi", 1, 3)
     with pytest.raises(UsageError, match=r"^dataset.buckets.root is needed"):
         bucket_of(cfg("files"), dataset_of([classed("1", "a")]), "hi", 1, 0)
 

@@ -296,7 +296,6 @@ def test_a_context_holds_what_its_kind_says() -> None:
             r"kind=topic: is about label, and examples of token_tags have none",
         ),
         (tagged(3), "token_tags", {"kind": "poz"}, r"^dataset\.statements\.kind=poz: unknown; did you mean 'pos'\?"),
-        (tagged(3), "token_tags", {"wrong": 0}, r"^dataset\.statements\.wrong=0: must be at least 1"),
         (labelled(3, "a"), "sequence_class", {"kind": "topic"}, r"nothing false can be said: training has 1 label"),
         (labelled(3), "sequence_class", {"kind": "relation"}, r"reader=jsonl have no 'head'; Known: label, text"),
         (labelled(3), "sequence_class", {"kinds": {"pos": StatementKind(["{label"])}}, r"'\{label' cannot be read"),

@@ -70,6 +70,8 @@ def test_conllu_reads_syntactic_words(tmp_path: Path, pos: Config) -> None:
     assert dataset.labels == ()
     assert dataset.tags == ("ADP", "DET", "INTJ", "NOUN", "PUNCT")  # no O: tags are no spans
     assert dataset.unseen_labels == {}
+    with pytest.raises(UsageError, match=r"train\.conllu:6: tag 'ADP' is not O, .* set dataset.tags_are=words"):
+        read(pos(tags_are=TagsAre.spans))
 
 
 @pytest.mark.parametrize(

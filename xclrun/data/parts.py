@@ -58,13 +58,16 @@ def read_parts(cfg: DatasetConfig) -> list[Part]:
     """Read the parts of a dataset, with the keys of ``dataset.languages``; one that is not composite is one part."""
     if not cfg.parts:
         return [Part("", cfg, *read(cfg), task_of(cfg.task, cfg.tags_are.value))]
+    wanted = {
+        name: _config(cfg, name, part)
+        for name, part in cfg.parts.items()
+        # Files of other parts need not be there.
+        if cfg.languages is None or any(key == name or key.startswith(f"{name}-") for key in cfg.languages)
+    }
     known: dict[str, tuple[Splits, Notes]] = {}
     parts: list[Part] = []
-    for name, part in cfg.parts.items():
-        # Files of other parts need not be there.
-        if cfg.languages is not None and not any(key == name or key.startswith(f"{name}-") for key in cfg.languages):
-            continue
-        of = _config(cfg, name, part)
+    for name, of in wanted.items():
+        part = cfg.parts[name]
         content, notes = _read(name, of, known)
         content = _where(name, of.reader, content, part.where)
         keys = _keys(name, content, parts)

@@ -66,8 +66,6 @@ def stated(cfg: DatasetConfig, part: Part) -> Part:
     if name not in known:
         what = f"{key} must be given" if name is None else f"{key}={name}: unknown"
         raise UsageError(f"{what}; {did_you_mean(str(name), known)}")
-    if settings.wrong < 1:
-        raise UsageError(f"dataset.statements.wrong={settings.wrong}: must be at least 1")
     maker = _Maker(f"{key}={name}", known[name], settings, part)
     splits = {
         (language, split): tuple(maker.statements(examples, split, (cfg.subset_seed, language, split)))

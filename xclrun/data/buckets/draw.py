@@ -35,10 +35,6 @@ def with_buckets(cfg: DatasetConfig, whole: Dataset, shots: int, bucket: int, la
 def bucket_of(cfg: DatasetConfig, whole: Dataset, language: str, shots: int, bucket: int) -> Bucket:
     """Return one bucket, drawn, or read where ``dataset.buckets.sampler=files``."""
     b = cfg.buckets
-    if bucket >= b.number:
-        raise UsageError(
-            f"bucket={bucket}: there are dataset.buckets.number={b.number} for each language and K, from 0"
-        )
     if b.sampler is Sampler.files:
         folder = find(_root(cfg), cfg.name, language, shots, bucket)
         return load(folder, language, shots, bucket)

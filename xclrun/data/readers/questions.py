@@ -168,7 +168,8 @@ def _answer(text: str, answer: Any, start: Any, cased: bool) -> Answer:
         raise BadRow(f"'answer_start' must be a whole number, not {start!r}")
     if start < 0 or searched[start : start + len(wanted)] != wanted:
         elsewhere = searched.find(wanted)
-        where = "which does not have it at all" if elsewhere < 0 else f"it is at {elsewhere} (code points, from 0)"
+        where = f"it is at {elsewhere} (Unicode code points, from 0)"
+        where = where if elsewhere >= 0 else "which does not have it at all"
         raise BadRow(f"the answer {shortened(answer)!r} is not at character {start} of its context; {where}")
     if cased:
         return Answer(answer, start)

@@ -8,15 +8,22 @@
 | ``mldoc`` (Schwenk & Li 2018) | ``NAME.train.SIZE``, ``NAME.dev``, ``NAME.test``, of a language's English name | \
 CCAT, ECAT, GCAT, MCAT |
 | ``marc`` (Keung et al. 2020) | ``SPLIT/dataset_LANGUAGE_SPLIT.json``, one object per line | 1 to 5 stars |
+| ``sib200`` (Adelani et al. 2024) | ``data/annotated/LANGUAGE/{train,dev,test}.tsv``; the root is ``annotated``; \
+quoted as in CSV where the text has quotes | seven topics |
+| ``taxi1500`` (Ma et al. 2023) | ``eng_data/eng_train.tsv``, or ``train/LANGUAGE.tsv`` as the authors' scripts write; \
+without quoting | six topics |
 
-Texts are kept as they are between tabs; their words are what stands between spaces. Languages are ISO 639-1 keys. A
-language of XNLI without a training file has an empty training split: it is evaluated, and may get a bucket. MARC's
-second text is the title and the product's category, as FS has them.
+Texts are kept as they are between tabs; their words are what stands between spaces. Languages are ISO 639-1 keys,
+but ``eng_Latn`` with the script in SIB-200 and ISO 639-3 codes in Taxi1500, where an id is the same sentence in every
+language. A language of XNLI without a training file has an empty training split: it is evaluated, and may get a bucket;
+so has one of SIB-200 and Taxi1500, where the dev file may lack too. MARC's second text is the title and the product's
+category, as FS has them.
 """
 
 from __future__ import annotations
 
 import ast
+import csv
 import re
 from pathlib import Path
 
@@ -43,6 +50,8 @@ _SHOWN = re.compile(r"b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 
 ISO = {"english": "en", "german": "de", "spanish": "es", "french": "fr", "italian": "it", "japanese": "ja",
        "russian": "ru", "chinese": "zh"}  # fmt: skip
+TOPICS = ("entertainment", "geography", "health", "politics", "science/technology", "sports", "travel")
+TAXI = ("Description", "Faith", "Grace", "Recommendation", "Sin", "Violence")
 
 
 @row_reader(
@@ -90,6 +99,36 @@ def parse_marc(line: str, place: Place) -> Example:
     name, body, title, category = (value.strip() for value in strings(row, *keys))
     stars = one_of(str(row.get("stars")), tuple("12345"))
     return text_example(place, name or None, body, stars, f"{title} . {category}")
+
+
+@row_reader("sib200", ("{language}/{split}.tsv",), gives=["label"], may_lack=("train", "dev"))
+def parse_sib200(line: str, place: Place) -> Example | None:
+    """Return the example of one line; None for the header."""
+    header = ["index_id", "category", "text"]
+    try:
+        [fields] = csv.reader([line], delimiter="\t", strict=True)
+    except csv.Error as error:
+        raise BadRow(f"not tab-separated columns with quotes as in CSV ({error})") from None
+    if fields == header:
+        return None
+    name, label, text = columns(fields, header)
+    return text_example(place, name, text, one_of(label, TOPICS))
+
+
+@row_reader(
+    "taxi1500",
+    ("{folder}/{language}_{split}.tsv", "{split}/{language}.tsv", "{language}/{split}.tsv", "{language}_{split}.tsv"),
+    gives=["label"],
+    may_lack=("train", "dev"),
+)
+def parse_taxi1500(line: str, place: Place) -> Example | None:
+    """Return the example of one line; None for a header."""
+    header = ["id", "label", "verse"]
+    fields = columns(line.split("\t"), header)
+    if fields == header:
+        return None
+    name, label, text = fields
+    return text_example(place, name, text, one_of(label, TAXI))
 
 
 # XNLI: one file of all languages for dev and for test, one of each language for training.

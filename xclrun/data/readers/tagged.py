@@ -1,0 +1,179 @@
+"""Tagged words of sentences, as released: CoNLL-U, MasakhaNER 2, Universal NER and WikiANN.
+
+| reader | files | a line |
+|---|---|---|
+| ``conllu`` (Universal Dependencies) | ``LANGUAGE_TREEBANK-ud-SPLIT.conllu`` | ten columns between tabs, of which \
+number, FORM (2) and UPOS (4) are read; comments ``# sent_id``, ``# text`` |
+| ``masakhaner`` (Adelani et al. 2022) | ``data/LANGUAGE/{train,dev,test}.txt``; the root is ``data`` | word and tag, \
+between them a space |
+| ``uner`` (Mayhew et al. 2024) | ``UNER_English-EWT/en_ewt-ud-{train,dev,test}.iob2``, or all in one folder | number, \
+word, tag and, where one was set, ``-`` and the annotator; comments as in CoNLL-U |
+| ``panx`` (WikiANN: Pan et al. 2017; splits of Rahimi et al. 2019) | ``LANGUAGE/SPLIT``; XTREME's copy: \
+``SPLIT-LANGUAGE.tsv`` | word and tag, between them a tab; of more columns, the first and the last |
+
+Sentences stand between blank lines. The id is ``sent_id`` where there is one, else the split and the number of the
+sentence's first line; ``text`` is kept where it is not just the words joined by spaces.
+
+CoNLL-U and UNER: multi-word tokens (``1-2``) and empty nodes (``1.1``) are left out: tags stand on syntactic words. In
+CoNLL-U words are numbered from 1 without gaps; a number that does not grow is an error, since two sentences have run
+together there, while gaps and tags beyond the 17 of UPOS are counted (https://universaldependencies.org/format.html).
+
+UNER: keys are language and treebank, ``en_ewt``, since some languages have several; a treebank without training or dev
+file has an empty split. Its annotators could also set ``B-O``, which is ``O``, and ``OTH`` for other entities, which
+the published tag set does not have: they are read as ``O`` and counted.
+
+WikiANN: in the release words have the language before them (``de:Mainz``). A file has language prefixes if more than
+half of its lines begin with one; then each line must have the prefix of the file's language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from xclrun.core.languages import language_of
+from xclrun.data.example import OUTSIDE, Example
+from xclrun.data.readers import row_reader
+from xclrun.data.readers.files import BadRow, Place, SplitFile, blocks, shortened
+from xclrun.data.readers.rows import COMMENT, tagged
+
+# Multi-word tokens and empty nodes.
+_NO_WORD = re.compile(r"\d+[-.]\d+")
+_NUMBER = re.compile(r"\d{1,9}")
+UPOS = frozenset(
+    ("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
+     "SYM", "VERB", "X")
+)  # fmt: skip
+# Universal NER's tag of entities that its published tag set leaves out.
+OTHER = "OTH"
+# Prefixes of WikiANN, which are Wikipedia's codes: ``de``, ``zh-min-nan``, ``simple``.
+_PREFIX = re.compile(rb"[ \t]*(?:simple|[a-z]{2,3}(?:-[a-z]+)*):")
+
+
+@row_reader(
+    "conllu",
+    # The first name that fits counts: a release's names, then one file per language and split.
+    (
+        "{language}_{any}-ud-{split}.conllu",
+        "{any}/{language}_{any}-ud-{split}.conllu",
+        "{language}-{split}.conllu",
+        "{language}/{split}.conllu",
+    ),
+    gives=["tags"],
+    rows=blocks,
+)
+def parse_conllu(block: list[str], place: Place) -> Example:
+    """Return the example of one block of lines; counts ``missing_words`` and ``unknown_upos``."""
+    last = 0
+
+    def word(line: str) -> tuple[str, str] | None:
+        nonlocal last
+        fields = line.split("\t")
+        if len(fields) != 10:
+            raise BadRow(f"{len(fields)} columns between tabs instead of 10")
+        number, form, _, tag = fields[:4]
+        if _NO_WORD.fullmatch(number):
+            return None
+        if not _NUMBER.fullmatch(number):
+            raise BadRow(f"the first column must be the word's number, not {number!r}")
+        if form.strip() and (not tag.strip() or (tag == "_" and form != "_")):
+            raise BadRow(f"'{form}' has no UPOS tag")
+        if int(number) <= last:
+            raise BadRow(f"word {int(number)} after word {last}; is a blank line missing between two sentences?")
+        if int(number) > last + 1:
+            place.odd["missing_words"] = 1
+        if tag not in UPOS:
+            place.odd["unknown_upos"] += 1
+        last = int(number)
+        return form, tag
+
+    return tagged(block, place, word, COMMENT)
+
+
+@row_reader("masakhaner", ("{language}/{split}.txt",), gives=["tags"], rows=blocks)
+def parse_masakhaner(block: list[str], place: Place) -> Example:
+    """Return the example of one block of lines."""
+
+    def word(line: str) -> tuple[str, str]:
+        form, _, tag = line.strip().rpartition(" ")
+        if not form:
+            raise BadRow("a word and its tag are needed, between them a space")
+        return form.strip(), tag
+
+    return tagged(block, place, word)
+
+
+@row_reader(
+    "uner",
+    ("{folder}/{language}-ud-{split}.iob2", "{language}-ud-{split}.iob2"),
+    gives=["tags"],
+    rows=blocks,
+    may_lack=("train", "dev"),
+)
+def parse_uner(block: list[str], place: Place) -> Example:
+    """Return the example of one block of lines; counts ``other_entities``."""
+
+    def word(line: str) -> tuple[str, str] | None:
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) < 3:
+            raise BadRow(f"{len(fields)} columns between tabs; number, word and tag are needed")
+        number, form, tag = fields[:3]
+        if _NO_WORD.fullmatch(number):
+            return None
+        if not number.isdecimal():
+            raise BadRow(f"the first column must be the word's number, not {number!r}")
+        if tag == f"B-{OTHER}":
+            place.odd["other_entities"] += 1
+        return form, OUTSIDE if tag[:2] in ("B-", "I-") and tag[2:] in (OTHER, OUTSIDE) else tag
+
+    return tagged(block, place, word, COMMENT)
+
+
+def _prefixed(file: SplitFile) -> Iterator[tuple[list[bytes], bool] | tuple[()]]:
+    """Yield the blocks of a file as `blocks` does, each with whether the words of the file have language prefixes."""
+    sentences = list(blocks(file))
+    prefixed = sum((1 if _PREFIX.match(line) else -1) for block in sentences for line in block) > 0
+    for block in sentences:
+        yield (block, prefixed) if block else ()
+
+
+@row_reader(
+    "panx",
+    (
+        "{language}/{split}",
+        "{language}-{split}",
+        "{split}-{language}.tsv",
+        "{language}/{split}.tsv",
+        "{language}-{split}.tsv",
+    ),
+    gives=["tags"],
+    rows=_prefixed,
+)
+def parse_panx(row: tuple[list[str], bool], place: Place) -> Example:
+    """Return the example of one block of lines."""
+    block, prefixed = row
+
+    def word(line: str) -> tuple[str, str]:
+        form, *others = (field.strip() for field in line.split("\t"))
+        if not others:
+            raise BadRow("a word and its tag are needed, between them a tab")
+        return _bare(form, place.language) if prefixed and form else form, others[-1]
+
+    return tagged(block, place, word)
+
+
+def _bare(word: str, language: str) -> str:
+    """Return a word without the prefix of its language; a prefix alone is a word."""
+    prefix, colon, bare = word.partition(":")
+    if not colon or not (prefix == language or _same_language(prefix, language)):
+        problem = f"begins with '{prefix}:'" if colon else "has no language prefix"
+        raise BadRow(f"{shortened(word)!r} {problem} in a file of '{language}', whose words begin with '{language}:'")
+    return bare or word
+
+
+@cache
+def _same_language(one: str, other: str) -> bool:
+    """Check whether two codes name the same language, such as ``de`` and ``deu``."""
+    first, second = language_of(one), language_of(other)
+    return first is not None and second is not None and first.code == second.code
