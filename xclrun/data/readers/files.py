@@ -264,7 +264,8 @@ def read_source(
                     place.below = 0
                     first = f"{source.unit or 'line'} {first_seen[example.id]}"
                     raise BadRow(f"id '{example.id}' is taken by {first}")
-                place.odd.update(oddities(example))
+                for what in oddities(example):
+                    place.odd[what] += 1
                 first_seen[example.id] = number
                 examples.append(example)
         except BadRow as bad:
@@ -346,13 +347,19 @@ def read_regular(path: Path, shown: str) -> bytes:
 
 
 def check_tags(tags: Sequence[str], tokens: Sequence[str], task: Task) -> None:
-    """Raise `BadRow` where tags are not one for each token, or are not BIO though they are spans, or are blank."""
+    """Raise `BadRow` where tags are not one for each token; see `check_tag`."""
     if len(tags) != len(tokens):
         raise BadRow(f"{len(tags)} tags for {len(tokens)} tokens")
-    if task.tag_spans and (bad := next((tag for tag in tags if not _BIO.fullmatch(tag)), None)) is not None:
+    for tag in tags:
+        check_tag(tag, task)
+
+
+def check_tag(tag: str, task: Task) -> None:
+    """Raise `BadRow` where a tag is not BIO though tags are spans, or is blank."""
+    if task.tag_spans and not _BIO.fullmatch(tag):
         hint = "; for tags that are not spans set dataset.tags_are=words" if task == TOKEN_TAGS else ""
-        raise BadRow(f"tag {bad!r} is not O, B-name or I-name{hint}")
-    if not all(tag.strip() for tag in tags):
+        raise BadRow(f"tag {tag!r} is not O, B-name or I-name{hint}")
+    if not tag.strip():
         raise BadRow("a tag is blank")
 
 

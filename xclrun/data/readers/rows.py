@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from xclrun.data.example import Answer, Example
-from xclrun.data.readers.files import BadRow, Place, check_tags, parse_json
+from xclrun.data.readers.files import BadRow, Place, check_tag, parse_json
 
 # A comment of CoNLL-U: ``# sent_id = 7``.
 COMMENT = re.compile(r"#([^=]*)=?(.*)")
@@ -100,11 +100,12 @@ def tagged(
             if (match := comment.match(line)) is not None:
                 facts.setdefault(match[1].strip(), match[2].strip())
         elif (found := word(line)) is not None:
-            if not found[0].strip():
+            form, tag = found
+            if not form.strip():
                 raise BadRow("the word is blank")
-            check_tags([found[1]], [found[0]], place.task)
-            words.append(found[0])
-            tags.append(found[1])
+            check_tag(tag, place.task)
+            words.append(form)
+            tags.append(tag)
     place.below = 0
     if not words:
         raise BadRow("a sentence without words")
