@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,10 @@ def load(folder: Path, language: str, shots: int, number: int, allow_empty: bool
         texts = ours.get("texts", [None] * len(examples))
         if len(ids) != len(examples) or len(texts) != len(examples):
             raise UsageError(f"{path}: {len(examples)} sentences, but {OURS} in the same folder names {len(ids)}")
-        examples = tuple(replace(e, id=i, text=text) for e, i, text in zip(examples, ids, texts, strict=True))
+        examples = tuple(
+            Example(id, language, e.tokens, None, e.tags, text)
+            for e, id, text in zip(examples, ids, texts, strict=True)
+        )
     if ours and fingerprint(examples) != ours["fingerprint"]:
         raise UsageError(f"{path}: is not what {OURS} in the same folder says; make the bucket again, or remove {OURS}")
     drawn = {key: value for key, value in ours.items() if key not in ("fingerprint", "ids", "texts")}

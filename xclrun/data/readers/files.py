@@ -424,15 +424,18 @@ def check_text(example: Example) -> None:
     if isinstance(example.tokens, str):
         raise BadRow("the words of an example are a tuple of words, not one text; text.split() makes them")
     texts = (*example.tokens, example.text or "", example.text_b or "")
-    for word in (word for text in texts if len(text) > LONGEST_WORD for word in text.split()):
-        if len(word) > LONGEST_WORD:
-            raise BadRow(f"a word of {len(word):,} characters; {LONGEST_WORD:,} are allowed")
+    if max(map(len, texts)) > LONGEST_WORD:
+        longest = max((len(word) for text in texts for word in text.split()), default=0)
+        if longest > LONGEST_WORD:
+            raise BadRow(f"a word of {longest:,} characters; {LONGEST_WORD:,} are allowed")
     tags = example.tags or ()
-    for what, name in (("id", example.id), ("label", example.label), *(("tag", tag) for tag in tags)):
-        if name is not None and not name.strip():
+    for name in dict.fromkeys((example.id, example.label, *tags)):
+        if name is None or (name.strip() and len(name) <= LONGEST_NAME):
+            continue
+        what = "id" if name == example.id else "label" if name == example.label else "tag"
+        if not name.strip():
             raise BadRow(f"the {what} is blank")
-        if name is not None and len(name) > LONGEST_NAME:
-            raise BadRow(f"{what} of {len(name):,} characters; {LONGEST_NAME:,} are allowed")
+        raise BadRow(f"{what} of {len(name):,} characters; {LONGEST_NAME:,} are allowed")
     facts = (text for fact in (example.facts or {}).items() for text in fact)
     answers = (answer.text for answer in example.answers or ())
     try:
@@ -443,7 +446,7 @@ def check_text(example: Example) -> None:
 
 def oddities(example: Example) -> Iterator[str]:
     """Yield the names of notes (`xclrun.data.notes.TOLD`) on what may be wrong with an example that can be read."""
-    if any(_is_odd_name(name) for name in (example.label, *(example.tags or ())) if name is not None):
+    if any(map(_is_odd_name, {example.label or "", *(example.tags or ())})):
         yield "odd_labels"
     if _CONTROL.search("".join(example.tokens)):
         yield "control_characters"
