@@ -212,7 +212,9 @@ def test_counts_of_other_metrics_are_not_taken(tmp_path: Path) -> None:
     manifest = directory.read_manifest()
 
     def names(*metrics: Metric) -> set[str]:
-        points = counts.read(directory, manifest, MetricsOfKeys(metrics), None, counts.Common()).points
+        points = counts.read(
+            directory, manifest, MetricsOfKeys(metrics), None, counts.Common(), counts.stored(directory)
+        ).points
         return {name for of in points[1][2]["test"].values() for name in of}
 
     assert names(INTENT_ACCURACY) == {"intent_accuracy"}

@@ -1,7 +1,8 @@
 """An index of finished runs, so that a report of some runs need not read all others under the same outputs.
 
-``<outputs>/cache/finished-<SHA-256>.json``: for each finished run an `xclrun.analysis.beside.Beside`, with size and time
-of its DONE as they were when it was read. A run that is not in it, or whose DONE was written since, is read once more.
+``<outputs>/cache/finished-<SHA-256>.json``: for each finished run an `xclrun.analysis.beside.Beside`, with size and
+time of its DONE as they were when it was read. A run that is not in it, or whose DONE was written since, is read once
+more.
 """
 
 from __future__ import annotations

@@ -94,7 +94,11 @@ def count(
 
 
 def write(
-    directory: RunDirectory, manifest: dict[str, Any], metrics: MetricsOfKeys, tags: Sequence[str] | None
+    directory: RunDirectory,
+    config: dict[str, Any],
+    manifest: dict[str, Any],
+    metrics: MetricsOfKeys,
+    tags: Sequence[str] | None,
 ) -> None:
     """Count the prediction files of a run that is at its end; arguments as those of `count`.
 
@@ -109,9 +113,44 @@ def write(
     # One of an earlier attempt would be taken for this one's.
     directory.counts.unlink(missing_ok=True)
     with contextlib.suppress(ValueError, KeyError):
-        table, buffer = _table(count(directory, manifest, metrics, tags), _kind(metrics, tags)), io.BytesIO()
+        counted, facts = count(directory, manifest, metrics, tags), {"kind": _kind(metrics, tags)}
+        facts["points"] = [[hop, step, scores] for hop, of in counted.points.items() for step, scores in of.items()]
+        # Ten times as fast to read as YAML, which may hold what JSON has not, such as a number for a key.
+        if json.loads(json.dumps(config, default=str)) == config:
+            facts["config"] = config
+        buffer = io.BytesIO()
+        table = _table(counted).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
         pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
         atomic_write(directory.counts, buffer.getvalue())
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The file of a run.
+
+    Attributes:
+        table: a row for each language.
+        facts: ``kind``: see `_kind`; ``points``: [hop, step, `Counted.points` there]; ``config`` of the run.
+    """
+
+    table: pa.Table
+    facts: dict[str, Any]
+
+
+def stored(directory: RunDirectory) -> Stored | None:
+    """Return what a finished run wrote; None if there is nothing.
+
+    Raises:
+        OSError, ValueError, KeyError: it, or a prediction file that was written after DONE, is not what was written.
+    """
+    if not directory.done.is_file() or directory.counts.name not in (done := directory.read_done()):
+        return None
+    finished = directory.done.stat().st_mtime_ns
+    for name in done:
+        if name.startswith("predictions/") and (path := directory.path / name).stat().st_mtime_ns >= finished:
+            directory.content(path)
+    table = directory.table(directory.counts)
+    return Stored(table, json.loads((table.schema.metadata or {}).get(_METADATA, b"{}")))
 
 
 def read(
@@ -120,23 +159,15 @@ def read(
     metrics: MetricsOfKeys,
     tags: Sequence[str] | None,
     common: Common,
+    there: Stored | None,
 ) -> Counted:
-    """Return what `count` does, as the run wrote it at its end where that still holds.
+    """Return what `count` does; from what is `stored` if it is of these metrics.
 
     Raises:
         OSError, ValueError, KeyError: as `count` does.
     """
-    if directory.done.is_file() and directory.counts.name in (done := directory.read_done()):
-        written = directory.done.stat().st_mtime_ns
-        for name in done:
-            path = directory.path / name
-            if name.startswith("predictions/") and path.stat().st_mtime_ns >= written:
-                # Raises an error if it is not what was counted.
-                directory.content(path)
-        table = directory.table(directory.counts)
-        facts = json.loads((table.schema.metadata or {}).get(_METADATA, b"{}"))
-        if facts.get("kind") == _kind(metrics, tags):
-            return _counted(table, facts["points"], manifest, metrics, common)
+    if there is not None and there.facts.get("kind") == _kind(metrics, tags):
+        return _counted(there, manifest, metrics, common)
     return count(directory, manifest, metrics, tags, common)
 
 
@@ -145,8 +176,8 @@ def _kind(metrics: MetricsOfKeys, tags: Sequence[str] | None) -> list[Any]:
     return [FORMAT, [metric.name for metric in metrics.all], tags is not None]
 
 
-def _table(counted: Counted, kind: list[Any]) -> pa.Table:
-    """Return a row for each language; kind and evaluation points are in the metadata."""
+def _table(counted: Counted) -> pa.Table:
+    """Return a row for each language."""
     import pyarrow as pa
 
     types = [("language", pa.string()), ("ids", pa.string()), *((name, pa.binary()) for name in _ARRAYS)]
@@ -156,17 +187,13 @@ def _table(counted: Counted, kind: list[Any]) -> pa.Table:
         arrays |= {name: array for name in _ARRAYS if (array := getattr(them, name, None)) is not None}
         content = {name: np.ascontiguousarray(array, _ARRAYS[name]).tobytes() for name, array in arrays.items()}
         rows.append({"language": language, "ids": json.dumps(them.ids.tolist()), **content})
-    points = [[hop, step, scores] for hop, of in counted.points.items() for step, scores in of.items()]
-    metadata = {_METADATA: json.dumps({"kind": kind, "points": points}).encode()}
-    return pa.Table.from_pylist(rows, schema=pa.schema(types, metadata=metadata))
+    return pa.Table.from_pylist(rows, schema=pa.schema(types))
 
 
-def _counted(
-    table: pa.Table, points: list[Any], manifest: dict[str, Any], metrics: MetricsOfKeys, common: Common
-) -> Counted:
+def _counted(there: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, common: Common) -> Counted:
     """Return what `_table` made a table of."""
     sentences = {}
-    for row in table.to_pylist():
+    for row in there.table.to_pylist():
         ids = common.ids.get(row["ids"])
         if ids is None:
             ids = common.ids[row["ids"]] = np.array(json.loads(row["ids"]))
@@ -178,6 +205,6 @@ def _counted(
         spans = (of.pop("tp"), of.pop("fp"), of.pop("fn")) if "tp" in of else None
         sentences[row["language"]] = Sentences(ids=ids, spans=spans, **of)
     by_hop: dict[int, dict[int, dict[str, Scores]]] = {}
-    for hop, step, scores in points:
+    for hop, step, scores in there.facts["points"]:
         by_hop.setdefault(hop, {})[step] = scores
     return Counted(Predictions(tuple(manifest["labels"]), with_own(sentences, metrics)), by_hop)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.fewshot.words import Outcome
     from xclrun.analysis.record import RunRecord
-    from xclrun.store.counts import Common, Counted
+    from xclrun.store.counts import Common
 
 # Exceptions that reading a damaged file may raise.
 UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
@@ -65,15 +65,18 @@ def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None)
     import numpy as np
 
     from xclrun.analysis.record import RunRecord, number_of_hops
+    from xclrun.store.counts import Common, read, stored
 
     manifest = directory.read_manifest()
-    config = _config(directory)
+    there = stored(directory)
+    config = (there.facts.get("config") if there else None) or _config(directory)
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
     mixtures = tuple(map(tuple, manifest["stream"].get("mixtures", ())))
     hops = number_of_hops(stream, len(mixtures or languages), manifest["stream"].get("blocks"))
-    counted, metrics = _counted(directory, config, manifest, common), metrics_of(config, manifest)
+    metrics, tags = _ways(config, manifest)
+    counted = read(directory, manifest, metrics, tags, common or Common(), there)
     scores = {}
     for metric in metrics.all:
         scores[metric.name] = np.full((hops + 1, len(languages)), np.nan)
@@ -167,15 +170,7 @@ def write_counts(directory: RunDirectory) -> None:
     from xclrun.store.counts import write
 
     config, manifest = _config(directory), directory.read_manifest()
-    write(directory, manifest, *_ways(config, manifest))
-
-
-def _counted(
-    directory: RunDirectory, config: dict[str, Any], manifest: dict[str, Any], common: Common | None
-) -> Counted:
-    from xclrun.store.counts import Common, read
-
-    return read(directory, manifest, *_ways(config, manifest), common or Common())
+    write(directory, config, manifest, *_ways(config, manifest))
 
 
 def _ways(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[MetricsOfKeys, list[str] | None]:
@@ -287,14 +282,17 @@ def read_predictions(
     outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
 ) -> dict[str, Predictions]:
     """Return run id → predictions of the finished runs here; ``warn`` is called for those that are damaged."""
-    from xclrun.store.counts import Common
+    from xclrun.store.counts import Common, read, stored
 
     found, common = {}, Common()
     for mine in records:
         directory = RunDirectory(outputs / "runs" / mine.run_id)
         if directory.finished:
             try:
-                found[mine.run_id] = _counted(directory, mine.config, directory.read_manifest(), common).predictions
+                manifest = directory.read_manifest()
+                ways = _ways(mine.config, manifest)
+                counted = read(directory, manifest, *ways, common, stored(directory))
+                found[mine.run_id] = counted.predictions
             except (OSError, ValueError, KeyError) as error:
                 warn(f"predictions of {mine.run_id} cannot be read ({error})")
     return found
