@@ -113,11 +113,11 @@ def write(
     # One of an earlier attempt would be taken for this one's.
     directory.counts.unlink(missing_ok=True)
     with contextlib.suppress(ValueError, KeyError):
-        counted, facts = count(directory, manifest, metrics, tags), {"kind": _kind(metrics, tags)}
-        facts["points"] = [[hop, step, scores] for hop, of in counted.points.items() for step, scores in of.items()]
+        counted = count(directory, manifest, metrics, tags)
+        points = [[hop, step, scores] for hop, of in counted.points.items() for step, scores in of.items()]
         # Ten times as fast to read as YAML, which may hold what JSON has not, such as a number for a key.
-        if json.loads(json.dumps(config, default=str)) == config:
-            facts["config"] = config
+        plain = config if json.loads(json.dumps(config, default=str)) == config else None
+        facts = {"kind": _kind(metrics, tags), "points": points, "config": plain}
         buffer = io.BytesIO()
         table = _table(counted).replace_schema_metadata({_METADATA: json.dumps(facts).encode()})
         pq.write_table(table, buffer, compression="zstd", use_dictionary=False)
@@ -130,7 +130,7 @@ class Stored:
 
     Attributes:
         table: a row for each language.
-        facts: ``kind``: see `_kind`; ``points``: [hop, step, `Counted.points` there]; ``config`` of the run.
+        facts: ``kind``: see `_kind`; ``points``: [hop, step, `Counted.points` there]; ``config`` of the run, or None.
     """
 
     table: pa.Table
@@ -197,11 +197,14 @@ def _counted(there: Stored, manifest: dict[str, Any], metrics: MetricsOfKeys, co
         ids = common.ids.get(row["ids"])
         if ids is None:
             ids = common.ids[row["ids"]] = np.array(json.loads(row["ids"]))
-        arrays = {name: np.frombuffer(row[name], of) for name, of in _ARRAYS.items() if row[name] is not None}
-        shapes = {"gold": (-1,), "texts": (-1,), "lengths": (-1,), "answers": (2, len(ids), -1)}
-        of = {name: array.reshape(shapes.get(name, (len(ids), -1))) for name, array in arrays.items() if name != "tags"}
-        if "tags" in arrays:
-            of["tags"] = arrays["tags"].reshape(-1, 1 + of["predicted"].shape[1])
+        n = len(ids)
+        of: dict[str, Any] = {k: np.frombuffer(row[k], kind) for k, kind in _ARRAYS.items() if row[k] is not None}
+        for name in of.keys() & {"predicted", "tp", "fp", "fn", "log2_gold"}:
+            of[name] = of[name].reshape(n, -1)
+        if "answers" in of:
+            of["answers"] = of["answers"].reshape(2, n, -1)
+        if "tags" in of:
+            of["tags"] = of["tags"].reshape(-1, 1 + of["predicted"].shape[1])
         spans = (of.pop("tp"), of.pop("fp"), of.pop("fn")) if "tp" in of else None
         sentences[row["language"]] = Sentences(ids=ids, spans=spans, **of)
     by_hop: dict[int, dict[int, dict[str, Scores]]] = {}

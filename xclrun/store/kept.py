@@ -1,7 +1,7 @@
-"""Files that are made once and read again by later runs, beside the store: each name holds the checksum of its content.
+"""Files that are made once and read again by later runs: each name holds the checksum of its content.
 
 ``<stem>-<SHA-256>.<ending>``: one rename puts content and checksum in place. A file that was torn, or changed since, is
-not what its name says: it is told, removed, and made again.
+reported, removed, and made again.
 """
 
 from __future__ import annotations
@@ -78,12 +78,9 @@ class Kept:
 
     def read(self) -> bytes | None:
         """Return the content of the file, as it was written; None where there is none. A damaged one is removed."""
-        for path in self._there():
-            with contextlib.suppress(FileNotFoundError):
-                content = None if path.is_dir() else path.read_bytes()
-                if content is not None and hashlib.sha256(content).hexdigest() == path.stem.rpartition("-")[2]:
-                    return content
-                self._drop(path)
+        # Another process may write another content meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            return None if (path := self.find()) is None else path.read_bytes()
         return None
 
     def remove(self) -> None:

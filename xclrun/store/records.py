@@ -214,10 +214,7 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{directory.config} is not YAML: {str(error).splitlines()[0]}") from error
+    config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     return config
 
 
@@ -355,8 +352,8 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     return found
 
 
-# What the file of a search holds beside those of other sweeps (`xclrun.launch.sweep.Sweep`), of these types.
-SEARCH: dict[str, Any] = {"objective": "", "keys": [], "trials": 0, "made": 0, "ended": False, "runs": []}
+# What the file of a search adds to those of other sweeps (`xclrun.launch.sweep.Sweep`), and the types.
+SEARCH = {"objective": str, "keys": list, "trials": int, "made": int, "ended": bool, "runs": list}
 
 
 def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, Any]]:
@@ -382,14 +379,11 @@ def read_sweep(path: Path) -> dict[str, Any]:
         OSError, ValueError: it cannot be read.
     """
     sweep: dict[str, Any] = read_json(path)
-    texts = ("name", "command", "started")
-    if not isinstance(sweep, dict) or not all(isinstance(sweep.get(key), str) for key in texts):
-        raise ValueError("it does not hold name, command and start")
-    if not isinstance(sweep.get("runs"), list) or not all(isinstance(run, str) for run in sweep["runs"]):
-        raise ValueError("it does not hold ids of runs")
-    search = sweep.get("search", SEARCH)
-    if not isinstance(search, dict) or {key: type(search.get(key)) for key in SEARCH} != {
-        key: type(value) for key, value in SEARCH.items()
-    }:
-        raise ValueError("it does not hold how far its search is")
-    return sweep
+    try:
+        texts = [sweep["name"], sweep["command"], sweep["started"], *sweep["runs"]]
+        types = {key: type(value) for key, value in sweep.get("search", {}).items()}
+        if all(isinstance(text, str) for text in texts) and (not types or types.items() >= SEARCH.items()):
+            return sweep
+    except (KeyError, TypeError, AttributeError):
+        pass
+    raise ValueError("it does not hold what is noted of a sweep")
