@@ -27,7 +27,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.conftest import read_csv
+from tests.conftest import copy_tracked, read_csv
 from xclrun.analysis.record import RunRecord
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
@@ -325,18 +325,9 @@ def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: S
 
 @pytest.fixture
 def outputs(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the study's outputs, to be changed. MLflow remembers, by a run's id, where its files lie.
-
-    It keeps absolute paths, too: those in the copy of the database become those of the copy.
-    """
+    """A copy of the study's outputs, to be changed. MLflow remembers, by a run's id, where its files lie."""
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._artifact_repos_cache", OrderedDict())
-    copy = Path(shutil.copytree(study.outputs, tmp_path / "outputs"))
-    with contextlib.closing(sqlite3.connect(copy / "mlflow.db")) as database, database:
-        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
-            database.execute(
-                f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (study.outputs.as_uri(), copy.as_uri())
-            )
-    return copy
+    return copy_tracked(study.outputs, tmp_path / "outputs")
 
 
 def test_rebuild_from_nothing(study: Study, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from xclrun.core.terminal import note
-from xclrun.store.files import TEMPORARY, atomic_write, sha256
+from xclrun.store.files import atomic_write, sha256
 
 _NAMED = re.compile(r"(.+)-([0-9a-f]{64})(\.\w+)")
 
@@ -59,22 +57,10 @@ class Kept:
         for path in self._there():
             if whole(path):
                 return path
-            self._drop(path)
-        return None
-
-    def _drop(self, path: Path) -> None:
-        # A link to one goes as a file does.
-        folder = path.is_dir() and not path.is_symlink()
-        why = "it is a folder" if folder else "its checksum does not match"
-        self.warn(f"{path} is damaged ({why}): it is made again")
-        with contextlib.suppress(OSError):
-            if folder:
-                # Aside first: nothing is put in place of a folder that is there in part.
-                aside = path.with_name(f"{TEMPORARY}damaged-{path.name}-{os.getpid()}")
-                path.rename(aside)
-                shutil.rmtree(aside, ignore_errors=True)
-            else:
+            self.warn(f"{path} is damaged (its checksum does not match): it is made again")
+            with contextlib.suppress(OSError):
                 path.unlink()
+        return None
 
     def read(self) -> bytes | None:
         """Return the content of the file, as it was written; None where there is none. A damaged one is removed."""
@@ -98,8 +84,6 @@ class Kept:
         """
         path = self.folder / f"{self.stem}-{hashlib.sha256(content).hexdigest()}{self.ending}"
         if not whole(path):
-            if path.is_dir():
-                self._drop(path)
             atomic_write(path, content)
         for other in self._there():
             if other != path:
