@@ -38,7 +38,7 @@ from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
 from xclrun.tracking.mirror import Mirror, UnusableDatabase, saved_views
-from xclrun.tracking.payload import FORMAT, VIEW, allowed
+from xclrun.tracking.payload import FORMAT, VIEW, VIEW_TAG, allowed
 from xclrun.tracking.trackers import News
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
@@ -260,12 +260,22 @@ def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None
     assert address.removeprefix("http://here:5/") in experiment.tags["mlflow.note.content"]
 
 
+def test_another_version_of_mlflow_gets_no_saved_view(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (outputs / "mlflow.db").unlink()
+    monkeypatch.setattr("mlflow.__version__", "4.0.0")
+    mirror = Mirror(outputs, TrackingConfig(experiment="other"))
+    mirror._save_view(["class_accuracy"])
+    tags = mirror.client.get_experiment(mirror.experiment).tags
+    assert "viewStateShareKey" not in tags["mlflow.note.content"]
+    assert VIEW_TAG not in tags
+
+
 def test_what_people_wrote_on_the_experiment_stays_and_a_view_keeps_the_columns_of_other_tasks(
     study: Study, outputs: Path
 ) -> None:
     mirror = Mirror(outputs, TrackingConfig())
     mirror.client.set_experiment_tag(mirror.experiment, "mlflow.note.content", "mine")
-    mirror._describe(["class_accuracy"])
+    mirror._save_view(["class_accuracy"])
     tags = Mirror(outputs, TrackingConfig()).client.get_experiment(mirror.experiment).tags
     assert tags["mlflow.note.content"] == "mine"
     assert {f"{task}.FP" in tags[f"mlflow.sharedViewState.{VIEW}"] for task in ("intent", "slots", "class")} == {True}

@@ -165,26 +165,22 @@ class Mirror(Tracker):
             raise UnusableDatabase(self.outputs / DATABASE, f"its files are in {existing.artifact_location}")
         return existing.experiment_id
 
-    def _describe(self, metrics: Collection[str] = ()) -> None:
-        """Describe the experiment, and save a view with the headlines of these metrics and of those before as columns.
-
-        A description that a user wrote stays.
-        """
-        import mlflow
-
-        viewed = mlflow.__version__.startswith(VIEW_VERSIONS)
+    def _describe(self) -> None:
+        """Describe the experiment; a description that a user wrote stays."""
         tags = self.client.get_experiment(self.experiment).tags
         # Kind "machine learning", not chats: the page opens on the runs.
-        wanted = {"mlflow.experimentKind": "custom_model_development"}
-        wanted[NOTE] = payload.about_experiment(self.experiment, viewed)
-        wanted = {key: value for key, value in wanted.items() if key not in tags}
-        if viewed and metrics:
-            before = tags.get(VIEW_TAG, "")
+        kind, about = "custom_model_development", payload.about_experiment(self.experiment, _shows_views())
+        for key, value in {"mlflow.experimentKind": kind, NOTE: about}.items():
+            if key not in tags:
+                self._tag_experiment(key, value)
+
+    def _save_view(self, metrics: Collection[str]) -> None:
+        """Save a view of the runs with the headline measures of these metrics, and of those before, as columns."""
+        if _shows_views():
+            before = self.client.get_experiment(self.experiment).tags.get(VIEW_TAG, "")
             known = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
             if (view := payload.view(known)) != before:
-                wanted[VIEW_TAG] = view
-        for key, value in wanted.items():
-            self._tag_experiment(key, value)
+                self._tag_experiment(VIEW_TAG, view)
 
     def _tag_experiment(self, key: str, value: str) -> None:
         from mlflow.exceptions import MlflowException
@@ -238,7 +234,7 @@ class Mirror(Tracker):
         records = list(records)
         if sent := super().send_records(records, references, warn, rebuild):
             with self._talking():
-                self._describe({metric for mine in records for metric in mine.metrics})
+                self._save_view({metric for mine in records for metric in mine.metrics})
         return sent
 
     def send_sweep(self, sweep: Mapping[str, Any]) -> None:
@@ -347,6 +343,13 @@ class Mirror(Tracker):
                     where = f"{RECORD} of {tags[f'{TAG}.run_id']} in MLflow"
                     warn(f"{where} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
         return records
+
+
+def _shows_views() -> bool:
+    """Whether MLflow's pages, as far as the version here says, show the view that `payload.view` writes."""
+    import mlflow
+
+    return mlflow.__version__.startswith(VIEW_VERSIONS)
 
 
 def saved_views(outputs: Path, server: str) -> list[str]:
