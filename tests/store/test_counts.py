@@ -171,6 +171,14 @@ def test_a_runs_own_counts_are_not_taken_where_they_may_be_others_than_its_files
     assert f"{path} has changed since the run finished" in told[0]
 
 
+def test_a_config_that_json_would_change_is_read_from_yaml(outputs: Path) -> None:
+    directory = RunDirectory(outputs / "runs" / "a")
+    directory.config.write_text(directory.config.read_text() + "numbers: {1: 2}\n")
+    records.write_counts(directory)
+    directory.finish()
+    assert read_records(outputs)[0].config["numbers"] == {1: 2}
+
+
 def test_own_counts_that_are_damaged_are_named(outputs: Path) -> None:
     directory = write_run(outputs, "a", 1, counts=True)
     content = directory.counts.read_bytes()
