@@ -8,7 +8,9 @@ READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 # Where pip looks for PyTorch: on machines without a GPU, the index of its CPU build (see pytorch.org, “Get started”).
 TORCH_INDEX ?=
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+# The versions to install; empty for the newest ones that pyproject.toml allows.
+CONSTRAINTS ?= constraints.txt
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Where the demo writes.
 DEMO   ?= outputs/demo
 

@@ -3,7 +3,7 @@
 10 strategies × 6 orders × as many seeds as it takes, with the reference runs and some that were interrupted, as one
 sweep; 7 hops × 6 languages × 300 test sentences each, as a cut of MTOP has. The files of each run are its own but for
 the predictions, of which there are `DRAWS` for each strategy and order: further runs hard-link those, so that 10⁵ runs
-take gigabytes and minutes, not a hundred and hours; and so their counts. What reads them sees files like all others.
+take gigabytes and minutes, not a hundred and hours. What reads them sees files like all others.
 
 Or the runs of ``sweep=massive``: streams over 51 languages, with predictions of all their test sentences.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 
 from xclrun.analysis.base_scores import Counts
@@ -109,8 +110,8 @@ class Maker:
         self.config = yaml.dump(config | {"seed": "SEED"}, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
         # Draw → stages of the manifest, and name → file, size and checksum of the predictions.
         self.made: dict[int, tuple[list[Any], dict[str, tuple[Path, int, str]]]] = {}
-        # Draw → file, size and checksum of what its predictions count.
-        self.counted: dict[int, tuple[Path, int, str]] = {}
+        # Draw → what its predictions count.
+        self.counted: dict[int, pa.Table] = {}
 
     def directory(self, seed: int) -> RunDirectory:
         """Return where the run with a seed lies."""
@@ -150,20 +151,23 @@ class Maker:
             (directory.path / name).write_bytes(content)
             written[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         if finished:
-            written[directory.counts.name] = self._counts(seed % DRAWS, directory)
+            written[directory.counts.name] = self._counts(seed, directory)
             directory.done.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
         return directory
 
-    def _counts(self, draw: int, directory: RunDirectory) -> dict[str, Any]:
-        """Write the counts of a draw, counted the first time; return what DONE says of them."""
+    def _counts(self, seed: int, directory: RunDirectory) -> dict[str, Any]:
+        """Write the counts of a run, whose draw is counted the first time; return what DONE says of them."""
+        draw = seed % DRAWS
         if draw not in self.counted:
             write_counts(directory)
-            content = directory.counts.read_bytes()
-            self.counted[draw] = directory.counts, len(content), hashlib.sha256(content).hexdigest()
-        path, size, checksum = self.counted[draw]
-        if path != directory.counts:
-            os.link(path, directory.counts)
-        return {"bytes": size, "sha256": checksum}
+            self.counted[draw] = pq.read_table(directory.counts)
+        table = self.counted[draw]
+        facts = json.loads(table.schema.metadata[b"xclrun"])
+        facts["config"]["seed"] = seed
+        content = table.replace_schema_metadata({b"xclrun": json.dumps(facts).encode()})
+        pq.write_table(content, directory.counts, compression="zstd", use_dictionary=False)
+        written = directory.counts.read_bytes()
+        return {"bytes": len(written), "sha256": hashlib.sha256(written).hexdigest()}
 
     def _draw(self, draw: int, directory: RunDirectory) -> tuple[list[Any], dict[str, tuple[Path, int, str]]]:
         """Return the stages and prediction files of a draw, which are written into ``directory`` the first time."""
@@ -183,7 +187,7 @@ class Maker:
             curve = [e | {"dev": {k: scores[k] for k in learnt}} for e in epochs if learnt]
             counted = {"updates": 380, "examples": 6000, "tokens": 82_000, "seconds": 15.0, "epochs": curve}
             stages.append({"hop": hop.index, "name": hop.name, "scores": scores, "training": counted,
-                           "kept": {"examples": 0, "bytes": 0, "seconds": 0.0}})  # fmt: skip
+                           "kept": {"examples": 0, "bytes": 0, "seconds": 0.0}, "slot_f1": "span_micro"})  # fmt: skip
         self.made[draw] = stages, files
         return stages, files
 

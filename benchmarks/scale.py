@@ -2,9 +2,9 @@
 
 Each command is a process of its own; CPU seconds, wall seconds and the most memory are printed, and the CPU seconds as
 a ratio to work that never changes, timed before and after (`benchmarks.timing.calibration`); of a report also as a
-share of what it may take. The first report reads what each run has counted, the second what the first has kept; one
-sweep is 62 runs among all. With ``--keep DIR`` the folders are kept and taken up again; ``--massive``: also one of the
-runs of ``sweep=massive``, 51 languages each.
+share of what it may take. A report reads what each run has counted; one sweep is 62 runs among all, and its first
+report also makes the index of the others. With ``--keep DIR`` the folders are kept and taken up again; ``--massive``:
+also one of the runs of ``sweep=massive``, 51 languages each.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ COMMANDS = {
     "status": ("status", "made"),
     "store ls": ("store", "ls"),
     "store verify": ("store", "verify"),
-    "first report": ("report", "made", "--from-runs"),
     "report": ("report", "made", "--from-runs"),
     "one sweep: status": ("status", "seed1"),
+    "one sweep: first report": ("report", "seed1", "--from-runs"),
     "one sweep: report": ("report", "seed1", "--from-runs"),
     "first sync": ("sync",),
     "sync": ("sync",),

@@ -9,10 +9,12 @@ import json
 import os
 import random
 import resource
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +52,16 @@ def read_csv(file: Any, **given: Any) -> pd.DataFrame:
 
     exact: dict[str, Any] = {"float_precision": "round_trip"} if pd.__version__ < "3" else {}
     return pd.read_csv(file, **given, **exact)
+
+
+def copy_tracked(outputs: Path, target: Path) -> Path:
+    """Copy outputs with MLflow's database, whose absolute paths become those of the copy; return the copy."""
+    copy = Path(shutil.copytree(outputs, target))
+    with closing(sqlite3.connect(copy / "mlflow.db")) as database, database:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            places = (outputs.resolve().as_uri(), copy.resolve().as_uri())
+            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", places)
+    return copy
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

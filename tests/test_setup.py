@@ -49,6 +49,12 @@ def test_the_cpu_build_of_pytorch_can_be_chosen(tmp_path: Path) -> None:
     assert "--index-url" not in usual
 
 
+def test_the_newest_libraries_can_be_chosen(tmp_path: Path) -> None:
+    commands = [line for line in printed("test", tmp_path / "venv", "CONSTRAINTS=") if " pip install " in line]
+    assert commands
+    assert not [line for line in commands if " -c " in line]
+
+
 def test_ci_lints_tests_each_python_that_is_supported_and_runs_everything_weekly() -> None:
     # YAML 1.1 reads the key "on" as true.
     workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
@@ -61,7 +67,9 @@ def test_ci_lints_tests_each_python_that_is_supported_and_runs_everything_weekly
     assert "make test" in run["test"]
     assert ".ci/run" in run["full"]
     assert "schedule" in triggers
-    assert "schedule" in jobs["full"]["if"]
+    for weekly in ("full", "newest"):
+        assert "schedule" in jobs[weekly]["if"]
+    assert "make CONSTRAINTS= test" in run["newest"]
 
 
 def test_readme_and_citation_file_name_the_same_software() -> None:

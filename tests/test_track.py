@@ -19,7 +19,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.conftest import read_csv
+from tests.conftest import copy_tracked, read_csv
 from xclrun.analysis.record import RunRecord
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
@@ -37,8 +37,9 @@ from xclrun.report.workers import PlotWorkers
 from xclrun.store.records import read_records
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import background
-from xclrun.tracking.mirror import Mirror, saved_views
-from xclrun.tracking.payload import FORMAT, VIEW, allowed, version
+from xclrun.tracking.mirror import Mirror, UnusableDatabase, saved_views
+from xclrun.tracking.payload import FORMAT, VIEW, VIEW_TAG, allowed
+from xclrun.tracking.trackers import News
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag, Stopped
 
@@ -90,10 +91,12 @@ def content(mirror: Mirror) -> dict[str, dict[str, Any]]:
 
 
 def lasting(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return what an MLflow made anew must hold again: all but its own ids and places."""
+    """Return what an MLflow made anew must hold again: all but its own ids and places, and versions."""
     kept = {}
     for name, facts in found.items():
-        tags = {key: value for key, value in facts["tags"].items() if key.startswith("xclrun.")}
+        tags = {
+            key: value for key, value in facts["tags"].items() if key.startswith("xclrun.") and key != "xclrun.version"
+        }
         parent = next((n for n, f in found.items() if f["id"] == facts["tags"].get("mlflow.parentRunId")), None)
         kept[name] = {key: facts[key] for key in ("status", "params", "metrics", "files")} | {
             "tags": tags,
@@ -257,6 +260,16 @@ def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None
     assert address.removeprefix("http://here:5/") in experiment.tags["mlflow.note.content"]
 
 
+def test_another_version_of_mlflow_gets_no_saved_view(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (outputs / "mlflow.db").unlink()
+    monkeypatch.setattr("mlflow.__version__", "4.0.0")
+    mirror = Mirror(outputs, TrackingConfig(experiment="other"))
+    mirror._save_view(["class_accuracy"])
+    tags = mirror.client.get_experiment(mirror.experiment).tags
+    assert "viewStateShareKey" not in tags["mlflow.note.content"]
+    assert VIEW_TAG not in tags
+
+
 def test_what_people_wrote_on_the_experiment_stays_and_a_view_keeps_the_columns_of_other_tasks(
     study: Study, outputs: Path
 ) -> None:
@@ -324,7 +337,7 @@ def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: S
 def outputs(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the study's outputs, to be changed. MLflow remembers, by a run's id, where its files lie."""
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._artifact_repos_cache", OrderedDict())
-    return Path(shutil.copytree(study.outputs, tmp_path / "outputs"))
+    return copy_tracked(study.outputs, tmp_path / "outputs")
 
 
 def test_rebuild_from_nothing(study: Study, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +356,7 @@ def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytes
         def fail(*given: Any) -> None:
             raise OSError("the line is dead")
 
-        patch.setattr(mirror, "_log_params", fail)
+        patch.setattr(mirror, "_log_artifacts", fail)
         with pytest.raises(Exception, match="the line is dead"):
             mirror.send_all()
     assert mirror.send_all() == 1
@@ -394,18 +407,25 @@ def test_a_report_is_the_same_from_the_runs_and_brings_mlflow_up_to_date_only_wh
     assert "macro F1 over single tags" in (outputs / "reports" / "macro" / "summary.md").read_text()
 
 
-def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: Study, outputs: Path) -> None:
-    directory = RunDirectory(outputs / "runs" / study.run("er"))
-    sent = version(directory, study.records[study.run("er")], {"intent.F": 0.5})
-    directory.averages.mkdir()
-    assert version(directory, study.records[study.run("er")], {"intent.F": 0.5}) == sent
-    versions = {sent}
-    for name in ("last-5-hop-1-aa", "all-hop-1-bb"):
-        (directory.averages / f"{name}.parquet").touch()
-        versions.add(version(directory, study.records[study.run("er")], {"intent.F": 0.5}))
-    (directory.averages / "all-hop-1-bb.parquet").rename(directory.averages / "all-hop-1-cc.parquet")
-    versions.add(version(directory, study.records[study.run("er")], {"intent.F": 0.5}))
-    assert len(versions) == 4
+def test_an_average_that_was_made_after_a_run_was_sent_is_something_new(study: Study) -> None:
+    mine, measured = study.records[study.run("er")], {"intent.F": 0.5}
+    averaged = ({"hop": 1, "of": "all", "test": {}}, {"hop": 2, "of": "all", "test": {}})
+    versions = [News(replace(mine, averaged=averaged[:n]), measured).version for n in range(3)]
+    assert News(mine, measured).version == versions[0]
+    assert len({*versions, News(mine, {}).version}) == 4
+
+
+def test_a_database_of_outputs_that_were_moved_is_made_again_by_a_rebuild(study: Study, tmp_path: Path) -> None:
+    moved = Path(shutil.copytree(study.outputs, tmp_path / "moved"))
+    for name in [name for name in study.records if name != study.run("er")]:
+        shutil.rmtree(moved / "runs" / name)
+    with pytest.raises(UnusableDatabase, match=f"{study.outputs}.*`xclrun sync --rebuild` replaces it"):
+        Mirror(moved, TrackingConfig())
+    assert main(["sync", "--rebuild", "--outputs", str(moved)]) == 0
+    # Not through MLflow, which keeps its connections to the earlier file in this process.
+    with contextlib.closing(sqlite3.connect(moved / "mlflow.db")) as database:
+        places = database.execute("SELECT artifact_uri FROM runs").fetchall()
+    assert all(place.startswith(moved.as_uri()) for (place,) in places)
 
 
 def test_run_that_cannot_be_read_does_not_stop_the_others(
@@ -544,14 +564,9 @@ def test_a_sweep_whose_mirror_is_up_to_date_starts_no_process(
     done.write_text(before)
     assert not starts()
     # Another database, and none.
-    with contextlib.closing(sqlite3.connect(outputs / "mlflow.db")) as database, database:
-        database.execute("UPDATE experiments SET creation_time = creation_time + 1")
-    assert starts()
     (outputs / "mlflow.db").unlink()
     assert starts()
-    # A database that cannot be told from another is never taken for up to date.
-    monkeypatch.setattr(background, "_created", lambda *_: None)
-    send_in_background(monkeypatch, outputs, runs)
+    assert main(["sync", "--to", "mlflow", "--outputs", str(outputs)]) == 0
     assert starts()
 
 
@@ -559,16 +574,11 @@ def test_a_run_that_could_not_be_read_is_sent_by_the_next_command(
     study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [study.run("naive"), study.run("er")]
-    send_run = Mirror.send_run
-
-    def unreadable(self: Mirror, directory: RunDirectory, *given: Any) -> bool:
-        if directory.path.name == runs[0]:
-            raise OSError("unreadable")
-        return send_run(self, directory, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Mirror, "send_run", unreadable)
-        send_in_background(patch, outputs, runs)
+    manifest = outputs / "runs" / runs[0] / "manifest.json"
+    content = manifest.read_text()
+    manifest.write_text("{")
+    send_in_background(monkeypatch, outputs, runs)
+    manifest.write_text(content)
     assert not background.up_to_date(outputs, TrackingConfig(), runs)
     send_in_background(monkeypatch, outputs, runs)
     assert background.up_to_date(outputs, TrackingConfig(), runs)

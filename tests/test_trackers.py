@@ -21,14 +21,14 @@ from xclrun.run import Run
 from xclrun.store.records import record
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
-from xclrun.tracking.trackers import Follower, News, tracker
+from xclrun.tracking.trackers import News, Tracker, tracker
 from xclrun.train.progress import Listeners, Progress
 
 # The libraries' own affair.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-class Noted(Follower):
+class Noted(Tracker):
     """Notes what it is given."""
 
     name = "noted"
@@ -38,7 +38,7 @@ class Noted(Follower):
         super().__init__(outputs, TrackingConfig())
         self.taken: list[News] = []
 
-    def take(self, news: News) -> None:
+    def send(self, news: News) -> None:
         self.taken.append(news)
 
 
@@ -89,10 +89,10 @@ def test_what_is_new_of_a_run_is_sent_once_and_one_that_was_cut_short_again(dire
     later = Noted(outputs)
     assert (later.send_all(), later.send_all()) == (1, 0)
     [first], [second] = noted.taken, later.taken
-    assert (first.first, first.measures, first.run.status) == (True, {}, "interrupted")
+    assert (first.before, first.measures, first.run.status) == ({}, {}, "interrupted")
     assert {hop for hop, *_ in first.scores} == {0, 1}
     assert {hop for hop, *_ in second.scores} == {2, 3}
-    assert (second.first, "intent.FP" in second.measures) == (False, True)
+    assert (bool(second.before), "intent.FP" in second.measures) == (True, True)
     sent: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for news in (first, second):
         for hop, metric, language, value in news.scores:
@@ -103,7 +103,7 @@ def test_what_is_new_of_a_run_is_sent_once_and_one_that_was_cut_short_again(dire
     assert len(later.taken[-1].scores) == len(first.scores) + len(second.scores)
 
     class Away(Noted):
-        def take(self, news: News) -> None:
+        def send(self, news: News) -> None:
             raise ConnectionError
 
     shutil.rmtree(outputs / "tracked")

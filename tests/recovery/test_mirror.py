@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import copy_tracked
+
 from .commands import small, whole
 
 # MLflow's own affair: it calls SQLAlchemy in a way that will end.
@@ -60,7 +62,7 @@ def test_server_that_refuses(xclrun: Command, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_locked_database(xclrun: Command, sent: Path, tmp_path: Path) -> None:
-    outputs = Path(shutil.copytree(sent, tmp_path / "outputs"))
+    outputs = copy_tracked(sent, tmp_path / "outputs")
     with closing(sqlite3.connect(outputs / "mlflow.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         _trains_all_the_same(xclrun, outputs, "seed=2")
@@ -113,7 +115,7 @@ def _other_schema(database: Path) -> None:
 def test_an_unusable_database_is_moved_aside_by_a_rebuild(
     damage: Callable[[Path], None], xclrun: Command, sent: Path, tmp_path: Path
 ) -> None:
-    outputs = Path(shutil.copytree(sent, tmp_path / "outputs"))
+    outputs = copy_tracked(sent, tmp_path / "outputs")
     database = outputs / "mlflow.db"
     damage(database)
     content = database.read_bytes()

@@ -437,7 +437,7 @@ def _catch_up(mirror: Mirror, records: Sequence[RunRecord], pool: Sequence[RunRe
 
     unique = {record.run_id: record for record in records}
     try:
-        if sent := mirror.catch_up(list(unique.values()), References(pool), warn):
+        if sent := mirror.send_records(unique.values(), References(pool), warn):
             runs = "1 run was" if sent == 1 else f"{sent} runs were"
             note(f"MLflow was behind: {runs} sent to {mirror.uri}")
     except RunError as error:

@@ -30,12 +30,12 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.tracking.mirror import saved_views, tracking_uri
 
     place = f"http://{given.host}:{given.port}"
-    views = "".join(f"\nruns with their headline measures: {view}" for view in saved_views(outputs, place))
     line("MLflow is starting, which takes a few seconds …")
     # The server replaces this process, so another one waits for its answer.
     if not os.fork():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         server = os.getppid()
+        views = "".join(f"\nruns with their headline measures: {view}" for view in saved_views(outputs, place))
         while os.getppid() == server and not _answers(given.host, given.port):
             time.sleep(0.2)
         if os.getppid() == server:

@@ -1,22 +1,20 @@
-"""Files that are made once and read again by later runs, beside the store: each name holds the checksum of its content.
+"""Files that are made once and read again by later runs: each name holds the checksum of its content.
 
 ``<stem>-<SHA-256>.<ending>``: one rename puts content and checksum in place. A file that was torn, or changed since, is
-not what its name says: it is told, removed, and made again.
+reported, removed, and made again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from xclrun.core.terminal import note
-from xclrun.store.files import TEMPORARY, atomic_write, sha256
+from xclrun.store.files import atomic_write, sha256
 
 _NAMED = re.compile(r"(.+)-([0-9a-f]{64})(\.\w+)")
 
@@ -59,31 +57,16 @@ class Kept:
         for path in self._there():
             if whole(path):
                 return path
-            self._drop(path)
-        return None
-
-    def _drop(self, path: Path) -> None:
-        # A link to one goes as a file does.
-        folder = path.is_dir() and not path.is_symlink()
-        why = "it is a folder" if folder else "its checksum does not match"
-        self.warn(f"{path} is damaged ({why}): it is made again")
-        with contextlib.suppress(OSError):
-            if folder:
-                # Aside first: nothing is put in place of a folder that is there in part.
-                aside = path.with_name(f"{TEMPORARY}damaged-{path.name}-{os.getpid()}")
-                path.rename(aside)
-                shutil.rmtree(aside, ignore_errors=True)
-            else:
+            self.warn(f"{path} is damaged (its checksum does not match): it is made again")
+            with contextlib.suppress(OSError):
                 path.unlink()
+        return None
 
     def read(self) -> bytes | None:
         """Return the content of the file, as it was written; None where there is none. A damaged one is removed."""
-        for path in self._there():
-            with contextlib.suppress(FileNotFoundError):
-                content = None if path.is_dir() else path.read_bytes()
-                if content is not None and hashlib.sha256(content).hexdigest() == path.stem.rpartition("-")[2]:
-                    return content
-                self._drop(path)
+        # Another process may write another content meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            return None if (path := self.find()) is None else path.read_bytes()
         return None
 
     def remove(self) -> None:
@@ -101,8 +84,6 @@ class Kept:
         """
         path = self.folder / f"{self.stem}-{hashlib.sha256(content).hexdigest()}{self.ending}"
         if not whole(path):
-            if path.is_dir():
-                self._drop(path)
             atomic_write(path, content)
         for other in self._there():
             if other != path:

@@ -138,8 +138,7 @@ def damaged(store: StageStore, outputs: Path) -> Iterator[str]:
     for folder in sorted(store.root.glob("[0-9a-f][0-9a-f]/*")):
         if _STAGE.fullmatch(folder.name) and (name := store.damaged(folder.name)) is not None:
             yield f"{folder / name}: changed since it was written; the next run that needs it makes it again"
-    cache = outputs / "cache"
-    for folder in [*sorted(store.root.glob("[0-9a-f][0-9a-f]/*.checkpoints")), cache, cache / "counts"]:
+    for folder in [*sorted(store.root.glob("[0-9a-f][0-9a-f]/*.checkpoints")), outputs / "cache"]:
         for path in kept.damaged(folder):
             yield f"{path}: changed since it was written; it is not used, and made again where it is needed"
     for folder in sorted(outputs.glob("runs/*/averages")):

@@ -23,15 +23,10 @@ if TYPE_CHECKING:
     from xclrun.analysis.base_scores import Predictions
     from xclrun.analysis.fewshot.words import Outcome
     from xclrun.analysis.record import RunRecord
-    from xclrun.store.counts import Counted, CountsOfRuns
-
+    from xclrun.store.counts import Common
 
 # Exceptions that reading a damaged file may raise.
 UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, yaml.YAMLError)
-
-
-# What a manifest says of the tasks.
-_TASKS = ("task", "tasks", "tags")
 
 
 def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[RunDirectory]:
@@ -43,11 +38,11 @@ def run_directories(outputs: Path, only: Collection[str] | None = None) -> list[
     return [RunDirectory(path) for path in sorted(folders)]
 
 
-def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1: str | None = None) -> RunRecord:
+def record(directory: RunDirectory, common: Common | None = None, slot_f1: str | None = None) -> RunRecord:
     """Return the record of a run: its scores are computed from its prediction files; what is not measured yet is NaN.
 
     Args:
-        counts: keeps what prediction files count; None: they are read.
+        common: what the runs that are read together share.
         slot_f1: how F1 of spans is computed, ``span_micro`` or ``tag_macro``; None: as the run's config says.
 
     Raises:
@@ -55,14 +50,8 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
     """
     if (wrong := directory.damaged()) is not None:
         raise ValueError(f"{wrong} is missing or damaged; the run's command, given again, makes it again")
-    own = counts if slot_f1 is None else None
     try:
-        if own is not None and (known := _known(directory, own)) is not None:
-            return known
-        made = _record(directory, counts, slot_f1)
-        if own is not None and made.status == "finished":
-            _keep(made, directory, own)
-        return made
+        return _record(directory, common, slot_f1)
     except UnreadableRun:
         raise
     except UNREADABLE as error:
@@ -72,42 +61,22 @@ def record(directory: RunDirectory, counts: CountsOfRuns | None = None, slot_f1:
         raise ValueError(f"{directory.path} cannot be read ({why})") from error
 
 
-def _known(directory: RunDirectory, counts: CountsOfRuns) -> RunRecord | None:
-    """Return the record of a finished run that is kept, or None; its task is known from then on.
-
-    There may be another metric since, from a plug-in.
-    """
-    from xclrun.analysis.record import RunRecord
-
-    if (kept := counts.record(directory)) is None:
-        return None
-    record = kept["record"]
-    metrics = metrics_of(record["config"], kept["manifest"]).all
-    return RunRecord.from_json(record) if {m.name for m in metrics} == record["scores"].keys() else None
-
-
-def _keep(made: RunRecord, directory: RunDirectory, counts: CountsOfRuns) -> None:
-    content, manifest = made.to_json(), directory.read_manifest()
-    # What YAML has and JSON has not, such as a number for a key, would come back as something else.
-    if content["config"] == made.config:
-        tasks = {key: manifest[key] for key in _TASKS if key in manifest}
-        counts.add({"record": content, "manifest": tasks}, directory)
-
-
-def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str | None) -> RunRecord:
+def _record(directory: RunDirectory, common: Common | None, slot_f1: str | None) -> RunRecord:
     import numpy as np
 
     from xclrun.analysis.record import RunRecord, number_of_hops
+    from xclrun.store.counts import Common, read, stored
 
     manifest = directory.read_manifest()
-    config = _config(directory)
-    trained_with = config["evaluate"]["slot_f1"]
+    there = stored(directory)
+    config = (there.facts.get("config") if there else None) or _config(directory)
     if slot_f1 is not None:
         config["evaluate"]["slot_f1"] = slot_f1
     stream, languages = manifest["stream"]["kind"], manifest["stream"]["languages"]
     mixtures = tuple(map(tuple, manifest["stream"].get("mixtures", ())))
     hops = number_of_hops(stream, len(mixtures or languages), manifest["stream"].get("blocks"))
-    counted, metrics = _counted(directory, counts, config, manifest), metrics_of(config, manifest)
+    metrics, tags = _ways(config, manifest)
+    counted = read(directory, manifest, metrics, tags, common or Common(), there)
     scores = {}
     for metric in metrics.all:
         scores[metric.name] = np.full((hops + 1, len(languages)), np.nan)
@@ -115,7 +84,7 @@ def _record(directory: RunDirectory, counts: CountsOfRuns | None, slot_f1: str |
             scores[metric.name][measured] = counted.predictions.matrix(metric, languages)
     curve = [
         {"hop": stage["hop"], **{k: epoch[k] for k in ("epoch", "step", "examples", "loss")}}
-        | {"dev": _as_scored(epoch["dev"], stage.get("slot_f1", trained_with), config, metrics)}
+        | {"dev": _dev_scores(stage, epoch, config["evaluate"]["slot_f1"], metrics)}
         for stage in manifest["stages"]
         for epoch in stage["training"]["epochs"]
     ]
@@ -179,21 +148,16 @@ def _task(told: str | dict[str, Any]) -> Task:
     return task_identified(told) if isinstance(told, str) else restored(told)
 
 
-def _as_scored(
-    dev: dict[str, dict[str, float]], slot_f1: str, config: dict[str, Any], metrics: MetricsOfKeys
-) -> dict[str, dict[str, float]]:
+def _dev_scores(stage: dict[str, Any], epoch: dict[str, Any], slot_f1: str, metrics: MetricsOfKeys) -> dict[str, Any]:
     """Return the dev scores of an epoch without F1 of spans where training computed it in another way.
 
     No predictions are kept of the dev split.
-
-    Args:
-        slot_f1: the way of training. An earlier version did not write it down: then it is that of the run's own config.
-        config: of the record, whose way another may have been chosen for.
     """
-    if slot_f1 == config["evaluate"]["slot_f1"]:
-        return dev
-    other = {metric.name for metric in metrics.all if metric.span_f1}
-    return {language: {k: v for k, v in scores.items() if k not in other} for language, scores in dev.items()}
+    other = {metric.name for metric in metrics.all if metric.span_f1} if stage["slot_f1"] != slot_f1 else ()
+    return {
+        language: {name: value for name, value in scores.items() if name not in other}
+        for language, scores in epoch["dev"].items()
+    }
 
 
 def write_counts(directory: RunDirectory) -> None:
@@ -206,23 +170,15 @@ def write_counts(directory: RunDirectory) -> None:
     from xclrun.store.counts import write
 
     config, manifest = _config(directory), directory.read_manifest()
+    write(directory, config, manifest, *_ways(config, manifest))
+
+
+def _ways(config: dict[str, Any], manifest: dict[str, Any]) -> tuple[MetricsOfKeys, list[str] | None]:
+    """Return the metrics of a run, and the names of its tags where F1 of spans is that of single tags."""
     metrics = metrics_of(config, manifest)
-    write(directory, manifest, metrics, manifest["tags"] if _macro(config, metrics) else None)
-
-
-def _counted(
-    directory: RunDirectory, counts: CountsOfRuns | None, config: dict[str, Any], manifest: dict[str, Any]
-) -> Counted:
-    from xclrun.store.counts import count
-
-    metrics = metrics_of(config, manifest)
-    macro = _macro(config, metrics)
-    return (counts.of if counts else count)(directory, manifest, metrics, manifest["tags"] if macro else None)
-
-
-def _macro(config: dict[str, Any], metrics: MetricsOfKeys) -> bool:
-    """Whether F1 of spans is that of single tags, whose names are then needed; not offered of several tasks."""
-    return config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics.every)
+    macro = config["evaluate"]["slot_f1"] == "tag_macro" and any(metric.span_f1 for metric in metrics.every)
+    # Not offered of several tasks, which have no tags in common.
+    return metrics, manifest["tags"] if macro else None
 
 
 def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -230,12 +186,11 @@ def _averaged(directory: RunDirectory, config: dict[str, Any], manifest: dict[st
     from xclrun.analysis.base_scores import of_hop
     from xclrun.store import predictions
 
-    metrics = metrics_of(config, manifest)
-    macro = _macro(config, metrics)
+    ways = _ways(config, manifest)
     for path in sorted(directory.averages.glob("*-hop-*.parquet")):
         name = re.fullmatch(r"(all|last-\d+)-hop-(\d+)-[0-9a-f]{64}\.parquet", path.name)
         if name is not None and whole(path):
-            test = of_hop(predictions.read(path), metrics, manifest["tags"] if macro else None)
+            test = of_hop(predictions.read(path), *ways)
             yield {"hop": int(name[2]), "of": name[1], "test": test}
 
 
@@ -259,10 +214,7 @@ def _coded(directory: RunDirectory, manifest: dict[str, Any]) -> Iterator[dict[s
 
 
 def _config(directory: RunDirectory) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{directory.config} is not YAML: {str(error).splitlines()[0]}") from error
+    config: dict[str, Any] = yaml.load(directory.config.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     return config
 
 
@@ -286,55 +238,61 @@ def read_records(
     slot_f1: str | None = None,
     only: Collection[str] | None = None,
 ) -> list[RunRecord]:
-    """Return the records of the runs under ``outputs`` whose files can be read, by name.
-
-    Args:
-        warn: called for those whose files cannot be read.
-        slot_f1: as in `record`.
-        only: ids of runs, of which those that were begun are read and no others are looked at; None: all.
-    """
-    from xclrun.store.counts import CountsOfRuns
-
-    found: dict[str, RunRecord | ValueError] = {}
-    older: list[ValueError] = []
-    counts = CountsOfRuns(outputs)
-    for directory in counts.sort(directories := run_directories(outputs, only)):
-        try:
-            found[directory.run_id] = record(directory, counts, slot_f1)
-        except ValueError as error:
-            found[directory.run_id] = error
-    counts.keep()
-    records = []
-    for directory in directories:
-        if isinstance(one := found[directory.run_id], UnreadableRun) and one.state == "older":
-            older.append(one)
-        elif isinstance(one, ValueError):
-            warn(f"{one}; left out")
-        else:
-            records.append(one)
+    """Return the records that `each_record` yields; prints how many runs of older versions there are."""
+    older: list[UnreadableRun] = []
+    records = list(each_record(outputs, only, warn, slot_f1, older))
     if older:
         # A note alone: nothing is wrong with them, and they may stay for ever.
         note(f"{many(len(older), 'run')} left out, such as {older[0]}")
     return records
 
 
+def each_record(
+    outputs: Path,
+    only: Collection[str] | None,
+    warn: Callable[[str], None],
+    slot_f1: str | None,
+    older: list[UnreadableRun],
+) -> Iterator[RunRecord]:
+    """Yield the records of the runs under ``outputs`` whose files can be read, by name.
+
+    Args:
+        only: ids of runs, of which those that were begun are read and no others are looked at; None: all.
+        warn: called for those whose files cannot be read.
+        slot_f1: as in `record`.
+        older: where the errors of runs of older versions are appended.
+    """
+    from xclrun.store.counts import Common
+
+    common = Common()
+    for directory in run_directories(outputs, only):
+        try:
+            yield record(directory, common, slot_f1)
+        except ValueError as error:
+            if isinstance(error, UnreadableRun) and error.state == "older":
+                older.append(error)
+            else:
+                warn(f"{error}; left out")
+
+
 def read_predictions(
     outputs: Path, records: Iterable[RunRecord], warn: Callable[[str], None]
 ) -> dict[str, Predictions]:
     """Return run id → predictions of the finished runs here; ``warn`` is called for those that are damaged."""
-    from xclrun.store.counts import CountsOfRuns
+    from xclrun.store.counts import Common, read, stored
 
-    found, counts = {}, CountsOfRuns(outputs)
-    by_run = {mine.run_id: mine for mine in records}
-    for directory in counts.sort(RunDirectory(outputs / "runs" / run_id) for run_id in by_run):
-        mine = by_run[directory.run_id]
+    found, common = {}, Common()
+    for mine in records:
+        directory = RunDirectory(outputs / "runs" / mine.run_id)
         if directory.finished:
             try:
-                found[mine.run_id] = _counted(directory, counts, mine.config, directory.read_manifest()).predictions
+                manifest = directory.read_manifest()
+                ways = _ways(mine.config, manifest)
+                counted = read(directory, manifest, *ways, common, stored(directory))
+                found[mine.run_id] = counted.predictions
             except (OSError, ValueError, KeyError) as error:
                 warn(f"predictions of {mine.run_id} cannot be read ({error})")
-    counts.keep()
-    return {run_id: found[run_id] for run_id in by_run if run_id in found}
+    return found
 
 
 def read_gradients(
@@ -394,8 +352,8 @@ def outcomes(directory: RunDirectory) -> dict[str, Outcome]:
     return found
 
 
-# What the file of a search holds beside those of other sweeps (`xclrun.launch.sweep.Sweep`), of these types.
-SEARCH: dict[str, Any] = {"objective": "", "keys": [], "trials": 0, "made": 0, "ended": False, "runs": []}
+# What the file of a search adds to those of other sweeps (`xclrun.launch.sweep.Sweep`), and the types.
+SEARCH = {"objective": str, "keys": list, "trials": int, "made": int, "ended": bool, "runs": list}
 
 
 def sweeps(outputs: Path, warn: Callable[[str], None] = note) -> list[dict[str, Any]]:
@@ -421,14 +379,11 @@ def read_sweep(path: Path) -> dict[str, Any]:
         OSError, ValueError: it cannot be read.
     """
     sweep: dict[str, Any] = read_json(path)
-    texts = ("name", "command", "started")
-    if not isinstance(sweep, dict) or not all(isinstance(sweep.get(key), str) for key in texts):
-        raise ValueError("it does not hold name, command and start")
-    if not isinstance(sweep.get("runs"), list) or not all(isinstance(run, str) for run in sweep["runs"]):
-        raise ValueError("it does not hold ids of runs")
-    search = sweep.get("search", SEARCH)
-    if not isinstance(search, dict) or {key: type(search.get(key)) for key in SEARCH} != {
-        key: type(value) for key, value in SEARCH.items()
-    }:
-        raise ValueError("it does not hold how far its search is")
-    return sweep
+    try:
+        texts = [sweep["name"], sweep["command"], sweep["started"], *sweep["runs"]]
+        types = {key: type(value) for key, value in sweep.get("search", {}).items()}
+        if all(isinstance(text, str) for text in texts) and (not types or types.items() >= SEARCH.items()):
+            return sweep
+    except (KeyError, TypeError, AttributeError):
+        pass
+    raise ValueError("it does not hold what is noted of a sweep")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
@@ -32,8 +31,16 @@ from xclrun.store.rundir import RunDirectory
 LIVE_SHARE = 0.05
 _LIVE = "live "
 
+# MLflow's SQLite file among the outputs.
+DATABASE = "mlflow.db"
+
 # Exit code of the process where MLflow's database is damaged, or of another version of MLflow (sysexits.h).
 UNUSABLE = os.EX_DATAERR
+
+
+def sent_markers(outputs: Path) -> Path:
+    """Return the folder of the files that say which state of which runs was sent."""
+    return outputs / "tracked" / "sent"
 
 
 def log_of(tracking: TrackingConfig) -> str:
@@ -170,21 +177,17 @@ def up_to_date(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> 
 
 
 def _marker(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> Path:
-    return (
-        outputs / "tracked" / "sent" / f"{digest([tracking.to, tracking.uri, tracking.experiment, sorted(runs)])}.json"
-    )
+    return sent_markers(outputs) / f"{digest([tracking.to, tracking.uri, tracking.experiment, sorted(runs)])}.json"
 
 
 def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str | None:
     """Return a hash of everything that decides what a tracker shows of these runs.
 
-    None if a run is not finished, or the database cannot be told from another.
+    None if a run is not finished, or MLflow's database is not there; a new one removes the markers.
     """
-    own, database = [], ""
-    if tracking.in_mlflow and tracking.uri is None:
-        if (created := _created(outputs, tracking.experiment)) is None:
-            return None
-        database = str(created)
+    own = []
+    if tracking.in_mlflow and tracking.uri is None and not (outputs / DATABASE).is_file():
+        return None
     for run_id in sorted(runs):
         directory = RunDirectory(outputs / "runs" / run_id)
         if not directory.done.is_file():
@@ -194,20 +197,7 @@ def _state(outputs: Path, tracking: TrackingConfig, runs: Sequence[str]) -> str 
     # Transfer is measured against other runs.
     finished = sorted(path.parent.name for path in (outputs / "runs").glob("*/DONE"))
     groups = [(s["name"], s["runs"]) for s in sweeps(outputs, lambda text: None) if not set(runs).isdisjoint(s["runs"])]
-    return digest([__version__, own, finished, sorted(groups), database])
-
-
-def _created(outputs: Path, experiment: str) -> int | None:
-    """Return when an experiment in the SQLite file among the outputs was created: another file has another time.
-
-    None if it cannot be read, as in a file of another version of MLflow.
-    """
-    query = "SELECT creation_time FROM experiments WHERE name = ?"
-    with contextlib.suppress(sqlite3.Error, TypeError):
-        with contextlib.closing(sqlite3.connect(f"file:{outputs / 'mlflow.db'}?mode=ro", uri=True)) as database:
-            [created] = database.execute(query, (experiment,)).fetchone()
-        return int(created)
-    return None
+    return digest([__version__, own, finished, sorted(groups)])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""MLflow as a mirror of the files of record: what it has of them, what it lacks, and sending that.
+"""MLflow as a mirror of the runs, and of those of other machines where it is a server.
 
 One experiment holds one MLflow run per run, found by its tag ``xclrun.run_id``, and one per sweep, the parent of its
-jobs. Sending is idempotent: a run that has not changed since it was sent is left alone. Scores that are sent are
-computed from prediction files that were checked; nothing is kept in MLflow alone.
+runs. Sending twice changes nothing. Nothing is stored in MLflow alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import fcntl
 import json
 import logging
 import os
-import sqlite3
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,27 +25,27 @@ from xclrun.core.errors import RunError
 from xclrun.core.secret import connect, put_away, redact
 from xclrun.core.task import METRICS, short_name
 from xclrun.core.terminal import note
-from xclrun.store.records import read_records, record, sweeps
 from xclrun.store.rundir import RunDirectory
 from xclrun.tracking import payload
-from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, milliseconds, view_address
-from xclrun.tracking.trackers import Tracker
+from xclrun.tracking.background import DATABASE, sent_markers
+from xclrun.tracking.payload import FORMAT, NOTE, TAG, VIEW_TAG, VIEW_VERSIONS, allowed, milliseconds, view_address
+from xclrun.tracking.trackers import News, Tracker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run as MlflowRun
 
 RECORD = "score_matrix.json"
-# The SQLite file among the outputs.
-DATABASE = "mlflow.db"
 # What errors say of a file that is damaged, or has the schema of another version of MLflow; a lock is neither.
 UNUSABLE = ("(sqlite3.DatabaseError)", "database schema")
 # Seconds for which another process that writes to the SQLite file is waited for; what it does takes one or two.
 LOCKED = 30.0
+# Asking for all runs at once takes as long as asking for so many one by one.
+MANY = 300
 
 
 class UnusableDatabase(RunError):
-    """MLflow's SQLite file among the outputs is damaged, or of another version of MLflow.
+    """MLflow's SQLite file among the outputs is damaged, of another version of MLflow, or of another folder.
 
     Attributes:
         path: the file.
@@ -88,10 +88,6 @@ def _quiet() -> Iterator[None]:
 class Mirror(Tracker):
     """MLflow, as seen from the outputs of this machine.
 
-    Args:
-        outputs: the folder with ``runs``.
-        tracking: where MLflow is.
-
     Raises:
         RunError: MLflow cannot be reached, or its database is damaged.
     """
@@ -99,9 +95,11 @@ class Mirror(Tracker):
     def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
         from mlflow import MlflowClient
 
-        self.outputs, self.tracking = outputs, tracking
-        self.uri = tracking_uri(outputs, put_away(tracking.uri) if tracking.uri else None)
-        self.place = self.uri
+        super().__init__(outputs, tracking)
+        self.uri = self.place = tracking_uri(outputs, put_away(tracking.uri) if tracking.uri else None)
+        # Sweep → id of its parent run.
+        self._parents: dict[str, str] = {}
+        # All runs, where they were asked for and nothing was sent since.
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():
@@ -146,148 +144,160 @@ class Mirror(Tracker):
             yield
 
     def _experiment(self) -> str:
-        # A server chooses where artifacts lie; beside a SQLite file they lie among the outputs.
+        """Return the id of the experiment, which is made if there is none."""
+        from mlflow.exceptions import MlflowException
+
+        # A server chooses where artifacts lie; those of a SQLite file lie among the outputs.
         place = None if self.tracking.uri else (self.outputs / "mlartifacts").resolve().as_uri()
         existing = self.client.get_experiment_by_name(self.tracking.experiment)
         if existing is None:
-            return self._create_experiment(place)
+            # Nothing was sent to a database that is new.
+            shutil.rmtree(sent_markers(self.outputs), ignore_errors=True)
+            try:
+                return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
+            except MlflowException:
+                # Another process has just made it.
+                existing = self.client.get_experiment_by_name(self.tracking.experiment)
+                if existing is None:
+                    raise
         if place is not None and existing.artifact_location != place:
-            self._move(existing.artifact_location, place)
+            # MLflow keeps absolute paths, and has no call that changes them.
+            raise UnusableDatabase(self.outputs / DATABASE, f"its files are in {existing.artifact_location}")
         return existing.experiment_id
 
     def _describe(self) -> None:
-        """Describe the experiment; a description written by a user is left alone."""
+        """Describe the experiment; a description that a user wrote stays."""
         tags = self.client.get_experiment(self.experiment).tags
         # Kind "machine learning", not chats: the page opens on the runs.
-        wanted = {"mlflow.experimentKind": "custom_model_development", NOTE: payload.about_experiment(self.experiment)}
-        for key, value in wanted.items():
+        kind, about = "custom_model_development", payload.about_experiment(self.experiment, _shows_views())
+        for key, value in {"mlflow.experimentKind": kind, NOTE: about}.items():
             if key not in tags:
                 self._tag_experiment(key, value)
 
     def _save_view(self, metrics: Collection[str]) -> None:
-        """Keep a view of the runs with the headline measures of these metrics, and of those before, as columns."""
-        tags = self.client.get_experiment(self.experiment).tags
-        before = tags.get(VIEW_TAG, "")
-        known = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
-        view = payload.view(known)
-        if view != before:
-            self._tag_experiment(VIEW_TAG, view)
+        """Save a view of the runs with the headline measures of these metrics, and of those before, as columns."""
+        if _shows_views():
+            before = self.client.get_experiment(self.experiment).tags.get(VIEW_TAG, "")
+            known = [m.name for m in METRICS if m.name in metrics or f"`{m.short}.FP`" in before]
+            if (view := payload.view(known)) != before:
+                self._tag_experiment(VIEW_TAG, view)
 
     def _tag_experiment(self, key: str, value: str) -> None:
-        """Tag the experiment; where another process has just made the tag, which a server refuses, set that one."""
         from mlflow.exceptions import MlflowException
 
         try:
             self.client.set_experiment_tag(self.experiment, key, value)
         except MlflowException:
-            if key not in self.client.get_experiment(self.experiment).tags:
-                raise
+            # A server refuses a tag that another process makes at the same time; by now it can be changed.
             self.client.set_experiment_tag(self.experiment, key, value)
-
-    def _create_experiment(self, place: str | None) -> str:
-        """Make the experiment; where another process has just made it, take that one."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return self.client.create_experiment(self.tracking.experiment, artifact_location=place)
-        except MlflowException:
-            existing = self.client.get_experiment_by_name(self.tracking.experiment)
-            if existing is None:
-                raise
-            return existing.experiment_id
-
-    def _move(self, before: str, now: str) -> None:
-        """Correct the places in the SQLite file after the outputs were moved: MLflow keeps them as absolute paths."""
-        with contextlib.closing(sqlite3.connect(self.outputs / "mlflow.db")) as database, database:
-            for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
-                database.execute(
-                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
-                    (now, len(before) + 1, len(before), before),
-                )
 
     def _find(self, tag: str, value: str) -> MlflowRun | None:
         found = self.client.search_runs([self.experiment], f"tags.`{TAG}.{tag}` = '{value}'", max_results=1)
         return found[0] if found else None
 
+    def _search(self) -> list[MlflowRun]:
+        """Return all runs that MLflow has."""
+        runs: list[MlflowRun] = []
+        token = None
+        while True:
+            page = self.client.search_runs(
+                [self.experiment], f"tags.`{TAG}.kind` = 'run'", max_results=1000, page_token=token
+            )
+            runs += page
+            if not (token := page.token):
+                return runs
+
     # Sending.
 
-    def send_sweep(self, sweep: Mapping[str, Any]) -> str:
-        """Make the parent run of a sweep, or bring it up to date; return its MLflow run id."""
+    def before(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        runs, self._runs = self._runs, None
+        if runs is None:
+            with self._talking():
+                if len(run_ids) < MANY:
+                    runs = [run for run_id in run_ids if (run := self._find("run_id", run_id))]
+                else:
+                    runs = self._search()
+        tags = [run.data.tags for run in runs]
+        # The version alone: values that are there are sent once more, and change nothing.
+        return {of[f"{TAG}.run_id"]: {"version": of.get(f"{TAG}.version")} for of in tags}
+
+    def note_sent(self, news: News) -> None:
+        """Do nothing: `send` tags the run with its version."""
+
+    def send_records(
+        self,
+        records: Iterable[RunRecord],
+        references: References,
+        warn: Callable[[str], None] = note,
+        rebuild: bool = False,
+    ) -> int:
+        records = list(records)
+        if sent := super().send_records(records, references, warn, rebuild):
+            with self._talking():
+                self._save_view({metric for mine in records for metric in mine.metrics})
+        return sent
+
+    def send_sweep(self, sweep: Mapping[str, Any]) -> None:
         with self._talking():
             run = self._find("sweep", sweep["name"])
             if run is None:
                 tags = {f"{TAG}.sweep": sweep["name"], f"{TAG}.kind": "sweep", "mlflow.runName": sweep["name"]}
                 run = self.client.create_run(self.experiment, start_time=milliseconds(sweep["started"]), tags=tags)
                 self.client.log_param(run.info.run_id, "command", sweep["command"][:6000])
+            self._parents[sweep["name"]] = run.info.run_id
             self.client.log_dict(run.info.run_id, dict(sweep), "sweep.json")
-            return run.info.run_id
+            ended = all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"])
+            if ended and run.info.status != "FINISHED":
+                self.client.set_terminated(run.info.run_id)
 
-    def send_run(
-        self,
-        directory: RunDirectory,
-        references: References,
-        parent: str | None = None,
-        rebuild: bool = False,
-    ) -> bool:
-        """Send one run; return whether anything was sent. A run that is there as it is here is left alone."""
-        mine = payload.with_live_epochs(record(directory), directory)
-        measured = payload.measures(mine, references)
-        version = payload.version(directory, mine, measured)
-        manifest = directory.read_manifest()
+    def send(self, news: News) -> None:
+        from mlflow.entities import Metric, Param
+
+        mine, directory = news.run, RunDirectory(self.outputs / "runs" / news.run.run_id)
         with self._talking():
-            sent_to = self._find("run_id", mine.run_id)
-            if sent_to is not None and sent_to.data.tags.get(f"{TAG}.version") == version and not rebuild:
-                return False
-            if sent_to is None:
-                tags, started = payload.tags(mine, parent), milliseconds(manifest["started"])
-                sent_to = self.client.create_run(self.experiment, start_time=started, tags=tags)
+            run = self._find("run_id", mine.run_id) or self.client.create_run(
+                self.experiment,
+                start_time=milliseconds(mine.environment["started"]),
+                tags=payload.tags(mine, self._parents.get(news.sweep)),
+            )
             # A run that was continued, or whose first send was cut short, keeps the time at which it began.
-            started = sent_to.info.start_time
-            self._log_params(sent_to, mine.config)
-            self.client.set_tag(sent_to.info.run_id, NOTE, payload.about_run(mine))
-            self._log_metrics(sent_to.info.run_id, payload.history(mine, measured), started)
-            self._log_artifacts(sent_to.info.run_id, directory, mine)
-            self.client.set_tag(sent_to.info.run_id, f"{TAG}.status", mine.status)
-            status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(mine.status, "RUNNING")
-            end = None if status == "RUNNING" else started + round(1000 * manifest.get("seconds", 0))
-            if status == "RUNNING":
-                self.client.update_run(sent_to.info.run_id, status="RUNNING")
+            name, began = run.info.run_id, run.info.start_time
+            self.client.set_tag(name, NOTE, payload.about_run(mine))
+            values = [(key, value, 0) for key, value in news.measures.items()]
+            values += [(f"{short}.score.{language}", value, hop) for hop, short, language, value in news.scores]
+            values += [("train.loss", loss, step) for step, loss in news.losses]
+            values += [(f"{short}.dev.{language}", value, step) for step, short, language, value in news.dev]
+            # One time stamp for all: sending the same value twice then leaves one. Later than that of an earlier
+            # format, whose values MLflow keeps: the last one counts.
+            metrics = [Metric(allowed(key), value, began + FORMAT, step) for key, value, step in values]
+            # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
+            config = payload.parameters(mine.config).items()
+            self.client.log_batch(name, metrics, [Param(*one) for one in config if one[0] not in run.data.params])
+            self._log_artifacts(name, directory, mine)
+            self.client.set_tag(name, f"{TAG}.status", mine.status)
+            status = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}.get(mine.status)
+            if status is None:
+                self.client.update_run(name, status="RUNNING")
             else:
-                self.client.set_terminated(sent_to.info.run_id, status=status, end_time=end)
+                seconds = directory.read_manifest().get("seconds", 0)
+                self.client.set_terminated(name, status=status, end_time=began + round(1000 * seconds))
             # Last, so that a send that was cut short is done again.
-            self.client.set_tag(sent_to.info.run_id, f"{TAG}.version", version)
-        return True
-
-    def _log_params(self, run: MlflowRun, config: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        # MLflow's params cannot be changed, and what is no part of a run's identity, such as a path, may have.
-        new = {key: value for key, value in payload.parameters(config).items() if key not in run.data.params}
-        self.client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in new.items()])
-
-    def _log_metrics(self, run: str, history: Iterable[tuple[str, float, int]], began: int) -> None:
-        from mlflow.entities import Metric
-
-        # One time stamp for all: sending the same value twice then leaves one. Later than that of an earlier format,
-        # whose values MLflow keeps: the last one counts.
-        batch = [Metric(name, value, began + FORMAT, step) for name, value, step in history]
-        for start in range(0, len(batch), 1000):
-            self.client.log_batch(run, metrics=batch[start : start + 1000])
+            self.client.set_tag(name, f"{TAG}.version", news.version)
 
     def _log_artifacts(self, run: str, directory: RunDirectory, mine: RunRecord) -> None:
         from xclrun.report.heatmaps import heatmap
         from xclrun.report.style import settle
 
         self.client.log_dict(run, mine.to_json(), RECORD)
-        for path in (directory.config, directory.manifest, directory.events, directory.scores):
+        finished = mine.status == "finished"
+        small = (directory.config, directory.manifest, directory.events, directory.scores)
+        for path in (*small, *((directory.attention,) if finished else ())):
             if path.is_file():
                 self.client.log_artifact(run, str(path))
-        if mine.status != "finished":
+        if not finished:
             return
         for path in directory.prediction_files():
             self.client.log_artifact(run, str(path), "predictions")
-        if directory.attention.is_file():
-            self.client.log_artifact(run, str(directory.attention))
         tables = [{"path": f"{short_name(metric)}_scores.json", "type": "table"} for metric in mine.metrics]
         self.client.set_tag(run, "mlflow.loggedArtifacts", json.dumps(tables))
         for metric in mine.metrics:
@@ -297,104 +307,8 @@ class Mirror(Tracker):
             settle(figure)
             self.client.log_figure(run, figure, f"{short_name(metric)}_scores.png")
 
-    def send_all(
-        self, only: Collection[str] | None = None, rebuild: bool = False, warn: Callable[[str], None] = note
-    ) -> int:
-        """Send every run and sweep among the outputs (or the runs in ``only``); return how many runs were sent.
-
-        ``rebuild`` also sends again what seems to be there; ``warn`` is called for what cannot be read.
-        """
-        self._runs = None
-        records = read_records(self.outputs, warn)
-        chosen = [mine for mine in records if only is None or mine.run_id in only]
-        references = References(records)
-        if records:
-            with self._talking():
-                self._save_view({metric for mine in records for metric in mine.metrics})
-        # Asking for all at once takes as long as asking for a few hundred one by one.
-        asked = only is None and not rebuild
-        behind = self._behind(chosen, references) if asked else [mine.run_id for mine in chosen]
-        return self._send(behind, references, None if only is None else set(only), rebuild, warn)
-
-    def send_one(self, run_id: str) -> int:
-        """Send one run, without what needs other runs: its transfer."""
-        return self._send([run_id], References([]), {run_id})
-
-    def catch_up(self, records: Sequence[RunRecord], references: References, warn: Callable[[str], None] = note) -> int:
-        """Send those of these runs that MLflow lacks, or has in an older state, with their sweeps; return how many."""
-        behind = self._behind(records, references)
-        if behind:
-            with self._talking():
-                self._save_view({metric for mine in records for metric in mine.metrics})
-            self._send(behind, references, set(behind), warn=warn)
-        return len(behind)
-
-    def _behind(self, records: Iterable[RunRecord], references: References) -> list[str]:
-        """Return the ids of those runs whose files are here, and of which MLflow does not have the present state."""
-        there, behind = self._versions(), []
-        for mine in records:
-            directory = RunDirectory(self.outputs / "runs" / mine.run_id)
-            # A record that is older than the manifest by now gives a version that was never sent.
-            if directory.manifest.is_file() and there.get(mine.run_id) != payload.version(
-                directory, payload.with_live_epochs(mine, directory), payload.measures(mine, references)
-            ):
-                behind.append(mine.run_id)
-        return behind
-
-    def _send(
-        self,
-        run_ids: Iterable[str],
-        references: References,
-        in_sweeps: set[str] | None,
-        rebuild: bool = False,
-        warn: Callable[[str], None] = note,
-    ) -> int:
-        """Send runs, and first the sweeps that have one of ``in_sweeps`` (None: all); return how many were sent."""
-        parents: dict[str, str] = {}
-        for sweep in sweeps(self.outputs, warn):
-            if len(sweep["runs"]) > 1 and (in_sweeps is None or not in_sweeps.isdisjoint(sweep["runs"])):
-                parent = self.send_sweep(sweep)
-                parents |= {run_id: parent for run_id in sweep["runs"] if run_id not in parents}
-                if all(RunDirectory(self.outputs / "runs" / run_id).finished for run_id in sweep["runs"]):
-                    self._end_sweep(parent)
-        sent = 0
-        for run_id in run_ids:
-            directory = RunDirectory(self.outputs / "runs" / run_id)
-            try:
-                sent += self.send_run(directory, references, parents.get(run_id), rebuild)
-            except (OSError, ValueError, KeyError) as error:
-                warn(f"{directory.path} cannot be read ({error!r}): not sent")
-        if sent:
-            self._runs = None
-        return sent
-
-    def _versions(self) -> dict[str, str]:
-        """Return run id → version of what MLflow has of it."""
-        with self._talking():
-            tags = [run.data.tags for run in self._search()]
-        return {of[f"{TAG}.run_id"]: of.get(f"{TAG}.version", "") for of in tags}
-
-    def _search(self) -> list[MlflowRun]:
-        """Return all runs that MLflow has, as they were when they were last asked for, before anything was sent."""
-        if self._runs is None:
-            self._runs, token = [], None
-            while True:
-                page = self.client.search_runs(
-                    [self.experiment], f"tags.`{TAG}.kind` = 'run'", max_results=1000, page_token=token
-                )
-                self._runs += page
-                token = page.token
-                if not token:
-                    break
-        return self._runs
-
-    def _end_sweep(self, parent: str) -> None:
-        with self._talking():
-            if self.client.get_run(parent).info.status != "FINISHED":
-                self.client.set_terminated(parent)
-
     def send_report(self, name: str, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Send a report as a run of its own: the page and the tables; an earlier one of the same name is replaced."""
+        """Send a report as a separate run: the page and the tables; an earlier one of the same name is replaced."""
         with self._talking():
             run = self._find("report", name)
             if run is None:
@@ -413,31 +327,39 @@ class Mirror(Tracker):
 
         Where they are here it is these that count, which are checked. ``warn`` is called for unreadable ones.
         """
-        from urllib.parse import unquote, urlparse
-
         records = []
-        with self._talking():
-            for run in self._search():
-                if RunDirectory(self.outputs / "runs" / run.data.tags[f"{TAG}.run_id"]).path.is_dir():
+        with self._talking(), tempfile.TemporaryDirectory() as folder:
+            self._runs = self._search()
+            for run in self._runs:
+                tags = run.data.tags
+                here = (self.outputs / "runs" / tags[f"{TAG}.run_id"]).is_dir()
+                # Without a version it was not sent to its end.
+                if here or f"{TAG}.version" not in tags:
                     continue
-                place = urlparse(run.info.artifact_uri)
-                if place.scheme in ("", "file"):
-                    path = Path(unquote(place.path)) / RECORD
-                else:
-                    path = Path(self.client.download_artifacts(run.info.run_id, RECORD))
-                if path.is_file():
-                    try:
-                        records.append(RunRecord.from_json(path.read_bytes()))
-                    except ValueError as error:
-                        warn(f"{path} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
+                try:
+                    path = Path(self.client.download_artifacts(run.info.run_id, RECORD, folder))
+                    records.append(RunRecord.from_json(path.read_bytes()))
+                except (OSError, ValueError) as error:
+                    where = f"{RECORD} of {tags[f'{TAG}.run_id']} in MLflow"
+                    warn(f"{where} cannot be read ({error}): left out; `xclrun sync --rebuild` sends it again")
         return records
 
 
+def _shows_views() -> bool:
+    """Whether MLflow's pages, as far as the version here says, show the view that `payload.view` writes."""
+    import mlflow
+
+    return mlflow.__version__.startswith(VIEW_VERSIONS)
+
+
 def saved_views(outputs: Path, server: str) -> list[str]:
-    """Return where the saved views of the SQLite file among the outputs open on a server; none where it has none."""
-    query = "SELECT experiment_id FROM experiment_tags WHERE key = ? ORDER BY experiment_id"
+    """Return where the saved views in the SQLite file among the outputs open on a server; none where it has none."""
+    from mlflow import MlflowClient
+
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{outputs / 'mlflow.db'}?mode=ro", uri=True)) as database:
-            return [view_address(server, str(found)) for (found,) in database.execute(query, (VIEW_TAG,))]
-    except sqlite3.Error:
+        with _quiet():
+            experiments = MlflowClient(tracking_uri(outputs, None)).search_experiments()
+    except Exception:
+        # The server reports what is wrong with the file.
         return []
+    return [view_address(server, one.experiment_id) for one in experiments if VIEW_TAG in one.tags]

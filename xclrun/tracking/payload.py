@@ -1,4 +1,4 @@
-"""What is sent of a run to MLflow: parameters, metrics, tags, tables and words. Nothing is sent here."""
+"""What is sent of a run: parameters, scores, tags, tables and descriptions. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from xclrun.analysis.reference import References
 from xclrun.core.identity import flat
 from xclrun.core.names import markdown
 from xclrun.core.task import short_name
-from xclrun.store.files import read_json, sha256
+from xclrun.store.files import read_json
 from xclrun.store.rundir import RunDirectory
 
 TAG = "xclrun"
 NOTE = "mlflow.note.content"
 
 # Raised when what is sent changes, so that runs sent before are sent again.
-# 2: scores and measures in percent, parameters that are null left out, a description.
-# 3: dev scores of each epoch.
 FORMAT = 3
 
-# MLflow's web pages keep the columns of the table of runs in the browser: no tag sets the ones that a newcomer sees.
-# What they do read from tags of an experiment are saved views (MLflow 3.17), which have an address and a menu.
+# Saved views: MLflow's pages read them from tags of an experiment, in a form that is not documented. These are the
+# versions whose pages are known to show what `view` writes.
 VIEW = "xclrun"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
+VIEW_VERSIONS = ("3.17.",)
 
 
-def tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
-    facts = {
+def facts(mine: RunRecord) -> dict[str, str]:
+    """Return what a run is: dataset, model, strategy, order, seed, …"""
+    return {
         "kind": "run",
         "run_id": mine.run_id,
         "dataset": mine.dataset,
@@ -47,7 +47,11 @@ def tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
         "data_fingerprint": mine.data_fingerprint,
         "code_version": mine.code_version,
     }
-    tags = {f"{TAG}.{key}": value for key, value in facts.items()} | {"mlflow.runName": mine.run_id}
+
+
+def tags(mine: RunRecord, parent: str | None) -> dict[str, str]:
+    """Return the tags of a run in MLflow; ``parent``: id of its sweep's run there."""
+    tags = {f"{TAG}.{key}": value for key, value in facts(mine).items()} | {"mlflow.runName": mine.run_id}
     return tags | ({"mlflow.parentRunId": parent} if parent else {})
 
 
@@ -80,18 +84,8 @@ def with_live_epochs(mine: RunRecord, directory: RunDirectory) -> RunRecord:
     return mine
 
 
-def version(directory: RunDirectory, mine: RunRecord, metrics: Mapping[str, float]) -> str:
-    """Return what changes when there is something new to send: also averages of checkpoints, which come after DONE."""
-    if not directory.finished:
-        return f"{FORMAT}:{sha256(directory.manifest)[:16]}+{len(mine.curve)}"
-    # Their names hold checksums. Where there are none, nothing is added: runs sent before are not sent again.
-    names = "".join(sorted(path.name for path in directory.averages.glob("*.parquet")))
-    averaged = f"+{hashlib.sha256(names.encode()).hexdigest()[:8]}" if names else ""
-    return f"{FORMAT}:{sha256(directory.manifest)[:16]}+{len(metrics)}{averaged}"
-
-
 def view(metrics: Sequence[str]) -> str:
-    """Return a saved view as MLflow 3.17 keeps it: runs alone, with what tells them apart and their headlines."""
+    """Return a saved view in the form of `VIEW_VERSIONS`: runs alone, with strategy, order, seed and headlines."""
     facts = [f"tags.`{TAG}.{fact}`" for fact in ("strategy", "order", "seed")]
     measured = [f"metrics.`{short_name(metric)}.{one.name}`" for metric in metrics for one in headlines()]
     state = {
@@ -128,11 +122,13 @@ def _legend() -> str:
     )
 
 
-def about_experiment(experiment: str) -> str:
+def about_experiment(experiment: str, viewed: bool) -> str:
+    """Return the description of an experiment; ``viewed``: with a link to its saved view."""
     where, names = view_address("", experiment).removeprefix("/"), ", ".join(one.name for one in headlines())
+    link = f"The saved view [xclrun: headline measures]({where}) has {names} as columns.\n\n" if viewed else ""
     return (
         "Runs of xclrun, mirrored from its outputs folder: numbers of record are in the files there.\n\n"
-        f"The saved view [xclrun: headline measures]({where}) has {names} as columns.\n\n{_legend()}"
+        f"{link}{_legend()}"
     )
 
 
@@ -164,19 +160,18 @@ def parameters(config: Mapping[str, Any]) -> dict[str, str]:
     return {allowed(key): str(value)[:6000] for key, value in flat(config) if value is not None}
 
 
-def history(mine: RunRecord, measured: Mapping[str, float]) -> Iterator[tuple[str, float, int]]:
-    """Yield (metric, value, step): measures, scores by language in percent, a step for each hop; and losses."""
-    for name, value in measured.items():
-        yield name, value, 0
+def scores(mine: RunRecord) -> Iterator[tuple[int, str, str, float]]:
+    """Yield (hop, metric's short name, language, percent) of what was measured, 0 before any fine-tuning."""
     for metric in mine.metrics:
         for hop, row in enumerate(mine.scores[metric]):
             for language, value in zip(mine.languages, row, strict=True):
                 if value == value:
-                    yield allowed(f"{short_name(metric)}.score.{language}"), 100 * float(value), hop
-    for step, epoch in epochs(mine):
-        yield "train.loss", epoch["loss"], step
-        for metric, language, value in dev_scores(epoch):
-            yield allowed(f"{metric}.dev.{language}"), value, step
+                    yield hop, short_name(metric), language, 100 * float(value)
+
+
+def rows(mine: RunRecord, metric: str) -> list[list[float | int]]:
+    """Return the score matrix of a run in percent, each row with its hop first."""
+    return [[hop, *(100 * float(value) for value in row)] for hop, row in enumerate(mine.scores[metric])]
 
 
 def epochs(mine: RunRecord) -> Iterator[tuple[int, Mapping[str, Any]]]:

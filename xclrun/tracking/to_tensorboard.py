@@ -16,13 +16,13 @@ from xclrun.core.names import markdown, slug
 from xclrun.core.task import short_name
 from xclrun.store.files import writing
 from xclrun.tracking import payload
-from xclrun.tracking.trackers import Follower, News, rows
+from xclrun.tracking.trackers import News, Tracker
 
 if TYPE_CHECKING:
     from xclrun.analysis.record import RunRecord
 
 
-class ToTensorBoard(Follower):
+class ToTensorBoard(Tracker):
     """Writes event files."""
 
     name = "tensorboard"
@@ -30,12 +30,10 @@ class ToTensorBoard(Follower):
     def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
         super().__init__(outputs, tracking)
         self._open: dict[str, _Events] = {}
+        self.place = str(outputs / "tensorboard" / slug(tracking.experiment))
 
-    @property
-    def place(self) -> str:  # type: ignore[override]
-        return str(self.outputs / "tensorboard" / slug(self.tracking.experiment))
-
-    def take(self, news: News) -> None:
+    def send(self, news: News) -> None:
+        # Not `hparams.api`, which imports TensorFlow.
         from tensorboard.plugins.hparams import summary_v2 as hparams
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
@@ -46,8 +44,9 @@ class ToTensorBoard(Follower):
         with writing(folder):
             # One file while a run trains: TensorBoard expects one writer for each start of a run.
             events = self._open.pop(mine.run_id, None) or _Events(folder)
-            if news.first:
-                settings = {key: value for key, value in news.config.items() if not key.startswith("paths.")}
+            if not news.before:
+                config = payload.parameters(mine.config)
+                settings = {key: value for key, value in config.items() if not key.startswith("paths.")}
                 events.add(hparams.hparams_pb(settings, trial_id=mine.run_id), 0)
                 events.add(text_pb("run", payload.about_run(mine)), 0)
                 events.add(text_pb("config", f"```\n{json.dumps(mine.config, indent=1)}\n```"), 0)
@@ -93,5 +92,6 @@ def _table(mine: RunRecord, metric: str) -> str:
     """Return a score matrix as Markdown, in percent."""
     head = ["hop", *map(markdown, mine.languages)]
     lines = [head, ["--:"] * len(head)]
-    lines += [[str(hop), *("–" if v != v else f"{v:.2f}" for v in values)] for hop, *values in rows(mine, metric)]
+    for hop, *values in payload.rows(mine, metric):
+        lines.append([str(hop), *("–" if value != value else f"{value:.2f}" for value in values)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
 from xclrun.core.task import short_name
-from xclrun.tracking.trackers import Follower, News, rows
+from xclrun.tracking import payload
+from xclrun.tracking.trackers import News, Tracker
 
 if TYPE_CHECKING:
     import wandb
@@ -35,7 +36,7 @@ def wandb_id(run_id: str) -> str:
     return run_id if allowed else hashlib.sha256(run_id.encode()).hexdigest()[:32]
 
 
-class ToWandb(Follower):
+class ToWandb(Tracker):
     """Sends runs to a project of Weights & Biases."""
 
     name = "wandb"
@@ -43,26 +44,23 @@ class ToWandb(Follower):
     def __init__(self, outputs: Path, tracking: TrackingConfig) -> None:
         super().__init__(outputs, tracking)
         self._open: dict[str, wandb.Run] = {}
-
-    @property
-    def place(self) -> str:  # type: ignore[override]
+        self.place = f"Weights & Biases, project {tracking.experiment}"
         if os.environ.get("WANDB_MODE") == "offline":
-            return f"{self.outputs / 'wandb'}, offline: `wandb sync` sends it"
-        return f"Weights & Biases, project {self.tracking.experiment}"
+            self.place = f"{outputs / 'wandb'}, offline: `wandb sync` sends it"
 
-    def take(self, news: News) -> None:
+    def send(self, news: News) -> None:
         import wandb
 
-        mine, facts = news.run, news.facts
-        told = [facts["dataset"], facts["model"], facts["strategy"], facts["order"], f"seed {facts['seed']}"]
+        mine, facts = news.run, payload.facts(news.run)
+        labels = [facts["dataset"], facts["model"], facts["strategy"], facts["order"], f"seed {facts['seed']}"]
         try:
             run = self._open.pop(mine.run_id, None) or wandb.init(
                 project=self.tracking.experiment,
                 id=wandb_id(mine.run_id),
                 name=mine.run_id,
                 group=news.sweep or None,
-                tags=[tag[:LONGEST_TAG] for tag in dict.fromkeys(told)],
-                config=news.config,
+                tags=[label[:LONGEST_TAG] for label in dict.fromkeys(labels)],
+                config=payload.parameters(mine.config),
                 resume="allow",
                 dir=str(self.outputs),
                 settings=wandb.Settings(
@@ -104,9 +102,9 @@ class ToWandb(Follower):
         if mine.status == "finished":
             tables = {
                 f"{short_name(metric)}.scores": wandb.Table(
-                    columns=["hop", *mine.languages], data=[list(row) for row in rows(mine, metric)]
+                    columns=["hop", *mine.languages], data=[list(row) for row in payload.rows(mine, metric)]
                 )
                 for metric in mine.metrics
             }
             run.log(tables)
-        run.summary.update({**news.measures, "status": mine.status, "xclrun": news.facts})
+        run.summary.update({**news.measures, "status": mine.status, "xclrun": payload.facts(mine)})
