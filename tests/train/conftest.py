@@ -21,6 +21,7 @@ from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag
+from xclrun.train.workbench import Workbench
 
 
 @pytest.fixture(scope="session")
@@ -69,18 +70,12 @@ def training(threads: None, tmp_path: Path) -> Callable[..., HopTraining]:
             config.trainer.batch_size * config.trainer.gradient_accumulation,
             config.trainer.precision.value,
         )
-        return HopTraining(
-            context,
-            strategy or run.strategy(),
-            config.trainer,
-            evaluator(
-                run.dataset, device, config.evaluate.batch_size, config.trainer.precision.value, config.evaluate.slot_f1
-            ),
-            {language: found.splits[language, "dev"] for language in context.hop.select},
-            Checkpoints(checkpoints or tmp_path / "checkpoints"),
-            listener or Listener(),
-            stop or StopFlag(),
+        bench = Workbench(run, listener or Listener(), stop or StopFlag())
+        bench.strategy = strategy or run.strategy()
+        bench.evaluator = evaluator(
+            run.dataset, device, config.evaluate.batch_size, config.trainer.precision.value, config.evaluate.slot_f1
         )
+        return HopTraining(bench, context, Checkpoints(checkpoints or tmp_path / "checkpoints"))
 
     return make
 

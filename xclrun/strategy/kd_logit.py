@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.core.errors import UsageError
-from xclrun.strategy.base import Context, State
+from xclrun.strategy.base import Context, State, bounded
+from xclrun.strategy.shared.distillation import PER_WORD, answers, record, rows_of
 from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
-from xclrun.strategy.shared.recorded import PER_WORD, answers, record, rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +47,7 @@ class TeacherPrecision(Enum):
 
 @dataclass
 class DistillationSettings(MemorySettings):
-    weight: float = 0.01
+    weight: float = bounded(0.01, at_least=0)
     teacher_precision: TeacherPrecision = TeacherPrecision.fp32
 
 
@@ -57,7 +56,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
 
     Attributes:
         teacher: language → name → the teacher's outputs, rows in the order of the memory
-            (`xclrun.strategy.shared.recorded`).
+            (`xclrun.strategy.shared.distillation`).
     """
 
     name = "kd_logit"
@@ -65,8 +64,6 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
     signature, state_signature = MemoryStrategy.signature, MemoryStrategy.state_signature
 
     def __init__(self, settings: DistillationSettings) -> None:
-        if settings.weight < 0:
-            raise UsageError(f"strategy.weight={settings.weight}: must be at least 0")
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self._drawn: dict[str, np.ndarray] = {}
