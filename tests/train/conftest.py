@@ -45,8 +45,10 @@ def alone(
 
 
 @pytest.fixture
-def training(threads: None, tmp_path: Path) -> Callable[..., HopTraining]:
+def training(threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HopTraining]:
     """Put the training of a run's hop together, from the untrained model: ``training(run, listener=…)``."""
+    # Steps can be recorded without a GPU too, by an emulation.
+    monkeypatch.setattr("xclrun.train.workbench.choose_device", lambda config: torch.device("cpu"))
 
     def make(
         run: Run,

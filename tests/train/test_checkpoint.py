@@ -130,7 +130,7 @@ def test_saving_takes_no_memory_for_a_second_copy(tmp_path: Path, run_python: Ca
 
 def test_another_format_is_not_read(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints.save(FACTS, tensors())
-    monkeypatch.setattr(checkpoint, "FORMAT", "3")
+    monkeypatch.setattr(checkpoint, "FORMAT", "another")
     assert checkpoints.load() is None
 
 

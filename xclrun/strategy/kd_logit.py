@@ -120,23 +120,19 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         return total
 
     def end_hop(self, context: Context) -> None:
+        import torch
+
         super().end_hop(context)
+        kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
         for language in context.hop.train:
-            self.teacher[language] = self._teach(language, context)
+            sentences = context.train[language].select(self.memory.kept[language])
+            self.teacher[language] = record(context, sentences, kind, self.distilled)
         # Shares have shrunk from their ends.
         for language, outputs in self.teacher.items():
             kept = self.memory.kept[language]
             words = int(context.train[language].word_pieces.lengths[kept].sum())
             shares = {name: words if name in PER_WORD else len(kept) for name in outputs}
             self.teacher[language] = {name: tensor[: shares[name]].clone() for name, tensor in outputs.items()}
-
-    def _teach(self, language: str, context: Context) -> dict[str, Tensor]:
-        """Return the outputs of the model on a language's share of the memory, as stored."""
-        import torch
-
-        kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
-        sentences = context.train[language].select(self.memory.kept[language])
-        return record(context, sentences, kind, self.distilled)
 
     def state_dict(self) -> State:
         tensors = {f"{name}/{language}": t for language, named in self.teacher.items() for name, t in named.items()}

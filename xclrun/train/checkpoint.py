@@ -21,7 +21,7 @@ from xclrun.store.files import TEMPORARY, sha256, sync_directory, writing
 from xclrun.store.tensors import load_tensors, save_tensors
 
 # What else can change how a checkpoint is read: a new number with each change.
-FORMAT = "2"
+FORMAT = "3"
 
 
 class Unchanged:

@@ -28,7 +28,7 @@ from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
 from xclrun.train.evaluate import selection_score
 from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
-from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
+from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast, products
 from xclrun.train.progress import Progress
@@ -130,7 +130,7 @@ class HopTraining:
         context: model, data, hop and seed.
         checkpoints: where to save progress inside the hop.
         points: takes the evaluation points inside the hop; None: there are none.
-        inherited: what the optimiser begins with (see `state_by_name`).
+        inherited: what the optimiser begins with (see `optimizer_state`).
         observers: look at the gradients of the main steps, by their name in checkpoints.
     """
 
@@ -158,7 +158,7 @@ class HopTraining:
         self.steps = self.curriculum.epochs * self.curriculum.steps
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         if inherited:
-            take_up(self.optimizer, context.model, inherited)
+            load_optimizer_state(self.optimizer, context.model, inherited)
         # Steps that are recorded; None: all are taken operation by operation.
         self.recorded: RecordedSteps | None = None
         if trainer.cuda_graphs and context.device.type == "cuda":
@@ -392,7 +392,7 @@ class HopTraining:
         groups: dict[str, Iterable[tuple[str, Tensor]]] = {
             "model": trained_tensors(self.context.model).items(),
             "best": self.best.items(),
-            "optimizer": optimizer_tensors(self.optimizer).items(),
+            "optimizer": optimizer_state(self.optimizer, self.context.model).items(),
             "strategy": changed.items(),
             "gathered": self.gathered.tensors.items(),
             **{name: observer.tensors() for name, observer in self.observers.items()},
@@ -420,7 +420,7 @@ class HopTraining:
             groups[group][name] = tensor
         take_over(self.context.model, groups["model"])
         self.best = groups["best"]
-        load_optimizer_tensors(self.optimizer, groups["optimizer"])
+        load_optimizer_state(self.optimizer, self.context.model, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))
         for name, observer in self.observers.items():
             observer.load(groups[name])

@@ -35,7 +35,7 @@ from xclrun.train.encodings import Encodings, encodings, kept_cut
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_cls, with_features
 from xclrun.train.loop import GradientObserver, HopTraining, trained_tensors
-from xclrun.train.optimize import state_by_name
+from xclrun.train.optimize import optimizer_state
 from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import SPLITS, Points
 from xclrun.train.precision import choose_device, set_deterministic, slow_precision
@@ -245,7 +245,7 @@ class Workbench:
             save_tensors(folder / "weights.safetensors", self.stored_weights(hop))
             if hands_over:
                 # The state after the last update, whichever epoch was selected: one Adam continues through all hops.
-                save_tensors(folder / OPTIMIZER, state_by_name(training.optimizer, self.model))
+                save_tensors(folder / OPTIMIZER, optimizer_state(training.optimizer, self.model))
             if points is not None:
                 points.write(folder, counters["points"])
             for observer in observers.values():
