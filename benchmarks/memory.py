@@ -51,15 +51,14 @@ def _measure(strategy: str, overrides: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="xclrun-bench-") as folder:
         given = [f"strategy={strategy}", "trainer.selection=last", "tracking=none", f"paths.outputs={folder}"]
         [run] = plan_runs([*given, *overrides])
-        bench = StageGraph(run, Listener(), StopFlag()).bench
+        bench = StageGraph(run, Few(), StopFlag()).bench
         assert bench.encodings
         before = _forget_peak()
         for hop in run.stream.hops[1 : HOP + 1]:
             bench.strategy.begin_hop(bench.context(hop))
-        context, trainer = bench.context(run.stream.hops[HOP]), run.config.trainer
-        checkpoints = Checkpoints(Path(folder) / "none")
+        context, checkpoints = bench.context(run.stream.hops[HOP]), Checkpoints(Path(folder) / "none")
         with contextlib.suppress(Enough):
-            HopTraining(context, bench.strategy, trainer, bench.evaluator, {}, checkpoints, Few(), bench.stop).run()
+            HopTraining(bench, context, checkpoints).run()
         if bench.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated())
         return _resident("VmHWM") - before

@@ -126,11 +126,7 @@ def a_hop(strategy: str, overrides: Sequence[str], outputs: Path) -> tuple[HopTr
         strategy_.end_hop(bench.context(hop))
     context = bench.context(hops[HOP])
     strategy_.begin_hop(context)
-    language, checkpoints = context.hop.train[0], Checkpoints(outputs / "no-checkpoints")
-    dev = {language: bench.encodings.splits[language, "dev"]}
-    trainer = run.config.trainer
-    loop = HopTraining(context, strategy_, trainer, bench.evaluator, dev, checkpoints, Listener(), bench.stop)
-    return loop, bench
+    return HopTraining(bench, context, Checkpoints(outputs / "no-checkpoints")), bench
 
 
 def _found(pairs: Sequence[tuple[float, float]], every_k: int | None) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_what_workers_share_is_there_before_they_are_forked(
     workers.share([run])
     assert read == [run.config.model]
     assert encodings._common is not None
-    kept = dict(encodings._common.splits)
+    kept = dict(encodings._common[1].splits)
     splits = encodings.encodings(run).splits
     assert all(any(split is other for other in kept.values()) for split in splits.values())
 

@@ -15,7 +15,6 @@ from xclrun.store.tensors import load_tensors
 from xclrun.strategy import Context, State
 from xclrun.train.checkpoint import Checkpoints
 from xclrun.train.encodings import encodings
-from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stages import StageGraph
@@ -76,17 +75,9 @@ def graph(run: Run) -> StageGraph:
 
 def train_hop(context: Context, strategy: Any, run: Run, folder: Path) -> None:
     """Train a hop of a run by the loop alone, with checkpoints under ``folder``."""
-    config, splits = run.config, encodings(run).splits
-    HopTraining(
-        context,
-        strategy,
-        config.trainer,
-        Evaluator(run.dataset, context.device, config.evaluate.batch_size, "fp32", config.evaluate.slot_f1),
-        {language: splits[language, "dev"] for language in context.hop.select},
-        Checkpoints(folder / str(context.hop.index)),
-        Listener(),
-        StopFlag(),
-    ).run()
+    bench = graph(run).bench
+    bench.strategy = strategy
+    HopTraining(bench, context, Checkpoints(folder / str(context.hop.index))).run()
 
 
 def files(run: Run) -> list[bytes]:

@@ -230,7 +230,6 @@ def test_each_kind_learns_and_goes_on_where_it_was_stopped(kind: str, strategy: 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["strategy.lora_rank=0"], r"^strategy\.lora_rank=0: must be a whole number of at least 1$"),
         (
             ["strategy.lora_targets=[q,x]"],
             r"^strategy\.lora_targets=\['q', 'x'\]: must be different ones of q, ",
@@ -259,9 +258,7 @@ def test_without_the_library(make_run: Make, do: Do, monkeypatch: pytest.MonkeyP
         do(make_run("strategy=lang_spec_ada_t"))
 
 
-@pytest.mark.parametrize(
-    ("reduction", "told"), [(0, "must be a whole number of at least 1"), (3, "must divide .* 16$")]
-)
+@pytest.mark.parametrize(("reduction", "told"), [(0, "must be at least 1"), (3, "must divide .* 16$")])
 def test_reductions_that_cannot_work(reduction: int, told: str, make_run: Make, do: Do) -> None:
     with pytest.raises(UsageError, match=rf"^strategy\.reduction={reduction}: {told}"):
         do(make_run("strategy=lang_spec_ada_t", f"strategy.reduction={reduction}"))
@@ -346,7 +343,7 @@ def test_the_content_of_pretrained_adapters_is_the_identity(make_run: Make, tmp_
         coded = make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{eng_Latn:'{first}'}}")
         assert coded.id == (over[0] if beneath else a).id
         with pytest.raises(
-            UsageError, match=rf"^{key}\.pretrained: the dataset has no language 'dee'; did you mean 'de'"
+            UsageError, match=rf"^{key}\.pretrained=dee: the dataset has no such language; did you mean 'de'"
         ):
             make_run(f"strategy={strategy}", *beneath, f"{key}.pretrained={{dee:'{first}'}}")
         with pytest.raises(UsageError, match=rf"^{key}\.pretrained: 'en' is there twice$"):

@@ -14,8 +14,7 @@ from tests.train.conftest import predicted
 from xclrun.data.batches import concat
 from xclrun.run import Run
 from xclrun.strategy.agem_replay import AGEMReplay
-from xclrun.strategy.replay import Replay
-from xclrun.strategy.shared.written import WrittenSettings
+from xclrun.strategy.replay import Replay, ReplaySettings
 
 from .real import context_of, gradients, perturbed
 from .test_agem import formula
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 
 def agem(interval: int = 4, number: int = 6) -> AGEMReplay:
-    return AGEMReplay(WrittenSettings("agem_replay", 0.5, interval, number))
+    return AGEMReplay(ReplaySettings("agem_replay", 0.5, interval, number))
 
 
 def by_hand(strategy: AGEMReplay, context: Any, interval: int) -> dict[str, Tensor]:
@@ -92,7 +91,7 @@ def test_its_memory_is_that_of_replay_and_its_steps_are_the_main_ones(make_run: 
     counted = [stage["training"] for stage in wanted.directory.read_manifest()["stages"][1:]]
     assert [stage["updates"] for stage in counted] == [12, 10, 8]
     assert [stage["beside_examples"] for stage in counted[1:]] == [6 * 3, 6 * 2]
-    mine, theirs = agem(), Replay(WrittenSettings("replay", 0.5, 4, 6))
+    mine, theirs = agem(), Replay(ReplaySettings("replay", 0.5, 4, 6))
     for hop in (1, 2, 3):
         for strategy in (mine, theirs):
             strategy.end_hop(context_of(wanted, hop))

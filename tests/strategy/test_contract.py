@@ -83,9 +83,7 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
     told = {
         "stream",
         "unfit",
-        "unfit_together",
         "notes",
-        "check_depth",
         "check_encoder",
         "footprint",
         "trains",
@@ -95,10 +93,57 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         "limit",
         # Of what a step asks of the device, not of what it computes: tests/train/test_graphs.
         "repeats",
-        # Of what is counted without a model: tests/strategy/test_parameters.
-        "as_built",
     }
     assert public - {"settings_type"} == set(ANSWERED_BY) | signatures | told | {"language_specific"}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "possible"),
+    [
+        ("er", "memory", -1, "at least 0"),
+        ("er", "every_k", 0, "at least 1"),
+        ("kd_logit", "weight", -0.1, "at least 0"),
+        ("gem", "margin", -1.0, "at least 0"),
+        ("gem", "compared", 0, "at least 1"),
+        ("der", "memory", -1, "at least 0"),
+        ("der", "alpha", -1, "at least 0"),
+        ("derpp", "alpha", -1, "at least 0"),
+        ("derpp", "beta", -1, "at least 0"),
+        ("gdumb", "memory", 0, "at least 1"),
+        ("joint_replay", "rate", -0.1, "at least 0"),
+        ("joint_replay", "rate", float("inf"), "at least 0"),
+        ("joint_replay", "rate", float("nan"), "at least 0"),
+        ("l2_init", "penalty", -1, "at least 0"),
+        ("ewc", "fisher_examples", 0, "at least 1"),
+        ("ewc_online", "gamma", -0.1, "at least 0 and at most 1"),
+        ("ewc_online", "gamma", 1.1, "at least 0 and at most 1"),
+        ("mas", "examples", 0, "at least 1"),
+        ("si", "damping", 0.0, "above 0"),
+        ("lwf", "weight", -1, "at least 0"),
+        ("lwf", "temperature", 0, "above 0"),
+        ("model_average", "weight", 0.0, "above 0 and at most 1"),
+        ("model_average", "weight", 1.1, "above 0 and at most 1"),
+        ("freeze_bottom", "layers", -1, "at least 0"),
+        ("cos_pooler", "alpha", 0.0, "above 0"),
+        ("replay", "replay_write", 1.5, "at least 0 and at most 1"),
+        ("replay", "replay_write", -0.1, "at least 0 and at most 1"),
+        ("replay", "replay_interval", 0, "at least 1"),
+        ("replay", "replay_number", -1, "at least 0"),
+        *(("mbpa", key, -1, "at least 0") for key in ("neighbours", "adapt_steps", "adapt_lr", "adapt_penalty")),
+        ("mbpa", "adapt_together", 0, "at least 1"),
+        *(
+            ("lang_spec_ada_t", key, 0, "at least 1")
+            for key in ("reduction", "lora_rank", "lora_alpha", "prefix_length")
+        ),
+    ],
+)
+def test_a_setting_outside_of_its_bounds_is_refused(
+    name: str, key: str, value: float, possible: str, compose: Callable[..., Composed]
+) -> None:
+    settings = compose(f"strategy={name}", "order=[en,de]").config.strategy
+    make(settings)
+    with pytest.raises(UsageError, match=rf"^strategy\.{key}={value}: must be {possible}$"):
+        make(dataclasses.replace(settings, **{key: value}))
 
 
 # --- The registry.

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import pytest
 import torch
 
-from xclrun.core.errors import UsageError
 from xclrun.model.heads import ClassHead
 from xclrun.run import Run
 
@@ -38,8 +36,3 @@ def test_pooler_and_fresh_classifier_are_tuned(
     full = planned(finished, "strategy=full", *CLASSES)
     one, other = (r.directory.read_manifest()["stages"] for r in (run, full))
     assert [stage["scores"] for stage in one[:2]] == [stage["scores"] for stage in other[:2]]
-
-
-def test_a_scale_that_cannot_be(make_run: Callable[..., Run]) -> None:
-    with pytest.raises(UsageError, match=r"^strategy.alpha=0.0: must be above 0"):
-        planned(make_run, "strategy=cos_pooler", "strategy.alpha=0", *CLASSES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -15,12 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.strategy import State
-from xclrun.strategy.der import DER, DERSettings
+from xclrun.strategy.der import DER, DERSettings, Reservoir
 from xclrun.strategy.derpp import DERPP, DERPPSettings
-from xclrun.strategy.shared.reservoir import Reservoir
 from xclrun.train.stop import Stopped
 
 from .real import StopAfter, context_of, files, gradients, perturbed, state, untrained
@@ -214,10 +211,3 @@ def test_with_heads_of_their_own_each_sentence_goes_through_its_languages(finish
     plain = finished("strategy=lang_spec_task")
     body = "encoder.encoder.layer.0.output.dense.weight"
     assert not torch.equal(weights(run, 2)[body], weights(plain, 2)[body])
-
-
-def test_settings_that_cannot_be() -> None:
-    for made, key in ((der, "memory"), (der, "alpha"), (derpp, "beta")):
-        with pytest.raises(UsageError, match=f"strategy.{key}=-1: must be at least 0"):
-            made(**{key: -1})
-    assert dataclasses.asdict(derpp().settings)["beta"] == 0.4

@@ -7,11 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.conftest import some
 from xclrun.compose.jobs import Composed
-from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.strategy import State
 from xclrun.strategy.er import ExperienceReplay, ReplaySettings
@@ -133,14 +131,6 @@ def test_a_state_that_was_taken_does_not_change(context: Any, learn: Any) -> Non
     learn(strategy, SIZES)
     strategy.load_state_dict(untouched)
     assert strategy.state_dict() == er().state_dict()
-
-
-@pytest.mark.parametrize(
-    ("memory", "every_k", "key"), [(-1, 1, "memory=-1"), (5, 0, "every_k=0"), (5, -2, "every_k=-2")]
-)
-def test_settings_that_cannot_be(memory: int, every_k: int, key: str) -> None:
-    with pytest.raises(UsageError, match=f"strategy.{key}: must be .* at least"):
-        er(memory, every_k)
 
 
 def test_settings_follow_the_dataset(compose: Callable[..., Composed]) -> None:

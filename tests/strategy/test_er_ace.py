@@ -91,7 +91,7 @@ def test_steps_in_between_and_the_first_hop_are_plain(make_run: Make) -> None:
 
 
 def test_questions_about_texts_are_refused_when_a_run_is_planned(make_run: Make) -> None:
-    reason = ERACE(MemorySettings("er_ace", 10, 1)).unfit(SPAN)
+    reason = ERACE(MemorySettings("er_ace", 10, 1)).unfit([SPAN])
     assert reason is not None
     assert "no classes" in reason
     with pytest.raises(UsageError, match=r"strategy.memory=-1"):

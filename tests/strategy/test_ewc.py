@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torchcrf import CRF
 
-from xclrun.core.errors import UsageError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.strategy import Context, State
@@ -268,13 +267,3 @@ def test_a_whole_run(name: str, finished: Make) -> None:
         return float((weights(run, 2)[key] - weights(run, 1)[key])[important].abs().mean())
 
     assert moved(held) < moved(naive)
-
-
-def test_settings_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match=r"strategy.penalty=-1: must be at least 0"):
-        ewc(penalty=-1)
-    with pytest.raises(UsageError, match=r"strategy.fisher_examples=0: must be .* null for all"):
-        online(fisher_examples=0)
-    for gamma in (-0.1, 1.1):
-        with pytest.raises(UsageError, match=r"strategy.gamma=.*must be from 0 .* to 1"):
-            online(gamma=gamma)

@@ -31,5 +31,3 @@ def test_embeddings_and_the_lowest_layers_stay_as_the_first_hop_left_them(layers
 def test_a_layer_that_the_encoder_has_not_is_refused_when_a_run_is_planned(make_run: Make) -> None:
     with pytest.raises(UsageError, match=r"strategy.layers=3: the encoder has 2 layers"):
         make_run("strategy=freeze_bottom", "strategy.layers=3", "model.hidden_layers=2")
-    with pytest.raises(UsageError, match=r"strategy.layers=-1: must be"):
-        make_run("strategy=freeze_bottom", "strategy.layers=-1")

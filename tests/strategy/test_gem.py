@@ -11,7 +11,6 @@ import torch
 from scipy.optimize import minimize
 
 from tests.conftest import some
-from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.strategy import Length
 from xclrun.strategy.gem import GEM, GEMSettings, dual
@@ -163,10 +162,3 @@ def test_a_long_memory_is_told_before_a_run_begins(make_run: Make) -> None:
     assert "up to 600 sentences" in note
     assert not GEM(GEMSettings("gem", 500, 1)).notes(lengths)
     assert not GEM(GEMSettings("gem", 600, 1, compared=16)).notes(lengths)
-
-
-def test_settings_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match=r"strategy.margin=-1.0: must be at least 0"):
-        GEM(GEMSettings("gem", 10, 1, margin=-1.0))
-    with pytest.raises(UsageError, match=r"strategy.compared=0: .* null for all"):
-        GEM(GEMSettings("gem", 10, 1, compared=0))

@@ -94,7 +94,7 @@ def test_strategies_and_starts_share_what_they_can(make_run: Callable[..., Run])
         (("dataset.blocks=3", "strategy=multilingual"), "its hops do not take one block after another; growing, naive"),
         (("dataset.blocks=3", "strategy=zero_shot"), "its hops do not take one block after another; growing, naive"),
         (("dataset.blocks=3", "strategy=lang_spec_ft"), "its hops do not take one block after another; growing, naive"),
-        (("dataset.blocks=3", "strategy=lang_spec_enc", "strategy.layers=[0]"), "gives each language parts of its own"),
+        (("dataset.blocks=3", "strategy=lang_spec_enc", "strategy.layers=[1]"), "gives each language parts of its own"),
         (("dataset.blocks=3", "strategy=er", "strategy.expansion=lang_spec_task"), "gives each language parts of its"),
         (("dataset.blocks=3", "order=[fr,de]"), "order: the dataset has no language 'fr'"),
         (

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.strategy import Length
 from xclrun.strategy.joint_replay import JointReplay, JointReplaySettings
-from xclrun.strategy.shared.remembered import remembered
+from xclrun.strategy.shared.memory import remembered
 
 from .real import context_of, untrained
 
@@ -78,5 +77,3 @@ def test_a_rate_too_low_for_the_hops_is_told(make_run: Make) -> None:
     assert "nothing is replayed in 2 hops" in joint(0.2).notes(lengths)[0]
     assert not joint(0.25).notes(lengths)
     assert not joint(0.0).notes(lengths)
-    with pytest.raises(UsageError, match=r"strategy.rate=-0.1: must be at least 0"):
-        joint(-0.1)

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from tests.conftest import some
-from xclrun.core.errors import UsageError
 from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.strategy import Context
@@ -165,8 +164,3 @@ def test_a_whole_run(name: str, finished: Make) -> None:
         model.load_state_dict(weights(run, hop))
         distances.append(float(strategy.distance("en", np.arange(10), context_of(run, 2, model.eval())).detach()))
     assert distances[0] < 1e-10 < distances[1] < distances[2]
-
-
-def test_settings_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match=r"strategy.weight=-0.1: must be at least 0"):
-        KDLogit(settings(weight=-0.1))

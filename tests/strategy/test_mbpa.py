@@ -23,7 +23,7 @@ from xclrun.strategy.mbpa import Distance, Key, MbPA, MbPASettings, nearest
 from xclrun.train.encodings import encodings
 from xclrun.train.features import with_features
 from xclrun.train.stop import Stopped
-from xclrun.train.workbench import Stored, lookup_key
+from xclrun.train.workbench import Stored
 
 from .real import context_of, perturbed, untrained
 from .test_replay import USED
@@ -181,7 +181,7 @@ def test_weights_that_are_not_trained_do_not_move(make_run: Make) -> None:
 def test_keys_are_what_the_encoder_made_of_cls_before_training(make_run: Make, do: Do) -> None:
     run = do(make_run(*MBPA, "trainer.lr=0.1"))
     model, cpu = trained_like(run), torch.device("cpu")
-    stored = Stored(run.store, run.stages, lambda split: lookup_key(run, split))
+    stored = Stored(run)
     for split in (("en", "train"), ("de", "train"), ("en", "test"), ("de", "test")):
         wanted = with_features(model, encodings(run).splits[split], cpu, "fp32").cls
         np.testing.assert_array_equal(stored.features(*split), wanted)
@@ -308,9 +308,3 @@ def test_what_it_signs() -> None:
     for nothing in (mbpa(neighbours=0), mbpa(adapt_steps=0)):
         assert not nothing.serving_signature(hops[1])
         assert not nothing.looks_up(hops[1])
-
-
-@pytest.mark.parametrize("key", ["neighbours", "adapt_steps", "adapt_lr", "adapt_penalty", "adapt_together"])
-def test_settings_that_cannot_be(key: str) -> None:
-    with pytest.raises(UsageError, match=rf"strategy.{key}=-1: must be at least [01]"):
-        mbpa(**{key: -1})

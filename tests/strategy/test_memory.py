@@ -16,7 +16,7 @@ def rng(seed: int) -> np.random.Generator:
 def filled(size: int, available: dict[str, int], seed: int = 0) -> BalancedMemory:
     memory = BalancedMemory(size)
     for i, (language, n) in enumerate(available.items()):
-        memory.add(language, n, rng(seed * 100 + i))
+        memory.admit(language, rng(seed * 100 + i).permutation(n))
     return memory
 
 
@@ -28,7 +28,7 @@ def test_shares_after_each_language() -> None:
     """Ten sentences: all for the first language, then 5 + 5, 4 + 3 + 3, 3 + 3 + 2 + 2."""
     memory, found = BalancedMemory(10), []
     for i, language in enumerate("abcd"):
-        memory.add(language, 50, rng(i))
+        memory.admit(language, rng(i).permutation(50))
         found.append(sizes(memory))
     assert found == [[10], [5, 5], [4, 3, 3], [3, 3, 2, 2]]
     assert list(memory.kept) == list("abcd")
@@ -60,7 +60,7 @@ def test_indices_are_distinct_and_of_the_training_split() -> None:
 def test_what_stays_was_there_before() -> None:
     memory = filled(9, {"a": 40})
     before = set(memory.kept["a"].tolist())
-    memory.add("b", 40, rng(5))
+    memory.admit("b", rng(5).permutation(40))
     assert set(memory.kept["a"].tolist()) < before
 
 
@@ -106,6 +106,6 @@ def test_round_trip_through_json() -> None:
     for language in memory.kept:
         assert np.array_equal(again.kept[language], memory.kept[language])
         assert np.array_equal(again.draw(language, 2, rng(3)), memory.draw(language, 2, rng(3)))
-    memory.add("d", 30, rng(9))
-    again.add("d", 30, rng(9))
+    memory.admit("d", rng(9).permutation(30))
+    again.admit("d", rng(9).permutation(30))
     assert memory.to_facts() == again.to_facts()

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from xclrun.run import Run
-from xclrun.strategy.shared.memory import BalancedMemory, _features, herding, ring
+from xclrun.strategy.shared.distillation import record
+from xclrun.strategy.shared.memory import BalancedMemory, herding, ring
 
 from .real import context_of
 
@@ -78,14 +79,14 @@ def test_a_share_holds_equally_many_of_each_class() -> None:
 
 
 @pytest.mark.usefixtures("threads")
-def test_features_for_herding_stand_in_the_order_of_the_sentences(make_run: Callable[..., Run]) -> None:
+def test_recorded_outputs_stand_in_the_order_of_the_sentences(make_run: Callable[..., Run]) -> None:
     """They are computed in batches of similar length, so in another order."""
     context = context_of(make_run(), 1)
     train, model = context.train["en"], context.model.eval()
     assert (np.diff(train.lengths) > 0).any()
     with torch.no_grad():
         wanted = torch.cat([model(train.batch([i])).cls for i in range(len(train))]).double().numpy()
-    found = _features(train, context)
+    found = record(context, train, torch.float64, lambda output, batch: {"cls": output.cls})["cls"].numpy()
     np.testing.assert_allclose(found, wanted, atol=1e-5)
     assert not np.allclose(wanted[0], wanted[1], atol=1e-3)
 
@@ -100,7 +101,7 @@ def test_what_is_admitted_shrinks_from_its_end() -> None:
 
 def test_rows_are_where_the_draw_stands() -> None:
     memory = BalancedMemory(8)
-    memory.add("a", 50, rng(0))
+    memory.admit("a", rng(0).permutation(50))
     for seed in range(5):
         rows = memory.draw_rows("a", 3, rng(seed))
         assert np.array_equal(memory.kept["a"][rows], memory.draw("a", 3, rng(seed)))

@@ -12,12 +12,10 @@ import pytest
 from scipy import stats
 from train.conftest import StopAt, predicted, stored
 
-from xclrun.core.errors import UsageError
 from xclrun.data.batches import epoch_batches
 from xclrun.run import Run
 from xclrun.strategy import State
-from xclrun.strategy.replay import Replay
-from xclrun.strategy.shared.written import WrittenSettings
+from xclrun.strategy.replay import Replay, ReplaySettings
 from xclrun.train.stop import Stopped
 
 from .real import state
@@ -50,7 +48,7 @@ class Noting(Replay):
 
 
 def replay(write: float = 0.3, interval: int = 10, number: int = 7) -> Noting:
-    return Noting(WrittenSettings("replay", write, interval, number))
+    return Noting(ReplaySettings("replay", write, interval, number))
 
 
 def mini_batches(context: Any, epochs: int = 2) -> Iterator[Main]:
@@ -196,20 +194,6 @@ def test_what_it_signs(make_run: Make) -> None:
         assert [(s.train, s.state, s.evaluation) for s in free.stages] == [
             (s.train, s.state, s.evaluation) for s in naive.stages
         ]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"write": 1.5}, "replay_write=1.5: must be a probability"),
-        ({"write": -0.1}, "replay_write=-0.1: must be a probability"),
-        ({"interval": 0}, "replay_interval=0: must be a number of examples of at least 1"),
-        ({"number": -1}, "replay_number=-1: must be a number of examples of at least 0"),
-    ],
-)
-def test_settings_that_cannot_be(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=f"strategy.{message}"):
-        replay(**given)
 
 
 def test_an_interval_that_no_hop_reaches_is_told(make_run: Make) -> None:

@@ -21,6 +21,7 @@ from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import StopFlag
+from xclrun.train.workbench import Workbench
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +45,10 @@ def alone(
 
 
 @pytest.fixture
-def training(threads: None, tmp_path: Path) -> Callable[..., HopTraining]:
+def training(threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HopTraining]:
     """Put the training of a run's hop together, from the untrained model: ``training(run, listener=…)``."""
+    # Steps can be recorded without a GPU too, by an emulation.
+    monkeypatch.setattr("xclrun.train.workbench.choose_device", lambda config: torch.device("cpu"))
 
     def make(
         run: Run,
@@ -69,18 +72,12 @@ def training(threads: None, tmp_path: Path) -> Callable[..., HopTraining]:
             config.trainer.batch_size * config.trainer.gradient_accumulation,
             config.trainer.precision.value,
         )
-        return HopTraining(
-            context,
-            strategy or run.strategy(),
-            config.trainer,
-            evaluator(
-                run.dataset, device, config.evaluate.batch_size, config.trainer.precision.value, config.evaluate.slot_f1
-            ),
-            {language: found.splits[language, "dev"] for language in context.hop.select},
-            Checkpoints(checkpoints or tmp_path / "checkpoints"),
-            listener or Listener(),
-            stop or StopFlag(),
+        bench = Workbench(run, listener or Listener(), stop or StopFlag())
+        bench.strategy = strategy or run.strategy()
+        bench.evaluator = evaluator(
+            run.dataset, device, config.evaluate.batch_size, config.trainer.precision.value, config.evaluate.slot_f1
         )
+        return HopTraining(bench, context, Checkpoints(checkpoints or tmp_path / "checkpoints"))
 
     return make
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, XLMRobertaConfig, XLMRobertaModel
 
-from tests.model.conftest import KnownEncoder
 from tests.strategy.few import CLASSES, planned
 from xclrun.analysis.fewshot.attention import COLUMNS
 from xclrun.core.errors import UsageError
@@ -81,12 +80,12 @@ def test_nothing_is_left_behind() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_an_encoder_of_another_family_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^evaluate.attention=true: how KnownEncoder attends is not known; choose"):
-        attention.of_pieces(Model(KnownEncoder(6), 2, 0, dropout=0.0), pieces(3), CPU, "fp32")
-    relative = BertModel(BertConfig(**SHAPE, position_embedding_type="relative_key", attn_implementation="eager"))
-    with pytest.raises(UsageError, match="how BertModel attends is not known"):
-        attention.of_pieces(Model(relative, 2, 0, dropout=0.0), pieces(3), CPU, "fp32")
+def test_relative_positions_are_refused_when_planning(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of families without BERT's attention: tests/model/test_families."""
+    settings = {"model_type": "bert", "position_embedding_type": "relative_key"}
+    monkeypatch.setattr("xclrun.run.checks.settings_of", lambda model: settings)
+    with pytest.raises(UsageError, match=r"^evaluate.attention=true: how BERT.* attends is not known; choose"):
+        make_run("evaluate.attention=true")
 
 
 def test_words_get_the_sum_over_pieces_and_the_mean_over_occurrences() -> None:

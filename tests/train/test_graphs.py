@@ -21,7 +21,7 @@ from xclrun.strategy import recordable
 from xclrun.strategy.naive import Naive
 from xclrun.train.graphs import RecordedSteps
 from xclrun.train.loop import HopTraining
-from xclrun.train.optimize import optimizer_tensors
+from xclrun.train.optimize import optimizer_state
 from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, same
@@ -71,7 +71,11 @@ def test_recorded_steps_train_the_same_bits(
             *STRATEGIES_IN_STEPS[strategy], recorded=recorded, checkpoints=tmp_path / f"kept {recorded}"
         )
         facts = hop.run()
-        found[recorded] = copied(hop.context.model), optimizer_tensors(hop.optimizer), facts | {"seconds": 0}
+        found[recorded] = (
+            copied(hop.context.model),
+            optimizer_state(hop.optimizer, hop.context.model),
+            facts | {"seconds": 0},
+        )
     assert same(found[True][0], found[False][0])
     assert same(found[True][1], found[False][1])
     assert found[True][2] == found[False][2]

@@ -22,6 +22,7 @@ from xclrun.train import loop
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
+from xclrun.train.workbench import Workbench
 
 from .conftest import copied, same
 
@@ -192,16 +193,7 @@ def test_frozen_parameters_stay(make_run: Make, training: Training) -> None:
     first = training(run)
     for parameter in first.context.model.encoder.parameters():
         parameter.requires_grad_(False)
-    frozen = HopTraining(
-        first.context,
-        first.strategy,
-        first.trainer,
-        first.evaluator,
-        first.dev,
-        first.checkpoints,
-        Listener(),
-        first.stop,
-    )
+    frozen = HopTraining(Workbench(run, Listener(), first.stop), first.context, first.checkpoints)
     before = copied(frozen.context.model)
     frozen.run()
     after = copied(frozen.context.model)

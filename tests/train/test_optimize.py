@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xclrun.config.schema import Optimizer, Schedule, TrainerConfig
-from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr
+from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 
 
 def config(**changes: Any) -> TrainerConfig:
@@ -48,25 +48,22 @@ def test_frozen_parameters_are_left_out() -> None:
 
 @pytest.mark.parametrize("kind", list(Optimizer))
 def test_a_state_taken_apart_and_put_together_goes_on_alike(kind: Optimizer) -> None:
-    def parameters() -> list[torch.nn.Parameter]:
-        # The second never has a gradient, as an encoder's pooler has none.
-        return [torch.nn.Parameter(torch.arange(n, dtype=torch.float)) for n in (4, 2, 3)]
-
-    def step(optimizer: torch.optim.Optimizer, given: list[torch.nn.Parameter], i: int) -> None:
+    def step(optimizer: torch.optim.Optimizer, given: torch.nn.ParameterList, i: int) -> None:
         for p in (given[0], given[2]):
             p.grad = torch.sin(torch.arange(len(p)) + i)
         set_lr(optimizer, 0.1 / (1 + i))
         optimizer.step()
 
-    first = parameters()
+    # The second never has a gradient, as an encoder's pooler has none.
+    first = torch.nn.ParameterList(torch.arange(n, dtype=torch.float) for n in (4, 2, 3))
     optimizer = make_optimizer(first, config(optimizer=kind, weight_decay=0.1))
     for i in range(3):
         step(optimizer, first, i)
-    tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer).items()}
-    assert sorted(tensors) == sorted(f"{i}.{name}" for i in (0, 2) for name in ("step", "exp_avg", "exp_avg_sq"))
-    second = [torch.nn.Parameter(p.detach().clone()) for p in first]
+    tensors = {name: tensor.clone() for name, tensor in optimizer_state(optimizer, first).items()}
+    assert sorted(tensors) == sorted(f"{i}/{name}" for i in (0, 2) for name in ("step", "exp_avg", "exp_avg_sq"))
+    second = torch.nn.ParameterList(p.detach().clone() for p in first)
     other = make_optimizer(second, config(optimizer=kind, weight_decay=0.1))
-    load_optimizer_tensors(other, tensors)
+    load_optimizer_state(other, second, tensors)
     for i in range(3, 6):
         step(optimizer, first, i)
         step(other, second, i)

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,7 +127,8 @@ def test_a_run_that_is_stopped_has_the_same_points_and_weights_of_the_last(
 
 
 def test_a_checkpoint_counts_with_the_weights_that_are_kept_and_no_others(tmp_path: Path) -> None:
-    points = Points(10, *cast("Any", (None,) * 3), {}, dict, lambda n: min(n, 2), tmp_path)
+    nothing: Any = None
+    points = Points(nothing, nothing, 10, lambda n: min(n, 2), tmp_path)
     facts = [{"step": step} for step in (1, 2, 3)]
     for point in facts:
         for ending in (".parquet", ".weights"):
@@ -135,7 +136,6 @@ def test_a_checkpoint_counts_with_the_weights_that_are_kept_and_no_others(tmp_pa
     points.forget(facts)
     assert [path.name[:15] for path in sorted(tmp_path.glob("*.weights"))] == ["point-000000002", "point-000000003"]
     assert points.has(facts)
-    assert list(points.kept_weights(facts)) == [weights_file(2), weights_file(3)]
     for name in ("point-000000002-*.weights", "point-000000001-*.parquet"):
         (path,) = tmp_path.glob(name)
         content = path.read_bytes()

@@ -233,13 +233,15 @@ def _build(
 
     To build it torch and transformers are imported, which takes several times as long as all else.
     """
+    from xclrun.model.families import FAMILIES
     from xclrun.model.shape import HeadSizes, sizes_of
-    from xclrun.strategy.base import left_as_built
-    from xclrun.strategy.shared.parameters import count, sizes
+    from xclrun.model.structure import layer
+    from xclrun.strategy.shared.parameters import count, keeps_parameters, sizes
 
     of = [HeadSizes(one.task, one.labels, one.tags) for one in heads]
     known = sizes_of(config.model, of, vocabulary)
-    if known is not None and left_as_built(strategy, known):
+    if known is not None and keeps_parameters(strategy):
+        strategy.check_encoder(None, None, max(layer(name) or 0 for name in known))
         return count(known, strategy, stream)
 
     import torch
@@ -247,6 +249,8 @@ def _build(
     from xclrun.model.network import skeleton
 
     model = skeleton(config.model, of[0].classes, of[0].tags, vocabulary, of[0].task, of if len(of) > 1 else ())
+    shape: Any = model.encoder.config
+    strategy.check_encoder(FAMILIES[shape.model_type], shape.hidden_size, shape.num_hidden_layers)
     with torch.device("meta"):
         strategy.prepare(model, stream, _Nowhere())
     return count(sizes(model), strategy, stream)

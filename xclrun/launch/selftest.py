@@ -80,7 +80,7 @@ def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     chosen += [f"strategy.{key}={value}" for key, value in SHORT.items() if key in has]
     given = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
     [composed] = compose_command(given)
-    if make(composed.config.strategy).unfit(INTENT_SLOTS) is not None:
+    if make(composed.config.strategy).unfit([INTENT_SLOTS]) is not None:
         # The same sentences, of which the intents alone are learnt.
         [composed] = compose_command([*given, f"dataset.task={SEQUENCE_CLASS.name}"])
     return plan_run(composed.config)

@@ -1,7 +1,7 @@
 """A run: one composed job, planned — what it will learn, in which order, under which names. Nothing is trained.
 
-`plan` works it out, `checks` refuse what cannot be had together, `unused` tells what does nothing, `frozen` hands it to
-another process.
+`plan` works it out, `checks` refuse what cannot be had together, `advice` warns of settings that do nothing, `frozen`
+hands it to another process.
 """
 
 from __future__ import annotations

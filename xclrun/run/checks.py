@@ -12,21 +12,20 @@ from xclrun.data.batches import EVEN_PIECES
 from xclrun.data.example import Dataset
 from xclrun.data.windows import check_windows
 from xclrun.model.families import number
-from xclrun.model.source import check_masks, check_settings, family_of, settings_of
+from xclrun.model.source import check_masks, check_settings, depth, family_of, settings_of
 from xclrun.strategy import Strategy
 from xclrun.strategy.shared.adapters import Adapter, AdapterSettings
 
 
 def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that a strategy and a model can learn the tasks of a dataset.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Check that a strategy and a model can learn the tasks of a dataset."""
     tasks = [of.task for of in dataset.targets]
+    names = ", ".join(task.identified for task in tasks)
+    several = None if dataset.task is not None else f"dataset.parts has several tasks ({names})"
+    if (reason := strategy.unfit(tasks)) is not None:
+        learnt = f" dataset.task={tasks[0].name}:" if several is None else f": {several};"
+        raise UsageError(f"strategy={config.strategy.name}{learnt} {reason}")
     for task in tasks:
-        if (reason := strategy.unfit(task)) is not None:
-            raise UsageError(f"strategy={config.strategy.name} dataset.task={task.name}: {reason}")
         if config.model.label_on is LabelOn.all and task.tag is not None and not task.crf:
             raise UsageError(f"model.label_on=all dataset.task={task.name}: every piece has a tag only in intent_slots")
         if task.answers:
@@ -35,22 +34,12 @@ def check_tasks(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> No
                 raise UsageError(
                     f"evaluate.attention=true dataset.task={task.name}: texts in windows have no such means"
                 )
-    if dataset.task is not None:
-        return
-    names = ", ".join(task.identified for task in tasks)
-    if (reason := strategy.unfit_together(tasks)) is not None:
-        raise UsageError(f"strategy={config.strategy.name}: dataset.parts has several tasks ({names}); {reason}")
-    if config.evaluate.slot_f1 is not SlotF1.span_micro:
-        way = config.evaluate.slot_f1.value
-        raise UsageError(f"evaluate.slot_f1={way}: dataset.parts has several tasks ({names}); it is of one task")
+    if several is not None and config.evaluate.slot_f1 is not SlotF1.span_micro:
+        raise UsageError(f"evaluate.slot_f1={config.evaluate.slot_f1.value}: {several}; it is of one task")
 
 
 def check_packing(config: Config, strategy: Strategy[Any]) -> None:
-    """Check that the encoder can be given sentences end to end, where that is asked for.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Check that the encoder can be given sentences end to end, where that is asked for."""
     for name, trainer in config.trainers.items():
         if trainer.packing:
             check_masks(config.model, f"{name}.packing")
@@ -59,11 +48,7 @@ def check_packing(config: Config, strategy: Strategy[Any]) -> None:
 
 
 def check_graphs(config: Config) -> None:
-    """Check that steps can be recorded, where that is asked for.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Check that steps can be recorded, where that is asked for."""
     longest = config.model.max_length
     for name, trainer in config.trainers.items():
         key = f"{name}.cuda_graphs"
@@ -86,15 +71,13 @@ def check_graphs(config: Config) -> None:
 
 
 def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> None:
-    """Check that a strategy and the tasks of a dataset can be had with the encoder's family.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Check that a strategy and the tasks of a dataset can be had with the encoder's family."""
     kind = family_of(config.model)
     check_settings(config.model)
-    strategy.check_encoder(kind, number(settings_of(config.model), "width"))
-    if config.evaluate.attention and not kind.attends:
+    settings = settings_of(config.model)
+    strategy.check_encoder(kind, number(settings, "width"), depth(config.model))
+    absolute = settings.get("position_embedding_type", "absolute") == "absolute"
+    if config.evaluate.attention and not (kind.attends and absolute):
         raise UsageError(
             f"evaluate.attention=true: how {kind.title} attends is not known; choose an encoder of BERT's or RoBERTa's "
             "family"
@@ -113,11 +96,7 @@ def check_encoder(config: Config, dataset: Dataset, strategy: Strategy[Any]) -> 
 
 
 def check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
-    """Check that there is dev data where it decides.
-
-    Raises:
-        UsageError: there is none for a hop whose training it chooses.
-    """
+    """Check that there is dev data where it decides."""
     for hop in stream.hops[1:]:
         of_source = config.protocol is not None and not hop.adapts
         trainer = config.protocol.source_trainer if config.protocol and of_source else config.trainer
@@ -131,12 +110,7 @@ def check_dev(config: Config, dataset: Dataset, stream: Stream) -> None:
 
 
 def check_mixtures(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> None:
-    """Check that the strategy can learn the mixtures of an order.
-
-    Raises:
-        UsageError: it learns keys in hops of its own, or with parts for each; there are steps for a mixture and none;
-            batches are whole splits.
-    """
+    """Check that the strategy can learn the mixtures of an order."""
     mixture = next((element for element in order if isinstance(element, Mixture)), None)
     trainer = config.trainer
     if mixture is None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,19 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import DataIdentity, Stage, digest, run_id, stages, strategy_name
 from xclrun.core.languages import key_of
 from xclrun.core.stream import Hop, Stream, in_blocks, resolve_order, sequence, transfer
-from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.blocks import known_heads, with_blocks
 from xclrun.data.example import Dataset
 from xclrun.data.load import load_dataset, read_whole
 from xclrun.data.orders import arranged, started
-from xclrun.data.orders import notes as notes_of_order
-from xclrun.model.source import depth, encoder_identity
+from xclrun.model.source import encoder_identity
+from xclrun.run.advice import notes_of
 from xclrun.run.checks import check_dev, check_encoder, check_graphs, check_mixtures, check_packing, check_tasks
-from xclrun.run.unused import unused
 from xclrun.store.rundir import RunDirectory
 from xclrun.store.stages import StageStore
-from xclrun.strategy import Length, Strategy, make, recordable
+from xclrun.strategy import Strategy, make
 from xclrun.strategy.lang_spec_ft import LangSpecFT
-from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.adapters import AdapterSettings
-from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
+from xclrun.strategy.shared.expansion import ExpandableSettings
 
 
 @dataclass(frozen=True)
@@ -144,73 +140,8 @@ class Run:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know before the run begins, a line each: settings that do not do what they seem to."""
-        lengths = []
-        for hop in self.stream.hops[1:]:
-            sentences, trainer = self.sentences(hop), self.trainer(hop)
-            batch, epochs = max(1, trainer.batch(sentences)), self.epochs(hop)
-            points = self.config.evaluate.has_points
-            lengths.append(Length(hop, sentences, epochs * ceil(sentences / batch), epochs * sentences, points))
-        of_order = notes_of_order(self.config.order, self.dataset)
-        return (
-            *self._equals(),
-            *of_order,
-            *self._assumed(),
-            *self._unrecorded(),
-            *self._without_effect(),
-            *unused(self.config, self.dataset),
-            *self.strategy().notes(lengths),
-        )
-
-    def _equals(self) -> Iterator[str]:
-        """Tell of languages of equal size, where sizes decide the order."""
-        order, sizes = self.config.order, self.dataset.sizes()
-        named = [sizes[language] for language in self.stream.languages]
-        if order.by_size is not None and len(set(named)) < len(named):
-            # Of buckets it is no limit.
-            cut = None if self.config.shots is not None else self.config.dataset.max_train
-            limit = "" if cut is None else f" (dataset.max_train={cut})"
-            yield (
-                f"order={order.name}: languages have equally many training sentences{limit}, and so come as the "
-                f"dataset has them: {','.join(self.stream.languages)}; order=[…] names another"
-            )
-
-    def _assumed(self) -> Iterator[str]:
-        """Tell of examples with labels alone, which the task that is meant for tags too learns in a way of its own."""
-        for of in self.dataset.targets:
-            if of.task == INTENT_SLOTS and not of.tags:
-                yield (
-                    f"dataset.task={of.task.name}: {self.dataset.name} has labels and no tags, so intents alone are "
-                    f"learnt, from [CLS]; dataset.task={SEQUENCE_CLASS.name} is that of such texts, and of pairs"
-                )
-
-    def _unrecorded(self) -> Iterator[str]:
-        """Tell that nothing is recorded, where that is asked for."""
-        asked = [key for key, trainer in self.config.trainers.items() if trainer.cuda_graphs]
-        strategy, name = self.strategy(), self.strategy_name
-        if asked and not (recordable(strategy) and strategy.adapters is None):
-            yield (
-                f"strategy={name} {asked[0]}.cuda_graphs=true: its steps cannot be recorded; batches are padded as "
-                "with others, and all else is as without"
-            )
-
-    def _without_effect(self) -> Iterator[str]:
-        """Tell of a strategy whose settings leave nothing of it: tables would show it beside what it is."""
-        strategy = self.strategy()
-        without: Strategy[Any] = strategy.expansion if isinstance(strategy, Expandable) else Naive(self.config.strategy)
-        order = ("a", "b")
-        if isinstance(strategy, Naive) or strategy.stream(order) != sequence(order):
-            return
-
-        def gives(of: Strategy[Any]) -> list[dict[str, Any]]:
-            return [signed for hop in self.stream.hops[1:] for signed in (of.signature(hop), of.serving_signature(hop))]
-
-        if gives(strategy) == gives(without):
-            other = "naive" if isinstance(without, Naive) else without.settings.name
-            yield (
-                f"strategy={self.strategy_name}: with these settings and this order no hop differs from "
-                f"strategy={other}, so its scores are those of {other}"
-            )
+        """Warnings to print before the run begins, a line each (`xclrun.run.advice`)."""
+        return tuple(notes_of(self))
 
     @property
     def in_blocks(self) -> dict[str, Any]:
@@ -275,17 +206,6 @@ def _arranged(order: OrderConfig, dataset: Dataset, fingerprint: str) -> list[st
     return list(_orders[key])
 
 
-def _in_blocks(config: Config, dataset: Dataset, key: str) -> tuple[Dataset, DataIdentity]:
-    """Return a run's dataset with the blocks of a key, and what of it goes into ids.
-
-    Raises:
-        UsageError: it cannot be cut into so many.
-    """
-    assert config.dataset.blocks is not None
-    cut = with_blocks(dataset, key, config.dataset.blocks, config.dataset.subset_seed)
-    return cut, _identity(cut)
-
-
 def _identity(dataset: Dataset) -> DataIdentity:
     spans = any(metric.span_f1 for metric in dataset.metrics.all)
     crf = any(of.task.crf and of.tags for of in dataset.targets)
@@ -305,11 +225,7 @@ def notes(runs: Iterable[Run]) -> list[str]:
 
 
 def plan_jobs(configs: Iterable[Config]) -> list[Run]:
-    """Return the runs of several jobs, each once, in order.
-
-    Raises:
-        UsageError: a job cannot work.
-    """
+    """Return the runs of several jobs, each once, in order."""
     runs: dict[str, Run] = {}
     for run in map(plan_run, configs):
         runs.setdefault(run.id, run)
@@ -323,42 +239,16 @@ def plan_run(config: Config) -> Run:
         UsageError: a value, the data or the order cannot work.
     """
     check(config)
-    if config.shots is not None and config.bucket is None:
-        config = replace(config, bucket=0)
-    if config.protocol is not None:
-        config = replace(config, source=config.from_source)
-    dataset, data, whole = _dataset(config)
-    if config.dataset.languages is not None and not config.dataset.parts:
-        keys = [key_of(name, dataset.languages, "dataset.languages") for name in config.dataset.languages]
-        config = replace(config, dataset=replace(config.dataset, languages=keys))
-    if config.protocol is not None:
-        config = _with_keys(config, dataset)
-    config = replace(config, strategy=_with_adapters(config.strategy, dataset))
-    settings, listed = config.order, _languages(config)
-    if listed is None and settings.by is not None:
-        settings = started(settings, dataset)
-        listed = _arranged(settings, dataset, data.fingerprint)
-    order = resolve_order(listed, settings.by_size, dataset.sizes())
-    name = settings.name or "-".join(order)
-    config = replace(config, order=replace(settings, name=name, languages=list(map(str, order))))
+    config, dataset, data, whole = _read(config)
+    config, order = _ordered(config, dataset, data.fingerprint)
     config = replace(config, plugins=_plugins(config))
     # Blocks are of the same sentences: what the encoder comes from is that of runs without them.
     encoder = encoder_identity(config.model, dataset)
-    if config.dataset.blocks is not None:
-        dataset, data = _in_blocks(config, dataset, order[-1])
+    if (blocks := config.dataset.blocks) is not None:
+        dataset = with_blocks(dataset, order[-1], blocks, config.dataset.subset_seed)
+        data = _identity(dataset)
     strategy = make(config.strategy)
-    check_tasks(config, dataset, strategy)
-    check_packing(config, strategy)
-    check_graphs(config)
-    check_encoder(config, dataset, strategy)
-    stream = stream_of(config, strategy, order)
-    for language in stream.languages:
-        learnt = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
-        if not dataset.split(language, "train") and learnt:
-            raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
-    check_dev(config, dataset, stream)
-    if (layers := depth(config.model)) is not None:
-        strategy.check_depth(layers)
+    stream = _checked(config, dataset, strategy, order)
     resolved = plain(config)
     return Run(
         config=config,
@@ -371,6 +261,54 @@ def plan_run(config: Config) -> Run:
         whole_fingerprint=whole,
         encoder=encoder,
     )
+
+
+def _read(config: Config) -> tuple[Config, Dataset, DataIdentity, str]:
+    """Return a config with the dataset's own keys, and its dataset as of `_dataset`."""
+    if config.shots is not None and config.bucket is None:
+        config = replace(config, bucket=0)
+    if config.protocol is not None:
+        config = replace(config, source=config.from_source)
+    dataset, data, whole = _dataset(config)
+    if config.dataset.languages is not None and not config.dataset.parts:
+        keys = [key_of(name, dataset.languages, "dataset.languages") for name in config.dataset.languages]
+        config = replace(config, dataset=replace(config.dataset, languages=keys))
+    if config.protocol is not None:
+        given = {"source": config.source, "language": config.language}
+        named = {what: name and _key(name, dataset, what) for what, name in given.items()}
+        if named != given:
+            config = replace(config, source=named["source"], language=named["language"])
+            # Both may be the same key.
+            check(config)
+    return replace(config, strategy=_with_adapters(config.strategy, dataset)), dataset, data, whole
+
+
+def _ordered(config: Config, dataset: Dataset, fingerprint: str) -> tuple[Config, tuple[str, ...]]:
+    """Return a config whose order has a name and lists its languages, and these."""
+    settings, listed = config.order, config.order.languages
+    if config.protocol is not None:
+        listed = [name for name in (config.source, config.language) if name is not None]
+    elif listed is None and settings.by is not None:
+        settings = started(settings, dataset)
+        listed = _arranged(settings, dataset, fingerprint)
+    order = resolve_order(listed, settings.by_size, dataset.sizes())
+    name = settings.name or "-".join(order)
+    return replace(config, order=replace(settings, name=name, languages=list(map(str, order)))), order
+
+
+def _checked(config: Config, dataset: Dataset, strategy: Strategy[Any], order: Sequence[str]) -> Stream:
+    """Return the hops of a run whose data, strategy and model can be had together."""
+    check_tasks(config, dataset, strategy)
+    check_packing(config, strategy)
+    check_graphs(config)
+    check_encoder(config, dataset, strategy)
+    stream = stream_of(config, strategy, order)
+    for language in stream.languages:
+        learnt = any(language in (*hop.train, hop.codes.rpartition("#")[0]) for hop in stream.hops)
+        if not dataset.split(language, "train") and learnt:
+            raise UsageError(f"dataset={dataset.name}: '{language}' has no training data; it can only be evaluated")
+    check_dev(config, dataset, stream)
+    return stream
 
 
 def _plugins(config: Config) -> dict[str, list[str]]:
@@ -386,57 +324,26 @@ def _plugins(config: Config) -> dict[str, list[str]]:
 
 
 def _key(name: str, dataset: Dataset, what: str) -> str:
-    """Return the key that a name given as ``what`` means.
-
-    Raises:
-        UsageError: the dataset has no such key, or several.
-    """
+    """Return the key that a name given as ``what`` means."""
     key = key_of(name, dataset.languages, what)
     if key not in dataset.languages:
         raise UsageError(f"{what}={key}: the dataset has no such language; {did_you_mean(key, dataset.languages)}")
     return key
 
 
-def _with_keys(config: Config, dataset: Dataset) -> Config:
-    """Return a config of few-shot transfer with the keys that its source and its language mean.
-
-    Raises:
-        UsageError: the dataset has no such key, or several; both are the same.
-    """
-    given = {"source": config.from_source, "language": config.language}
-    keys = {what: name and _key(name, dataset, what) for what, name in given.items()}
-    if keys != given:
-        config = replace(config, source=keys["source"], language=keys["language"])
-        check(config)
-    return config
-
-
 def _with_adapters(settings: StrategyConfig, dataset: Dataset, name: str = "strategy") -> StrategyConfig:
-    """Return a strategy's settings, and its expansion's, with the keys whose pretrained adapters they give.
-
-    Raises:
-        UsageError: the dataset has no such key, or several; a key is given twice.
-    """
+    """Return a strategy's settings, and its expansion's, with the keys whose pretrained adapters they give."""
     if isinstance(settings, ExpandableSettings) and settings.expansion is not None:
         return replace(settings, expansion=_with_adapters(settings.expansion, dataset, f"{name}.expansion"))
     if not isinstance(settings, AdapterSettings) or not isinstance(settings.pretrained, dict):
         return settings
     what, found = f"{name}.pretrained", {}
     for language, place in settings.pretrained.items():
-        key = key_of(str(language), dataset.languages, what)
-        if key not in dataset.languages:
-            raise UsageError(f"{what}: the dataset has no language '{key}'; {did_you_mean(key, dataset.languages)}")
+        key = _key(str(language), dataset, what)
         if key in found:
             raise UsageError(f"{what}: '{key}' is there twice")
         found[key] = place
     return replace(settings, pretrained=found)
-
-
-def _languages(config: Config) -> list[str] | None:
-    """Return the languages that a config lists in their order; None where they are to be worked out."""
-    if config.protocol is None:
-        return config.order.languages
-    return [name for name in (config.from_source, config.language) if name is not None]
 
 
 def stream_of(config: Config, strategy: Strategy[Any], order: Sequence[str]) -> Stream:

@@ -82,11 +82,7 @@ def register(cls: Class) -> Class:
 
 
 def _check_hooks(cls: type[Strategy[Any]], shown: str) -> None:
-    """Refuse a method that nothing calls, but for its spelling: the strategy would be without it, and say nothing.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Refuse a method that nothing calls, but for its spelling: the strategy would be without it, and say nothing."""
     hooks = [name for name, value in vars(Strategy).items() if callable(value) and not name.startswith("_")]
     of_package = [base for base in cls.__mro__ if base.__module__.startswith(f"{__name__}.")]
     for base in cls.__mro__:
@@ -99,11 +95,7 @@ def _check_hooks(cls: type[Strategy[Any]], shown: str) -> None:
 
 
 def _check_settings(cls: type[Strategy[Any]], shown: str) -> None:
-    """Refuse settings that are no dataclass of settings, or others than the class says that it has.
-
-    Raises:
-        UsageError: they are.
-    """
+    """Refuse settings that are no dataclass of settings, or others than the class says that it has."""
     given = cls.settings_type
     if not (isinstance(given, type) and issubclass(given, StrategyConfig)):
         raise UsageError(f"{shown}: settings_type must be a dataclass that extends StrategyConfig")
@@ -120,11 +112,7 @@ def having(trait: str) -> list[str]:
 
 
 def strategy_class(name: str) -> type[Strategy[Any]]:
-    """Return the class of the strategy called ``name`` in conf.
-
-    Raises:
-        UsageError: no strategy has that name.
-    """
+    """Return the class of the strategy called ``name`` in conf."""
     if name not in STRATEGIES:
         raise UsageError(f"no strategy is called '{name}'; {did_you_mean(name, STRATEGIES)}")
     return STRATEGIES[name]

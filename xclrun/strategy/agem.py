@@ -22,8 +22,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from xclrun.strategy.base import Context
-from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy, Settings
-from xclrun.strategy.shared.remembered import remembered
+from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy, Settings, remembered
 
 if TYPE_CHECKING:
     import torch
@@ -55,10 +54,14 @@ class AGEM(MemoryStrategy[Settings]):
 
     def edit_gradients(self, context: Context) -> None:
         if self.due(self._step):
-            named = context.model.named_parameters()
-            parameters = [p for name, p in named if p.grad is not None and not self.language_specific(name)]
+            parameters = self.compared(context)
             reference = self.reference(self.memory_batches(context), parameters, context)
             project([p.grad for p in parameters if p.grad is not None], reference)
+
+    def compared(self, context: Context) -> list[torch.nn.Parameter]:
+        """Return the parameters whose gradients are compared: those that languages share and the batch reaches."""
+        named = context.model.named_parameters()
+        return [p for name, p in named if p.grad is not None and not self.language_specific(name)]
 
     def memory_batches(self, context: Context) -> list[tuple[str, Batch]]:
         """Return the random batch of the memory that belongs to this step, as (language, batch).
@@ -74,28 +77,14 @@ class AGEM(MemoryStrategy[Settings]):
     ) -> list[Tensor]:
         """Return the gradient of the mean loss over the sentences of all batches, one tensor per parameter."""
         largest = -(-sum(batch.size for _, batch in batches) // max(1, self._parts))
-        return self.gradient(batches, parameters, largest, context)
-
-    def gradient(
-        self,
-        batches: list[tuple[str, Batch]],
-        parameters: list[torch.nn.Parameter],
-        largest: int,
-        context: Context,
-    ) -> list[Tensor]:
-        """Return `mean_gradient` of remembered batches, each through the model that serves its language."""
-
-        def loss(language: str, part: Batch) -> Tensor:
-            return self.loss_of(language, part, context)
-
-        return mean_gradient(batches, parameters, largest, loss, context)
+        return mean_gradient(batches, parameters, largest, self.loss_of, context)
 
 
 def mean_gradient(
     batches: Sequence[tuple[str, Batch]],
     parameters: Sequence[torch.nn.Parameter],
     largest: int,
-    loss: Callable[[str, Batch], Tensor],
+    loss: Callable[[str, Batch, Context], Tensor],
     context: Context,
 ) -> list[Tensor]:
     """Return the gradient of the mean loss over the sentences of all batches, one tensor per parameter.
@@ -114,7 +103,7 @@ def mean_gradient(
         for part in batch.split(largest):
             bf16 = context.precision == "bf16"
             with torch.autocast(context.device.type, torch.bfloat16) if bf16 else nullcontext():
-                share = loss(key, part) * (part.size / size)
+                share = loss(key, part, context) * (part.size / size)
             found = torch.autograd.grad(share, list(parameters), allow_unused=True, materialize_grads=True)
             total = torch._foreach_add(total, found) if total else found
     return list(total)

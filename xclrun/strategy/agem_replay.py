@@ -1,7 +1,7 @@
 """A-GEM on the memory of lifelong learning: at intervals, no step may raise the mean loss on examples of the memory.
 
 Hussain et al. 2021 ("LL"), section 4, "A-GEM", after Chaudhry et al. 2019 (`xclrun.strategy.agem`). Tasks are not told
-apart, so the memory is that of ``replay`` (`xclrun.strategy.shared.written`): at every step in which a
+apart, so the memory is that of ``replay`` (`xclrun.strategy.replay`): at every step in which a
 ``replay_interval``-th example is seen, the gradient g of the main mini-batch is compared with r, that of
 ``replay_number`` examples drawn uniformly from the whole memory,
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from xclrun.strategy.agem import mean_gradient, project
 from xclrun.strategy.base import Context
-from xclrun.strategy.shared.written import WrittenSettings, WrittenStrategy
+from xclrun.strategy.replay import Replay, ReplaySettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from xclrun.data.batches import Batch
 
 
-class AGEMReplay(WrittenStrategy[WrittenSettings]):
+class AGEMReplay(Replay[ReplaySettings]):
     """Projection of the gradient, by examples of the memory of lifelong learning."""
 
     name = "agem_replay"
-    settings_type = WrittenSettings
-    signature = WrittenStrategy.signature
+    signature = Replay.signature
     _intervals = range(0)
     _largest = 0
 
@@ -53,5 +52,9 @@ class AGEMReplay(WrittenStrategy[WrittenSettings]):
         drawn = self.draw(self._intervals[-1], "reference", context)
         batches = [("memory", batch) for part in drawn for batch in self.batches(part, context)]
         parameters = [p for p in context.model.parameters() if p.grad is not None]
-        reference = mean_gradient(batches, parameters, self._largest, lambda _, part: context.model.loss(part), context)
+
+        def loss(_: str, part: Batch, context: Context) -> Tensor:
+            return context.model.loss(part)
+
+        reference = mean_gradient(batches, parameters, self._largest, loss, context)
         project([p.grad for p in parameters if p.grad is not None], reference)

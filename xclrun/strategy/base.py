@@ -17,12 +17,15 @@ as by another strategy, and has a test that compares the two bit for bit. A clas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
+from math import isfinite
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
+from omegaconf import MISSING
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
@@ -122,6 +125,30 @@ class Library(Protocol):
         """
 
 
+# Bound of a setting (`bounded`) → how a value is compared with it.
+BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
+
+
+def bounded(default: Any = MISSING, **bounds: float) -> Any:
+    """Return a dataclass field of settings for a finite number within bounds.
+
+    Args:
+        bounds: any of ``at_least``, ``above``, ``at_most`` and ``below``. None lies within all bounds.
+    """
+    return field(default=default, metadata={"bounds": bounds})
+
+
+def check_bounds(settings: StrategyConfig) -> None:
+    """Check the settings that are `bounded`."""
+    for setting in fields(settings):
+        bounds, value = setting.metadata.get("bounds", {}), getattr(settings, setting.name)
+        if value is None or not bounds:
+            continue
+        if not isfinite(value) or not all(BOUNDS[name](value, bound) for name, bound in bounds.items()):
+            possible = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in bounds.items())
+            raise UsageError(f"strategy.{setting.name}={value}: must be {possible}")
+
+
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
 # Hook → the signature that says how it can change a result.
@@ -153,7 +180,6 @@ class Strategy(Generic[Settings]):
         gives_parts: whether it gives each language parts of its own, so that it can be an expansion.
         has_adapters: whether these parts are language adapters; its settings then have ``pretrained``.
         mixes_languages: whether a batch may hold sentences of several languages.
-        few_shot: whether it is meant for few-shot transfer (``experiment=fewshot``).
         gathers: whether its state changes while a hop is trained, as where outputs are kept when they are computed. The
             state is then stored with the hop's weights, as it was when they were: `end_hop` starts from that. A hop
             without a `signature` gathers nothing.
@@ -166,19 +192,16 @@ class Strategy(Generic[Settings]):
     gives_parts: ClassVar[bool] = False
     has_adapters: ClassVar[bool] = False
     mixes_languages: ClassVar[bool] = False
-    few_shot: ClassVar[bool] = False
     gathers: ClassVar[bool] = False
 
     def __init__(self, settings: Settings) -> None:
+        check_bounds(settings)
         self.settings = settings
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a class that overrides a hook and inherits the signature that answers for it.
 
         What a base class says of its own hooks would be taken for the new ones: the run would get the base's results.
-
-        Raises:
-            UsageError: it does.
         """
         super().__init_subclass__(**options)
         check_answers(cls)
@@ -227,12 +250,12 @@ class Strategy(Generic[Settings]):
         """Whether `answer` asks the library for features in the evaluation after ``hop``."""
         return False
 
-    def unfit(self, task: Task) -> str | None:
-        """Return why the strategy cannot learn a task; None where it can."""
-        return None
+    def unfit(self, tasks: Sequence[Task]) -> str | None:
+        """Return why the strategy cannot learn the tasks of a dataset in one model; None where it can.
 
-    def unfit_together(self, tasks: Sequence[Task]) -> str | None:
-        """Return why the strategy cannot learn several tasks in one model, each with heads of its own; None: it can."""
+        Args:
+            tasks: a single one, or several, each with its own heads.
+        """
         return None
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
@@ -242,22 +265,17 @@ class Strategy(Generic[Settings]):
         """
         return ()
 
-    def check_depth(self, layers: int) -> None:
-        """Check that an encoder with this number of layers has those that the strategy acts on.
-
-        Raises:
-            UsageError: it has not.
-        """
-
     def limit(self, hop: Hop) -> int | None:
         """Return how many of its training sentences a hop learns from at the most, where `choose` leaves some out."""
         return None
 
-    def check_encoder(self, family: Family, width: int | None) -> None:
-        """Check that the strategy can work with an encoder of a family.
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
+        """Check that the strategy can work with an encoder.
 
         Args:
+            family: its family; None where its files are not there.
             width: of its hidden states, H; None where its files do not say.
+            layers: their number; None where its files do not say.
 
         Raises:
             UsageError: it cannot.
@@ -308,14 +326,6 @@ class Strategy(Generic[Settings]):
             library: gives the weights of earlier hops, those that `relied_on` names in training and those that
                 `recalled` names in `for_language`; and features, in `answer`, where `looks_up` says so.
         """
-
-    def as_built(self, parameters: Collection[str]) -> bool:
-        """Whether `prepare` takes a model with these parameters and leaves them as they are: none is added or frozen.
-
-        They can then be counted by the encoder's shape alone, in a second. Like `repeats`, it speaks for the hook of
-        its own class and of those above: `left_as_built`.
-        """
-        return True
 
     def choose(self, context: Context) -> Mapping[str, np.ndarray]:
         """Return of which training sentences a hop learns, language → indices; a language that is not there: of all.
@@ -426,15 +436,6 @@ def recordable(strategy: Strategy[Any]) -> bool:
     cls, hooks = type(strategy), ("loss", "edit_gradients")
     own = any(hook in vars(strategy) for hook in hooks)
     return not own and all(_place(cls, "repeats") <= _place(cls, hook) for hook in hooks)
-
-
-def left_as_built(strategy: Strategy[Any], parameters: Collection[str]) -> bool:
-    """Whether it is known that a strategy leaves a model's parameters as they are when it prepares it.
-
-    Not of a class that overrides `Strategy.prepare` and does not say so (`Strategy.as_built`).
-    """
-    cls = type(strategy)
-    return _place(cls, "as_built") <= _place(cls, "prepare") and strategy.as_built(parameters)
 
 
 def _place(cls: type, name: str) -> int:

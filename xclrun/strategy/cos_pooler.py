@@ -8,14 +8,13 @@ Settings: ``alpha``, α: what cosines are multiplied with; FS: 10.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Library
+from xclrun.strategy.base import Context, Library, bounded
 from xclrun.strategy.shared.heads_only import HeadsOnly, start_anew
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CosineSettings(StrategyConfig):
-    alpha: float = 10.0
+    alpha: float = bounded(10.0, above=0)
 
 
 class CosPooler(HeadsOnly[CosineSettings]):
@@ -34,20 +33,12 @@ class CosPooler(HeadsOnly[CosineSettings]):
     settings_type = CosineSettings
     signature = HeadsOnly.signature
 
-    def __init__(self, settings: CosineSettings) -> None:
-        if not settings.alpha > 0:
-            raise UsageError(f"strategy.alpha={settings.alpha}: must be above 0, for example 10")
-        super().__init__(settings)
-
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         return self.signature(hop)
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         self.model, self.adapting = model, False
         self.adapted = {language for hop in stream.hops if self.adapts(hop) for language in hop.train}
-
-    def as_built(self, parameters: Collection[str]) -> bool:
-        return True
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         # Cosines have no bias.

@@ -18,10 +18,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from xclrun.core.errors import UsageError
-from xclrun.strategy.base import Context
+from xclrun.strategy.base import Context, bounded
 from xclrun.strategy.der import DER, DERSettings
-from xclrun.strategy.shared.remembered import Beside
+from xclrun.strategy.shared.memory import MemoryBatches
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class DERPPSettings(DERSettings):
-    alpha: float = 0.1
-    beta: float = 0.5
+    alpha: float = bounded(0.1, at_least=0)
+    beta: float = bounded(0.5, at_least=0)
 
 
 class DERPP(DER[DERPPSettings]):
@@ -41,12 +40,7 @@ class DERPP(DER[DERPPSettings]):
     name = "derpp"
     settings_type = DERPPSettings
     signature = DER.signature
-    _labelled: Beside[dict[str, Tensor]] | None = None
-
-    def __init__(self, settings: DERPPSettings) -> None:
-        if not settings.beta >= 0:
-            raise UsageError(f"strategy.beta={settings.beta}: must be at least 0")
-        super().__init__(settings)
+    _labelled: MemoryBatches[dict[str, Tensor]] | None = None
 
     def active(self) -> bool:
         return self.settings.memory > 0 and (self.settings.alpha > 0 or self.settings.beta > 0)

@@ -19,13 +19,12 @@ Settings: ``memory``, ``every_k`` (the paper: 1) and ``selection`` as of ``er``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from xclrun.strategy.base import Context
-from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
-from xclrun.strategy.shared.remembered import Beside, remembered
+from xclrun.strategy.shared.memory import MemoryBatches, MemorySettings, MemoryStrategy, remembered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,30 +44,30 @@ class ERACE(MemoryStrategy[MemorySettings]):
     settings_type = MemorySettings
     signature = MemoryStrategy.signature
     _main: Batch | None = None
-    _beside: Beside[None] | None = None
+    _drawn: MemoryBatches[None] | None = None
 
-    def unfit(self, task: Task) -> str | None:
-        if task.answers:
+    def unfit(self, tasks: Sequence[Task]) -> str | None:
+        if any(task.answers for task in tasks):
             return "answers are places in a text; there are no classes to leave out"
-        return super().unfit(task)
+        return super().unfit(tasks)
 
     def replay(self, step: int, main: Batch, context: Context) -> Iterable[Batch]:
-        self._beside, self._main = None, main
+        self._drawn, self._main = None, main
         if self.due(step):
             drawn = self.memory.draw_from_all(context.batch_size, context.generator("replay", step))
             batches = remembered(drawn, context, together=self.settings.expansion is None)
-            self._beside = Beside([(language, batch, None) for language, batch in batches], main.size)
+            self._drawn = MemoryBatches([(language, batch, None) for language, batch in batches], main.size)
         return (main,)
 
     def repeats(self) -> bool:
-        return self._beside is None
+        return self._drawn is None
 
     def loss(self, batch: Batch, context: Context) -> Tensor:
-        if self._beside is None or self._main is None:
+        if self._drawn is None or self._main is None:
             return super().loss(batch, context)
         model = context.model
         loss = model.loss(batch, own_classes(model(batch), self._main))
-        for language, part, _, _, factor in self._beside.take(batch, context):
+        for language, part, _, _, factor in self._drawn.take(batch, context):
             loss = loss + factor * self.loss_of(language, part, context)
         return loss
 

@@ -20,9 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from xclrun.core.errors import UsageError
-from xclrun.strategy.base import Context
-from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, check_examples
+from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class PenaltySettings(PullSettings):
-    penalty: float = 20.0
-    fisher_examples: int | None = None
+    penalty: float = bounded(20.0, at_least=0)
+    fisher_examples: int | None = bounded(None, at_least=1)
 
 
 Settings = TypeVar("Settings", bound=PenaltySettings)
@@ -39,10 +38,6 @@ Settings = TypeVar("Settings", bound=PenaltySettings)
 
 class FisherPenalty(ImportancePenalty[Settings]):
     """Base of both kinds of EWC: parameters are as important as their Fisher information says."""
-
-    def __init__(self, settings: Settings) -> None:
-        check_examples("fisher_examples", settings.fisher_examples)
-        super().__init__(settings)
 
     def fisher(self, context: Context) -> dict[str, Tensor]:
         """Return the Fisher information of the hop that has just been trained, by parameter name."""
@@ -53,7 +48,7 @@ class FisherPenalty(ImportancePenalty[Settings]):
 
 @dataclass
 class EWCOnlineSettings(PenaltySettings):
-    gamma: float = 1.0
+    gamma: float = bounded(1.0, at_least=0, at_most=1)
 
 
 class EWCOnline(FisherPenalty[EWCOnlineSettings]):
@@ -62,11 +57,6 @@ class EWCOnline(FisherPenalty[EWCOnlineSettings]):
     name = "ewc_online"
     settings_type = EWCOnlineSettings
     signature, state_signature = FisherPenalty.signature, FisherPenalty.state_signature
-
-    def __init__(self, settings: EWCOnlineSettings) -> None:
-        if not 0 <= settings.gamma <= 1:
-            raise UsageError(f"strategy.gamma={settings.gamma}: must be from 0 (the last hop alone) to 1 (all alike)")
-        super().__init__(settings)
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

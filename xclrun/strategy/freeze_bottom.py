@@ -21,7 +21,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
 from xclrun.model.structure import is_embedding, layer
-from xclrun.strategy.base import Context, Strategy
+from xclrun.strategy.base import Context, Strategy, bounded
 
 if TYPE_CHECKING:
     from xclrun.model.families import Family
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FreezeSettings(StrategyConfig):
-    layers: int = 1
+    layers: int = bounded(1, at_least=0)
 
 
 class FreezeBottom(Strategy[FreezeSettings]):
@@ -38,21 +38,14 @@ class FreezeBottom(Strategy[FreezeSettings]):
     name = "freeze_bottom"
     settings_type = FreezeSettings
 
-    def __init__(self, settings: FreezeSettings) -> None:
-        if settings.layers < 0:
-            raise UsageError(f"strategy.layers={settings.layers}: must be a number of layers of at least 0")
-        super().__init__(settings)
-
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.described() if hop.depth > 1 else {}
 
-    def check_depth(self, layers: int) -> None:
-        if self.settings.layers > layers:
-            raise UsageError(f"strategy.layers={self.settings.layers}: the encoder has {layers} layers")
-
-    def check_encoder(self, family: Family, width: int | None) -> None:
-        if not family.layers_apart:
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
+        if family is not None and not family.layers_apart:
             raise UsageError(f"strategy={self.settings.name}: the layers of {family.title} share their weights")
+        if layers is not None and self.settings.layers > layers:
+            raise UsageError(f"strategy.layers={self.settings.layers}: the encoder has {layers} layers")
 
     def trains(self, parameter: str, hop: Hop) -> bool:
         return not (hop.depth > 1 and self._is_bottom(parameter))

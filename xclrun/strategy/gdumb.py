@@ -25,17 +25,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from omegaconf import MISSING
 
 from xclrun.config.schema import StrategyConfig
-from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream, growing
-from xclrun.strategy.base import Context, Strategy
+from xclrun.strategy.base import Context, Strategy, bounded
 
 
 @dataclass
 class GDumbSettings(StrategyConfig):
-    memory: int = MISSING
+    memory: int = bounded(at_least=1)
 
 
 class GDumb(Strategy[GDumbSettings]):
@@ -45,11 +43,6 @@ class GDumb(Strategy[GDumbSettings]):
     settings_type = GDumbSettings
     signature = Strategy.signature
     mixes_languages = True
-
-    def __init__(self, settings: GDumbSettings) -> None:
-        if settings.memory < 1:
-            raise UsageError(f"strategy.memory={settings.memory}: must be a number of sentences of at least 1")
-        super().__init__(settings)
 
     def stream(self, order: Sequence[str]) -> Stream:
         return growing(order)

@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.core.errors import UsageError
-from xclrun.strategy.agem import AGEM
-from xclrun.strategy.base import Context, Length
-from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
-from xclrun.strategy.shared.penalty import check_examples
+from xclrun.strategy.agem import AGEM, mean_gradient
+from xclrun.strategy.base import Context, Length, bounded
+from xclrun.strategy.shared.memory import MemorySettings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,8 +39,8 @@ MANY = 500
 
 @dataclass
 class GEMSettings(MemorySettings):
-    margin: float = 0.5
-    compared: int | None = None
+    margin: float = bounded(0.5, at_least=0)
+    compared: int | None = bounded(None, at_least=1)
 
 
 class GEM(AGEM[GEMSettings]):
@@ -50,13 +48,8 @@ class GEM(AGEM[GEMSettings]):
 
     name = "gem"
     settings_type = GEMSettings
-    signature = MemoryStrategy.signature
-
-    def __init__(self, settings: GEMSettings) -> None:
-        if not settings.margin >= 0:
-            raise UsageError(f"strategy.margin={settings.margin}: must be at least 0, for example 0.5")
-        check_examples("compared", settings.compared)
-        super().__init__(settings)
+    signature = AGEM.signature
+    repeats = AGEM.repeats
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         kept = min(self.settings.memory, sum(length.sentences for length in lengths))
@@ -74,19 +67,15 @@ class GEM(AGEM[GEMSettings]):
             found.append((language, context.batch(language, drawn)))
         return found
 
-    def repeats(self) -> bool:
-        return not self.due(self._step)
-
     def edit_gradients(self, context: Context) -> None:
         if not self.due(self._step):
             return
-        named = context.model.named_parameters()
-        parameters = [p for name, p in named if p.grad is not None and not self.language_specific(name)]
+        parameters = self.compared(context)
         gradients = [p.grad for p in parameters if p.grad is not None]
         # As many at once as in a part of the main batch.
         largest = -(-context.batch_size // max(1, self._parts))
         references = [
-            self.gradient([(language, batch)], parameters, largest, context)
+            mean_gradient([(language, batch)], parameters, largest, self.loss_of, context)
             for language, batch in self.memory_batches(context)
         ]
         products = np.array([_product(reference, gradients) for reference in references])

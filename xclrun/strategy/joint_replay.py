@@ -19,17 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import floor, isfinite
-from typing import TYPE_CHECKING, Any
+from math import floor
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.core.errors import UsageError
-from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, Length
+from xclrun.strategy.base import Context, Length, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
-from xclrun.strategy.shared.memory import places
-from xclrun.strategy.shared.remembered import remembered
+from xclrun.strategy.shared.memory import places, remembered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class JointReplaySettings(ExpandableSettings):
-    rate: float = 0.1
+    rate: float = bounded(0.1, at_least=0)
 
 
 class JointReplay(Expandable[JointReplaySettings]):
@@ -47,18 +44,12 @@ class JointReplay(Expandable[JointReplaySettings]):
 
     name = "joint_replay"
     settings_type = JointReplaySettings
+    signature = Expandable.signature
+    revisits = True
     _replayed: str | None = None
 
-    def __init__(self, settings: JointReplaySettings) -> None:
-        if not (settings.rate >= 0 and isfinite(settings.rate)):
-            raise UsageError(f"strategy.rate={settings.rate}: must be at least 0, for example 0.1")
-        super().__init__(settings)
-
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if hop.depth > 1 and self.settings.rate > 0 else super().signature(hop)
-
-    def relied_on(self, hop: Hop) -> Sequence[int]:
-        return range(1, hop.index) if self.settings.expansion is not None else ()
+    def active(self) -> bool:
+        return self.settings.rate > 0
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         rate = self.settings.rate
@@ -79,8 +70,8 @@ class JointReplay(Expandable[JointReplaySettings]):
         hops = context.stream.hops[1 : context.hop.index] if context.hop.depth > 1 else ()
         earlier = {key: np.arange(len(context.train[key])) for hop in hops for key in hop.train}
         total = sum(map(len, earlier.values()))
-        for number in range(self.due(step) if total else 0):
-            generator = context.generator("joint replay", step, number)
+        for place in range(self.due(step) if total else 0):
+            generator = context.generator("joint replay", step, place)
             rows = generator.choice(total, size=min(context.batch_size, total), replace=False)
             together = self.settings.expansion is None
             for self._replayed, batch in remembered(places(earlier, rows), context, together):

@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.core.errors import UsageError
-from xclrun.strategy.base import Context, State
+from xclrun.strategy.base import Context, State, bounded
+from xclrun.strategy.shared.distillation import PER_WORD, answers, record, rows_of
 from xclrun.strategy.shared.memory import MemorySettings, MemoryStrategy
-from xclrun.strategy.shared.recorded import PER_WORD, answers, record, rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +47,7 @@ class TeacherPrecision(Enum):
 
 @dataclass
 class DistillationSettings(MemorySettings):
-    weight: float = 0.01
+    weight: float = bounded(0.01, at_least=0)
     teacher_precision: TeacherPrecision = TeacherPrecision.fp32
 
 
@@ -57,7 +56,7 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
 
     Attributes:
         teacher: language → name → the teacher's outputs, rows in the order of the memory
-            (`xclrun.strategy.shared.recorded`).
+            (`xclrun.strategy.shared.distillation`).
     """
 
     name = "kd_logit"
@@ -65,8 +64,6 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
     signature, state_signature = MemoryStrategy.signature, MemoryStrategy.state_signature
 
     def __init__(self, settings: DistillationSettings) -> None:
-        if settings.weight < 0:
-            raise UsageError(f"strategy.weight={settings.weight}: must be at least 0")
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self._drawn: dict[str, np.ndarray] = {}
@@ -123,23 +120,19 @@ class KDLogit(MemoryStrategy[DistillationSettings]):
         return total
 
     def end_hop(self, context: Context) -> None:
+        import torch
+
         super().end_hop(context)
+        kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
         for language in context.hop.train:
-            self.teacher[language] = self._teach(language, context)
+            sentences = context.train[language].select(self.memory.kept[language])
+            self.teacher[language] = record(context, sentences, kind, self.distilled)
         # Shares have shrunk from their ends.
         for language, outputs in self.teacher.items():
             kept = self.memory.kept[language]
             words = int(context.train[language].word_pieces.lengths[kept].sum())
             shares = {name: words if name in PER_WORD else len(kept) for name in outputs}
             self.teacher[language] = {name: tensor[: shares[name]].clone() for name, tensor in outputs.items()}
-
-    def _teach(self, language: str, context: Context) -> dict[str, Tensor]:
-        """Return the outputs of the model on a language's share of the memory, as stored."""
-        import torch
-
-        kind = torch.float16 if self.settings.teacher_precision is TeacherPrecision.fp16 else torch.float32
-        sentences = context.train[language].select(self.memory.kept[language])
-        return record(context, sentences, kind, self.distilled)
 
     def state_dict(self) -> State:
         tensors = {f"{name}/{language}": t for language, named in self.teacher.items() for name, t in named.items()}

@@ -16,10 +16,9 @@ trained; nothing is stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from xclrun.core.stream import Hop, Stream
+from xclrun.core.stream import Stream
 from xclrun.strategy.base import Library
 from xclrun.strategy.shared.penalty import PullSettings, QuadraticPenalty
 
@@ -33,13 +32,9 @@ class L2Init(QuadraticPenalty[PullSettings]):
     name = "l2_init"
     settings_type = PullSettings
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        # Hop 1 is held too.
-        return self.described() if hop.depth > 0 and self.settings.penalty > 0 else super().signature(hop)
+    signature = QuadraticPenalty.signature
+    acts_from = 1
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         super().prepare(model, stream, library)
         self.hold({name: p.detach().clone() for name, p in model.named_parameters()})
-
-    def as_built(self, parameters: Collection[str]) -> bool:
-        return super().as_built(parameters)

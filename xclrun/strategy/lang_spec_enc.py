@@ -8,19 +8,15 @@ Settings: ``layers``, their numbers; null stands for all layers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
-from xclrun.core.stream import Stream
 from xclrun.model.structure import layer
-from xclrun.strategy.base import Library
 from xclrun.strategy.shared.language_parts import LanguageParts
 
 if TYPE_CHECKING:
-    from xclrun.model import Model
     from xclrun.model.families import Family
 
 
@@ -42,26 +38,13 @@ class LangSpecEnc(LanguageParts[LayersSettings]):
         if layers is not None and (not layers or len(set(layers)) < len(layers)):
             raise UsageError(f"strategy.layers={layers}: must be different layers, counted from 1, or null")
 
-    def check_encoder(self, family: Family, width: int | None) -> None:
-        if not family.layers_apart:
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
+        if family is not None and not family.layers_apart:
             raise UsageError(f"strategy={self.settings.name}: the layers of {family.title} share their weights")
-
-    def check_depth(self, layers: int) -> None:
         for number in self.settings.layers or ():
-            if not 1 <= number <= layers:
+            if layers is not None and not 1 <= number <= layers:
                 raise UsageError(f"strategy.layers: there is no layer {number}; the encoder has layers 1 to {layers}")
 
     def language_specific(self, parameter: str) -> bool:
         number = layer(parameter)
         return number is not None and (self.settings.layers is None or number in self.settings.layers)
-
-    def prepare(self, model: Model, stream: Stream, library: Library) -> None:
-        self._check_layers(name for name, _ in model.named_parameters())
-        super().prepare(model, stream, library)
-
-    def as_built(self, parameters: Collection[str]) -> bool:
-        self._check_layers(parameters)
-        return super().as_built(parameters)
-
-    def _check_layers(self, parameters: Iterable[str]) -> None:
-        self.check_depth(max((layer(name) or 0 for name in parameters), default=0))

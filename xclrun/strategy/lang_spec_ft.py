@@ -35,6 +35,9 @@ class LangSpecFT(Expandable[ExpandableSettings]):
     def language_specific(self, parameter: str) -> bool:
         return True
 
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        return self.expansion.signature(hop)
+
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         return {} if hop.depth else self.expansion.serving_signature(hop)
 

@@ -25,17 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xclrun.core.errors import UsageError
-from xclrun.core.stream import Hop
 from xclrun.core.task import Task
-from xclrun.strategy.base import Context
-from xclrun.strategy.shared.distances import cross_entropy
+from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.shared.distillation import cross_entropy, record, rows_of
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
-from xclrun.strategy.shared.recorded import record, rows_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +43,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class LwFSettings(ExpandableSettings):
-    weight: float = 1.0
-    temperature: float = 2.0
+    weight: float = bounded(1.0, at_least=0)
+    temperature: float = bounded(2.0, above=0)
 
 
 class LwF(Expandable[LwFSettings]):
@@ -60,25 +57,20 @@ class LwF(Expandable[LwFSettings]):
 
     name = "lwf"
     settings_type = LwFSettings
+    signature = Expandable.signature
+    revisits = True
 
     def __init__(self, settings: LwFSettings) -> None:
-        for key, enough, least in (
-            ("weight", settings.weight >= 0, "at least 0"),
-            ("temperature", settings.temperature > 0, "above 0"),
-        ):
-            if not enough:
-                raise UsageError(f"strategy.{key}={getattr(settings, key)}: must be {least}")
         super().__init__(settings)
         self.teacher: dict[str, dict[str, Tensor]] = {}
         self.words = np.empty(0, np.int64)
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if hop.depth > 1 and self.settings.weight > 0 else super().signature(hop)
+    def active(self) -> bool:
+        return self.settings.weight > 0
 
-    def relied_on(self, hop: Hop) -> Sequence[int]:
-        return range(1, hop.index) if self.settings.expansion is not None and self.settings.weight > 0 else ()
-
-    def unfit_together(self, tasks: Sequence[Task]) -> str | None:
+    def unfit(self, tasks: Sequence[Task]) -> str | None:
+        if len(tasks) == 1:
+            return None
         return "its teacher answers with the heads of the new sentences' task, which it may not have learnt"
 
     def begin_hop(self, context: Context) -> None:

@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from xclrun.strategy.base import Context
-from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, check_examples
+from xclrun.strategy.base import Context, bounded
+from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class MASSettings(PullSettings):
-    examples: int | None = None
+    examples: int | None = bounded(None, at_least=1)
 
 
 class MAS(ImportancePenalty[MASSettings]):
@@ -46,10 +46,6 @@ class MAS(ImportancePenalty[MASSettings]):
     settings_type = MASSettings
     signature, state_signature = ImportancePenalty.signature, ImportancePenalty.state_signature
     factor = 2.0
-
-    def __init__(self, settings: MASSettings) -> None:
-        check_examples("examples", settings.examples)
-        super().__init__(settings)
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

@@ -19,20 +19,19 @@ Otherwise what is computed of points, AULTC above all, is of the unadapted model
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from omegaconf import MISSING
 
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
-from xclrun.strategy.base import Context, Length, Library
-from xclrun.strategy.replay import Replay
-from xclrun.strategy.shared.written import WrittenSettings
+from xclrun.strategy.base import Context, Length, Library, bounded
+from xclrun.strategy.replay import Replay, ReplaySettings
+from xclrun.strategy.shared.memory import gathered
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,15 +53,15 @@ class Distance(Enum):
 
 
 @dataclass
-class MbPASettings(WrittenSettings):
-    neighbours: int = MISSING
+class MbPASettings(ReplaySettings):
+    neighbours: int = bounded(at_least=0)
     key: Key = Key.cls
     distance: Distance = Distance.euclidean
-    adapt_steps: int = MISSING
-    adapt_lr: float = MISSING
-    adapt_penalty: float = MISSING
+    adapt_steps: int = bounded(at_least=0)
+    adapt_lr: float = bounded(at_least=0)
+    adapt_penalty: float = bounded(at_least=0)
     adapt_points: bool = False
-    adapt_together: int = MISSING
+    adapt_together: int = bounded(at_least=1)
 
 
 def nearest(keys: np.ndarray, memory: np.ndarray, count: int, distance: Distance) -> np.ndarray:
@@ -86,12 +85,8 @@ class MbPA(Replay[MbPASettings]):
 
     def __init__(self, settings: MbPASettings) -> None:
         super().__init__(settings)
-        at_least = {"neighbours": 0, "adapt_steps": 0, "adapt_together": 1, "adapt_lr": 0, "adapt_penalty": 0}
-        for key, least in at_least.items():
-            if not (value := getattr(settings, key)) >= least:
-                raise UsageError(f"strategy.{key}={value}: must be at least {least}")
         written = (settings.replay_write, settings.replay_interval, settings.replay_number)
-        self.trained_as = Replay(WrittenSettings(Replay.name, *written))
+        self.trained_as = Replay(ReplaySettings(Replay.name, *written))
         self.pooler: nn.Module | None = None
         self.library: Library | None = None
         self.known: dict[tuple[str, str], np.ndarray] = {}
@@ -119,9 +114,10 @@ class MbPA(Replay[MbPASettings]):
         s = self.settings
         return hop.depth > 0 and s.replay_write > 0 and s.neighbours > 0 and s.adapt_steps > 0
 
-    def unfit_together(self, tasks: Sequence[Task]) -> str | None:
-        own = "strategy.key=pooler: each task has a pooler of its own; use strategy.key=cls"
-        return own if self.settings.key is Key.pooler else super().unfit_together(tasks)
+    def unfit(self, tasks: Sequence[Task]) -> str | None:
+        if self.settings.key is Key.cls or len(tasks) == 1:
+            return None
+        return "strategy.key=pooler: each task has its own pooler; use strategy.key=cls"
 
     def notes(self, lengths: Sequence[Length]) -> Sequence[str]:
         inside = any(length.points and self.looks_up(length.hop) for length in lengths)
@@ -145,10 +141,6 @@ class MbPA(Replay[MbPASettings]):
                 raise UsageError(f"strategy.key=pooler: {kind} has no pooler; use strategy.key=cls")
             self.pooler = copy.deepcopy(pooler).eval()
 
-    def as_built(self, parameters: Collection[str]) -> bool:
-        poolers = ("pooler.", "encoder.pooler.")
-        return self.settings.key is not Key.pooler or any(name.startswith(poolers) for name in parameters)
-
     # Inference.
 
     def answer(self, batch: Batch, language: str, split: str, context: Context) -> Prediction:
@@ -156,12 +148,10 @@ class MbPA(Replay[MbPASettings]):
         memory = {k: kept for k, kept in self.memory.items() if len(kept) and context.train[k].task == batch.task}
         if not self.looks_up(context.hop) or not memory:
             return context.model.predict(batch)
-        from xclrun.data.batches import concat
-
         there = np.concatenate([self.keys(key, "train")[indices] for key, indices in memory.items()])
         asked = self.keys(language, split)[batch.indices]
         rows = nearest(asked, there, self.settings.neighbours, self.settings.distance)
-        examples = concat([context.train[key].select(indices) for key, indices in memory.items()])
+        examples = gathered(memory, context)
         # Neighbours of like lengths together: little padding.
         order = np.argsort(-examples.lengths[rows].max(axis=1), kind="stable")
         size = self.settings.adapt_together

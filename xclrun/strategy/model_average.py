@@ -19,11 +19,9 @@ weight on the device while a hop is trained; nothing is stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from xclrun.core.errors import UsageError
-from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context
+from xclrun.strategy.base import Context, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class AverageSettings(ExpandableSettings):
-    weight: float = 0.5
+    weight: float = bounded(0.5, above=0, at_most=1)
 
 
 class ModelAverage(Expandable[AverageSettings]):
@@ -40,15 +38,14 @@ class ModelAverage(Expandable[AverageSettings]):
 
     name = "model_average"
     settings_type = AverageSettings
+    signature = Expandable.signature
 
     def __init__(self, settings: AverageSettings) -> None:
-        if not 0 < settings.weight <= 1:
-            raise UsageError(f"strategy.weight={settings.weight}: must be above 0 and at most 1, for example 0.5")
         super().__init__(settings)
         self.before: dict[str, Tensor] = {}
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.described() if hop.depth > 1 and self.settings.weight < 1 else super().signature(hop)
+    def active(self) -> bool:
+        return self.settings.weight < 1
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)

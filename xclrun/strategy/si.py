@@ -22,9 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, State
+from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.penalty import ImportancePenalty, PullSettings, named
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class SISettings(PullSettings):
-    damping: float = 1e-3
+    damping: float = bounded(1e-3, above=0)
 
 
 class SI(ImportancePenalty[SISettings]):
@@ -50,8 +49,6 @@ class SI(ImportancePenalty[SISettings]):
     gathers = True
 
     def __init__(self, settings: SISettings) -> None:
-        if not settings.damping > 0:
-            raise UsageError(f"strategy.damping={settings.damping}: must be above 0, for example 0.001")
         super().__init__(settings)
         self.path: dict[str, Tensor] = {}
         self.start: dict[str, Tensor] = {}
@@ -62,7 +59,7 @@ class SI(ImportancePenalty[SISettings]):
         self._scaled = False
 
     def signature(self, hop: Hop) -> dict[str, Any]:
-        if self.settings.penalty > 0 and hop.depth == 1:
+        if self.active() and hop.depth == 1:
             # Nothing is held, but the path is gathered; neither c nor ξ enter it.
             return {"name": self.name, "version": self.version, "expansion": self.expansion.signature(hop)}
         return super().signature(hop)
@@ -71,7 +68,7 @@ class SI(ImportancePenalty[SISettings]):
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
-        weights = context.model.named_parameters() if self.settings.penalty > 0 else ()
+        weights = context.model.named_parameters() if self.active() else ()
         self.start = {
             name: p.detach().clone() for name, p in weights if p.requires_grad and not self.language_specific(name)
         }

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xclrun.core.errors import UsageError
 from xclrun.data.batches import Encoded, Ragged, length_sorted_batches
 from xclrun.data.example import Example
 from xclrun.model.network import Model
@@ -41,9 +40,6 @@ def of_pieces(model: Model, sentences: Encoded, device: torch.device, precision:
     """Return the share of [CLS]'s attention that goes to each piece: as ``sentences.pieces.values``, float64.
 
     The shares of a sentence have the sum 1.
-
-    Raises:
-        UsageError: the encoder is of another family than BERT's.
     """
     offsets = sentences.pieces.offsets
     shares = np.zeros(int(offsets[-1]))
@@ -117,14 +113,7 @@ def _attention(query: Tensor, keys: Tensor, mask: Tensor, heads: int) -> Tensor:
 @contextmanager
 def _last_layer(encoder: Any) -> Iterator[dict[str, Tensor]]:
     """Yield a holder of the last layer's queries and keys, each (B, L, H), after every forward pass."""
-    layers = getattr(getattr(encoder, "encoder", None), "layer", None)
-    layer = getattr(getattr(layers[-1], "attention", None), "self", None) if layers else None
-    relative = getattr(layer, "position_embedding_type", "absolute") != "absolute"
-    if relative or not (hasattr(layer, "query") and hasattr(layer, "key")):
-        raise UsageError(
-            f"evaluate.attention=true: how {type(encoder).__name__} attends is not known; "
-            "choose an encoder of BERT's or RoBERTa's family"
-        )
+    layer = encoder.encoder.layer[-1].attention.self
     seen: dict[str, Tensor] = {}
     hooks = [
         getattr(layer, name).register_forward_hook(lambda _, given, output, name=name: seen.update({name: output}))

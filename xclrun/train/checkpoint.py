@@ -20,9 +20,8 @@ from torch import Tensor
 from xclrun.store.files import TEMPORARY, sha256, sync_directory, writing
 from xclrun.store.tensors import load_tensors, save_tensors
 
-# What else can change how a checkpoint is read: a new number with each change. The last is written; the first names no
-# tensor as unchanged.
-FORMATS = ("1", "2")
+# What else can change how a checkpoint is read: a new number with each change.
+FORMAT = "3"
 
 
 class Unchanged:
@@ -79,7 +78,7 @@ class Checkpoints:
         Raises:
             RunError: the disk is full; the checkpoint before stays.
         """
-        metadata = {"format": FORMATS[-1], "facts": json.dumps(facts)}
+        metadata = {"format": FORMAT, "facts": json.dumps(facts)}
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = self.folder / f"{TEMPORARY}{os.getpid()}"
@@ -108,7 +107,7 @@ class Checkpoints:
                 continue
             with safe_open(path, "pt") as file:
                 metadata = file.metadata()
-            if metadata.get("format") in FORMATS:
+            if metadata.get("format") == FORMAT:
                 return json.loads(metadata["facts"]), load_tensors(path)
         return None
 

@@ -14,6 +14,7 @@ replayed steps do not count. ``class_gradients.parquet`` in a run's directory ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from xclrun.data.example import Targets
 from xclrun.model.network import Model
+from xclrun.store import predictions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +76,10 @@ class ClassGradients:
         """Return the gradients of all steps, (steps, classes) float32."""
         rows = [row.float().cpu() for row in self.gradients]
         return torch.stack(rows) if rows else torch.zeros((0, len(self.classes)))
+
+    def write(self, folder: Path) -> None:
+        """Write the rows of the hop into a folder of the store."""
+        predictions.write(folder / FILE, self.table())
 
     def table(self) -> pa.Table:
         """Return the rows of the hop; its number is set when a run copies them."""

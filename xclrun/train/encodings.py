@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ class Encodings:
     """
 
     tokenizer: Any
-    splits: Mapping[tuple[str, str], Encoded]
+    splits: dict[tuple[str, str], Encoded]
     kept: np.ndarray | None = None
 
     def cut(self, dataset: Dataset) -> dict[str, dict[str, int]]:
@@ -55,23 +55,9 @@ class Encodings:
         return found
 
 
-@dataclass(frozen=True)
-class _Common:
-    """What runs with the same encoder and label sets share; kept between the runs of one process.
-
-    Attributes:
-        key: what they agree on.
-        tokenizer, kept: see `Encodings`.
-        splits: fingerprint of a split's examples, and its task's name → the split, encoded.
-    """
-
-    key: tuple[str, ...]
-    tokenizer: Any
-    kept: np.ndarray | None
-    splits: dict[tuple[str, str], Encoded]
-
-
-_common: _Common | None = None
+# What the runs of this process share as long as they agree on a key, of encoder and label sets; its splits are known by
+# the fingerprint of their examples and the name of their task.
+_common: tuple[tuple[str, ...], Encodings] | None = None
 
 
 def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
@@ -90,21 +76,21 @@ def encodings(run: Run, warn: Callable[[str], None] = note) -> Encodings:
     dataset, config = run.dataset, run.config.model
     sets = digest([[of.task.identified, of.labels, of.tags] for of in dataset.targets])
     key = (run.encoder, json.dumps(run.resolved["model"]), sets, str(run.cache))
-    if _common is None or _common.key != key:
+    if _common is None or _common[0] != key:
         tokenizer, whole = load_tokenizer(config, dataset, run.cache, warn), dataset.origin
         kept = None
         if config.trim_vocabulary:
             pieces = (_encode(run, whole, name, tokenizer) for name in whole.splits)
             kept = used_pieces(pieces, tokenizer, family_of(config).from_padding)
-        _common = _Common(key, tokenizer, kept, {})
-    splits = {}
+        _common = key, Encodings(tokenizer, {}, kept)
+    common, splits = _common[1], {}
     for name in dataset.splits:
         content = dataset.fingerprints[name], dataset.task_of(name[0]).identified
-        if content not in _common.splits:
-            encoded = _encode(run, dataset, name, _common.tokenizer)
-            _common.splits[content] = encoded if _common.kept is None else _trimmed(encoded, _common.kept)
-        splits[name] = _common.splits[content]
-    found = Encodings(_common.tokenizer, splits, _common.kept)
+        if content not in common.splits:
+            encoded = _encode(run, dataset, name, common.tokenizer)
+            common.splits[content] = encoded if common.kept is None else _trimmed(encoded, common.kept)
+        splits[name] = common.splits[content]
+    found = replace(common, splits=splits)
     _kept_cut(run, warn).write(json.dumps(found.cut(dataset), sort_keys=True).encode())
     return found
 

@@ -120,6 +120,8 @@ class _Execution:
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool) -> None:
         self.run, self.listener, self.directory = run, listener, run.directory
         self.graph = StageGraph(run, listener, stop, patient)
+        # File of the run → the rows of each hop in it, of what is measured beside predictions where that is asked for.
+        self.measured: dict[Path, list[pa.Table]] = {}
         self.manifest = _manifest(run, self.graph.strategy.identified(), self.graph.bench.device)
 
     def run_all(self) -> None:
@@ -131,8 +133,7 @@ class _Execution:
         try:
             scores = [self._hop(stage) for stage in self.run.stages]
             self._write_scores(scores)
-            self._write_attention()
-            self._write_gradients()
+            self._write_measured()
             seconds = round(time.monotonic() - started, 3)
             self.manifest |= {"status": "finished", "finished": _now(), "seconds": seconds}
             directory.write_manifest(self.manifest)
@@ -178,7 +179,15 @@ class _Execution:
         if hop.codes:
             rows = predictions.read(folder / predictions.BLOCK)
             predictions.write(self.directory.next_block(hop.index), rows, run_id=self.run.id, hop=hop.index)
-        self.graph.attention(stage)
+        attended = self.graph.attention(stage)
+        for measured, path in (
+            (None if attended is None else attended / attention.FILE, self.directory.attention),
+            (folder / OVERLAP, self.directory.overlap),
+            (folder / CLASS_GRADIENTS, self.directory.class_gradients),
+        ):
+            if measured is not None and measured.is_file():
+                rows = attention.of_hop(predictions.read(measured), hop.index)
+                self.measured.setdefault(path, []).append(rows)
         if (folder / POINTS).is_file():
             rows = predictions.read(folder / POINTS)
             predictions.write(self.directory.points(hop.index), rows, run_id=self.run.id, hop=hop.index)
@@ -231,26 +240,12 @@ class _Execution:
         pd.DataFrame(rows, columns=["hop", "split", "language", "metric", "value", "n"]).to_parquet(buffer, index=False)
         atomic_write(self.directory.scores, buffer.getvalue())
 
-    def _write_attention(self) -> None:
-        """Write the attention summaries of all hops into one file, if asked for."""
-        folders = [(stage.hop.index, self.graph.attention(stage)) for stage in self.run.stages]
-        _gather([(hop, folder / attention.FILE) for hop, folder in folders if folder], self.directory.attention)
+    def _write_measured(self) -> None:
+        """Write what was measured of all hops into one file of each kind."""
+        import pyarrow as pa
 
-    def _write_gradients(self) -> None:
-        """Write what was recorded of the gradients of all hops into one file of each kind, if asked for."""
-        folders = [(stage.hop.index, self.graph.evaluation(stage)[0]) for stage in self.run.stages]
-        for name, path in ((OVERLAP, self.directory.overlap), (CLASS_GRADIENTS, self.directory.class_gradients)):
-            _gather([(hop, folder / name) for hop, folder in folders if (folder / name).is_file()], path)
-
-
-def _gather(files: Sequence[tuple[int, Path]], path: Path) -> None:
-    """Write the rows of (hop, file) into one file, where there are any."""
-    import pyarrow as pa
-
-    if files:
-        predictions.write(
-            path, pa.concat_tables([attention.of_hop(predictions.read(file), hop) for hop, file in files])
-        )
+        for path, tables in self.measured.items():
+            predictions.write(path, pa.concat_tables(tables))
 
 
 def cut_short(truncated: Mapping[str, int], run: Run) -> str | None:

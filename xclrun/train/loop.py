@@ -12,12 +12,13 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from xclrun.config.schema import Selection, SlotF1, TrainerConfig
+from xclrun.config.schema import Selection, SlotF1
 from xclrun.core.errors import RunError
 from xclrun.core.identity import derive
 from xclrun.data.batches import Batch, Encoded
@@ -25,13 +26,16 @@ from xclrun.model.network import takes_masks
 from xclrun.strategy import Context, State, Strategy, recordable
 from xclrun.train.checkpoint import Checkpoints, Unchanged
 from xclrun.train.curriculum import Mixed, Passes
-from xclrun.train.evaluate import Evaluator, selection_score
+from xclrun.train.evaluate import selection_score
 from xclrun.train.graphs import CudaRecorder, RecordedSteps, Recorder
-from xclrun.train.optimize import load_optimizer_tensors, lr_factor, make_optimizer, optimizer_tensors, set_lr, take_up
+from xclrun.train.optimize import load_optimizer_state, lr_factor, make_optimizer, optimizer_state, set_lr
 from xclrun.train.points import Points
 from xclrun.train.precision import autocast, products
-from xclrun.train.progress import Listener, Progress
-from xclrun.train.stop import StopFlag, Stopped
+from xclrun.train.progress import Progress
+from xclrun.train.stop import Stopped
+
+if TYPE_CHECKING:
+    from xclrun.train.workbench import Workbench
 
 
 @dataclass
@@ -83,6 +87,9 @@ class GradientObserver(Protocol):
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load what `tensors` gave."""
 
+    def write(self, folder: Path) -> None:
+        """Write the observations of the whole hop into the store's folder of its training."""
+
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
     # Not torch.manual_seed: it formats a stack trace at every call where there is no GPU.
@@ -119,47 +126,39 @@ class HopTraining:
     """The training of one hop, from the parent's weights in ``context.model`` to this hop's weights there.
 
     Args:
+        bench: the run's strategy, whose `begin_hop` has been called, its evaluator and dev splits, listener and stop.
         context: model, data, hop and seed.
-        strategy: decides on loss, replay and gradients; its `begin_hop` has been called.
-        trainer: epochs, batch size, optimiser, schedule, selection.
-        evaluator: for the dev scores.
-        dev: language → encoded dev split, of the languages that select the best epoch.
         checkpoints: where to save progress inside the hop.
-        listener: hears progress.
-        stop: is set when the run should stop.
         points: takes the evaluation points inside the hop; None: there are none.
-        inherited: what the optimiser begins with (see `state_by_name`).
+        inherited: what the optimiser begins with (see `optimizer_state`).
         observers: look at the gradients of the main steps, by their name in checkpoints.
     """
 
     def __init__(
         self,
+        bench: Workbench,
         context: Context,
-        strategy: Strategy[Any],
-        trainer: TrainerConfig,
-        evaluator: Evaluator,
-        dev: Mapping[str, Encoded],
         checkpoints: Checkpoints,
-        listener: Listener,
-        stop: StopFlag,
         points: Points | None = None,
         inherited: Mapping[str, Tensor] | None = None,
         observers: Mapping[str, GradientObserver] | None = None,
     ) -> None:
+        strategy, trainer = bench.strategy, bench.run.trainer(context.hop)
         self.observers = observers or {}
         if trainer.cuda_graphs:
             context.train = {key: replace(sentences, even=True) for key, sentences in context.train.items()}
         self.context, self.strategy, self.trainer, self.points = context, strategy, trainer, points
         # Runs that differ in evaluate.slot_f1 share what does not depend on it, and so its log too.
-        self.evaluator = evaluator if trainer.uses_dev else replace(evaluator, slot_f1=SlotF1.span_micro)
-        self.dev, self.checkpoints, self.listener, self.stop = dev, checkpoints, listener, stop
+        self.evaluator = bench.evaluator if trainer.uses_dev else replace(bench.evaluator, slot_f1=SlotF1.span_micro)
+        self.dev, self.checkpoints = bench.dev(context.hop), checkpoints
+        self.listener, self.stop = bench.listener, bench.stop
         parts = [context.train[language] for language in context.hop.train]
         self.sentences = sum(map(len, parts))
         self.curriculum = self._curriculum(parts)
         self.steps = self.curriculum.epochs * self.curriculum.steps
         self.optimizer = make_optimizer(context.model.parameters(), trainer)
         if inherited:
-            take_up(self.optimizer, context.model, inherited)
+            load_optimizer_state(self.optimizer, context.model, inherited)
         # Steps that are recorded; None: all are taken operation by operation.
         self.recorded: RecordedSteps | None = None
         if trainer.cuda_graphs and context.device.type == "cuda":
@@ -393,7 +392,7 @@ class HopTraining:
         groups: dict[str, Iterable[tuple[str, Tensor]]] = {
             "model": trained_tensors(self.context.model).items(),
             "best": self.best.items(),
-            "optimizer": optimizer_tensors(self.optimizer).items(),
+            "optimizer": optimizer_state(self.optimizer, self.context.model).items(),
             "strategy": changed.items(),
             "gathered": self.gathered.tensors.items(),
             **{name: observer.tensors() for name, observer in self.observers.items()},
@@ -408,10 +407,10 @@ class HopTraining:
         if found is None:
             return
         facts, tensors = found
-        if (unchanged := self.began_with.named(facts.pop("unchanged", ()))) is None:
+        if (unchanged := self.began_with.named(facts.pop("unchanged"))) is None:
             self.checkpoints.warn("a checkpoint is of another state of the strategy: the hop begins anew")
             return
-        if self.points is not None and not self.points.has(facts.get("points", [])):
+        if self.points is not None and not self.points.has(facts["points"]):
             self.checkpoints.warn("files of evaluation points are missing: the hop begins anew")
             return
         kinds = ("model", "best", "optimizer", "strategy", "gathered", *self.observers)
@@ -421,7 +420,7 @@ class HopTraining:
             groups[group][name] = tensor
         take_over(self.context.model, groups["model"])
         self.best = groups["best"]
-        load_optimizer_tensors(self.optimizer, groups["optimizer"])
+        load_optimizer_state(self.optimizer, self.context.model, groups["optimizer"])
         self.scaler.load_state_dict(facts.pop("scaler"))
         for name, observer in self.observers.items():
             observer.load(groups[name])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,32 +53,19 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
-def state_by_name(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the optimiser's state as ``parameter/entry`` → tensor: what a later hop can take up."""
+def optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Return the optimiser's state as ``parameter/entry`` → tensor: for a checkpoint, or for a later hop."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {f"{names[p]}/{key}": value for p, entries in optimizer.state.items() for key, value in entries.items()}
 
 
-def take_up(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Begin with what `state_by_name` returned; parameters that have no state there, or are not trained, have none."""
+def load_optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load what `optimizer_state` returned; parameters that have no state there, or are not trained, have none."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     indices = {names[p]: index for index, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
-    named = ((key.rpartition("/"), tensor) for key, tensor in tensors.items())
-    load_optimizer_tensors(
-        optimizer, {f"{indices[name]}.{key}": tensor for (name, _, key), tensor in named if name in indices}
-    )
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's state as named tensors, for a checkpoint."""
-    state = optimizer.state_dict()["state"]
-    return {f"{index}.{name}": value for index, entry in state.items() for name, value in entry.items()}
-
-
-def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Take over the state that `optimizer_tensors` returned."""
-    state: dict[int, dict[str, Any]] = {}
-    for key, value in tensors.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        name, _, entry = key.rpartition("/")
+        if name in indices:
+            state.setdefault(indices[name], {})[entry] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -22,6 +22,7 @@ the very first step both is null. ``overlap.parquet`` in a run's directory has a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,8 @@ import torch
 from torch import Tensor, nn
 
 from xclrun.model.structure import is_embedding
+from xclrun.store import predictions
+from xclrun.store.tensors import save_tensors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,6 +114,11 @@ class GradientOverlap:
         """Return the counts of all steps, (steps, parts, 3) int64."""
         counts = [one.cpu() for one in self.counts]
         return torch.stack(counts) if counts else torch.zeros((0, len(PARTS), 3), dtype=torch.int64)
+
+    def write(self, folder: Path) -> None:
+        """Write the counts of the hop, and its last gradients for the hop after, into a folder of the store."""
+        predictions.write(folder / FILE, self.table())
+        save_tensors(folder / LAST, self.last())
 
     def table(self) -> pa.Table:
         """Return the rows of the hop, which has no number here: it is set when a run copies them."""

@@ -10,6 +10,7 @@ it anew, the same ones. So do the weights of the last points, where they are kep
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 from xclrun.config.schema import PointSplits
 from xclrun.core.errors import RunError
 from xclrun.core.terminal import note
-from xclrun.data.batches import Encoded
 from xclrun.store import predictions
 from xclrun.store.kept import Kept
 from xclrun.store.tensors import content
-from xclrun.strategy import Context, Strategy
-from xclrun.train.evaluate import Answer, Evaluator
+from xclrun.strategy import Context
+from xclrun.train.evaluate import Answer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from torch import Tensor
+
+    from xclrun.train.workbench import Workbench
 
 # ``evaluate.point_splits`` → the splits that are evaluated.
 SPLITS = {PointSplits.dev_test: ("dev", "test"), PointSplits.test: ("test",)}
@@ -46,23 +47,17 @@ class Points:
     """Takes the evaluation points of one hop.
 
     Attributes:
-        every: b, sentences of the hop's own data.
+        bench: the run's strategy, evaluator and sentences.
         context: of the training; its model is evaluated as it is.
-        strategy: says which parts serve the languages that are not being learnt.
-        evaluator: predicts.
-        splits: (language, split) → sentences, of all languages.
-        weights: gives the weights that are stored of the model.
+        every: b, sentences of the hop's own data.
         kept: of how many of some points, the last ones, the weights are kept.
         folder: where the rows and weights of each point lie.
         warn: called with a line on files that are damaged.
     """
 
-    every: int
+    bench: Workbench
     context: Context
-    strategy: Strategy[Any]
-    evaluator: Evaluator
-    splits: Mapping[tuple[str, str], Encoded]
-    weights: Callable[[], Mapping[str, Tensor]]
+    every: int
     kept: Callable[[int], int]
     folder: Path
     warn: Callable[[str], None] = note
@@ -91,24 +86,25 @@ class Points:
         Raises:
             Stopped: the run was asked to stop before there were rows; weights are as they were.
         """
-        languages, split_rows = sorted({language for language, _ in self.splits}), {}
-        splits = list(dict.fromkeys(split for _, split in self.splits))
+        bench, hop = self.bench, self.context.hop
+        languages, split_rows = sorted({language for language, _ in bench.point_splits()}), {}
+        splits = list(dict.fromkeys(split for _, split in bench.point_splits()))
         with self._restored():
             # The language being learnt first: its parts are in the model, and are served as they are now.
-            for language in sorted(languages, key=lambda language: language not in self.context.hop.train):
-                if language not in self.context.hop.train:
-                    self.strategy.for_language(language, self._learnt_before())
+            for language in sorted(languages, key=lambda language: language not in hop.train):
+                if language not in hop.train:
+                    bench.strategy.for_language(language, bench.learnt(hop.index - 1))
                 for split in splits:
                     self.context.stop_here()
-                    encoded, answer = self.splits[language, split], self._answer(language, split)
-                    found = self.evaluator.predict(self.context.model, encoded, language, split, answer)
+                    encoded, answer = bench.sentences(hop, language, split), self._answer(language, split)
+                    found = bench.evaluator.predict(self.context.model, encoded, language, split, answer)
                     split_rows[split, language] = found
         columns = predictions.joined(split_rows[split, language] for split in splits for language in languages)
         n = len(columns["split"])
         # The hop's number is the run's, not the stage's: it is set when a run copies the rows.
         columns |= {"hop": [-1] * n, "step": [step] * n, "examples_seen": [examples] * n}
         if self.kept(1):
-            self._weights(step).write(content(self.weights()))
+            self._weights(step).write(content(bench.stored_weights(hop)))
         self._rows(step).write(predictions.content(predictions.table(columns)))
         return {"step": step, "examples": examples, "own": own}
 
@@ -129,9 +125,11 @@ class Points:
         # Rows that an earlier version wrote may lack a column.
         return pa.concat_tables(parts, promote_options="default").unify_dictionaries().combine_chunks()
 
-    def kept_weights(self, facts: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
-        """Return the files of the weights that are kept, by the names that they have in the store."""
-        return {weights_file(step): self._there(self._weights(step)) for step in self._last([p["step"] for p in facts])}
+    def write(self, folder: Path, facts: Sequence[Mapping[str, Any]]) -> None:
+        """Write the rows of all points, and the weights of those that are kept, into a folder of the store."""
+        predictions.write(folder / FILE, self.table(facts))
+        for step in self._last([point["step"] for point in facts]):
+            shutil.copyfile(self._there(self._weights(step)), folder / weights_file(step))
 
     def _there(self, file: Kept) -> Path:
         path = file.find()
@@ -148,22 +146,19 @@ class Points:
 
         Dev rows are what checkpoints are selected by, and so the model's own.
         """
-        if split != "test" or not self.strategy.points_signature(self.context.hop):
+        if split != "test" or not self.bench.strategy.points_signature(self.context.hop):
             return None
-        return lambda batch: self.strategy.answer(batch, language, split, self.context)
-
-    def _learnt_before(self) -> list[str]:
-        hops = self.context.stream.hops[: self.context.hop.index]
-        return [language for hop in hops for language in hop.train]
+        return lambda batch: self.bench.strategy.answer(batch, language, split, self.context)
 
     @contextmanager
     def _restored(self) -> Iterator[None]:
         """Restore the parts of the model that serving other languages replaces."""
-        if not self.strategy.serving_signature(self.context.hop):
+        strategy = self.bench.strategy
+        if not strategy.serving_signature(self.context.hop):
             yield
             return
         own = self.context.model.state_dict()
-        kept = {name: t.clone() for name, t in own.items() if self.strategy.language_specific(name)}
+        kept = {name: t.clone() for name, t in own.items() if strategy.language_specific(name)}
         try:
             yield
         finally:

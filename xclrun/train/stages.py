@@ -24,9 +24,7 @@ from xclrun.core.stream import BEFORE, Hop
 from xclrun.core.version import code_version
 from xclrun.run import Run
 from xclrun.store import predictions
-from xclrun.store.files import read_json, write_json
-from xclrun.store.tensors import load_tensors, save_tensors
-from xclrun.strategy import State
+from xclrun.store.tensors import load_tensors
 from xclrun.strategy.shared.parameters import sizes
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
@@ -39,18 +37,20 @@ from xclrun.train.points import FILE as POINTS
 from xclrun.train.precision import device_name
 from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag
-from xclrun.train.workbench import Split, Trained, Workbench, lookup_key
+from xclrun.train.workbench import (
+    GATHERED,
+    OPTIMIZER,
+    STATE,
+    Split,
+    Workbench,
+    load_state,
+    lookup_key,
+    save_state,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from torch import Tensor
-
-# Files of a strategy's state, facts and tensors: after a hop, and as gathered in its training.
-STATE = ("facts.json", "state.safetensors")
-GATHERED = ("gathered.json", "gathered.safetensors")
-
-# The state of the optimiser after a hop, beside its weights, where later hops take it up.
-OPTIMIZER = "optimizer.safetensors"
 
 # Seconds between two checks of a stage that another process is making.
 POLL = 0.5
@@ -85,7 +85,7 @@ class StageGraph:
     def __init__(self, run: Run, listener: Listener, stop: StopFlag, patient: bool = True) -> None:
         self.run, self.listener, self.stop, self.patient = run, listener, stop, patient
         self.store = replace(run.store, warn=listener.noted)
-        self.bench = Workbench(run, self.store, listener, stop)
+        self.bench = Workbench(run, listener, stop)
         self.strategy = self.bench.strategy
         self.trained_here: set[int] = set()
         self._checked: set[str] = set()
@@ -99,20 +99,16 @@ class StageGraph:
         """
         if not self.store.has(stage.evaluation):
             self._prepare_evaluation(stage.hop)
-        folder = self._find_or_make(stage.evaluation, lambda: self._evaluate(stage))
+        folder = self._find_or_make(stage.evaluation, self._evaluate, stage)
         return folder, self.store.facts(stage.evaluation)
 
     def attention(self, stage: Stage) -> Path | None:
-        """Return the folder of what [CLS] attends to after a hop; None where that is not asked for.
-
-        Raises:
-            UsageError: the encoder is of another family than BERT's.
-        """
+        """Return the folder of what [CLS] attends to after a hop; None where that is not asked for."""
         if (key := stage.attention) is None:
             return None
         if not self.store.has(key):
             self._bring(stage.hop)
-        return self._find_or_make(key, lambda: self._attend(stage.hop, key))
+        return self._find_or_make(key, self._attend, stage.hop, key)
 
     def averaged(self, stage: Stage, points: Sequence[str], mean: Callable[[], Mapping[str, Tensor]]) -> Path:
         """Return the folder of the predictions of averaged weights after a hop, whose trained weights must be there.
@@ -156,8 +152,11 @@ class StageGraph:
 
     # Finding and making.
 
-    def _find_or_make(self, key: str, make: Callable[[], None]) -> Path:
+    def _find_or_make(self, key: str, make: Callable[..., None], *given: Any) -> Path:
         """Return the folder of a stage: found in the store, made here, or made by another process meanwhile.
+
+        Args:
+            make: makes it of what is ``given``.
 
         Raises:
             Busy: another process is making it, and this one is not patient.
@@ -170,7 +169,7 @@ class StageGraph:
             if (mine := lease.try_acquire()) is not None:
                 with lease.held(mine):
                     if (folder := self.store.get(key)) is None:
-                        make()
+                        make(*given)
                         folder = self.store.path(key)
                 return folder
             if (owner := lease.owner()) is not None:
@@ -196,8 +195,12 @@ class StageGraph:
     def _prepare_evaluation(self, hop: Hop) -> None:
         self._need_lookup(hop)
         self._bring(hop)
+        self._need_features(hop, self._predicted(hop))
+
+    def _predicted(self, hop: Hop) -> list[Split]:
+        """Return the splits that are predicted after a hop."""
         block = [(hop.codes, "train")] if hop.codes else []
-        self._need_features(hop, [*((language, "test") for language in self.run.stream.languages), *block])
+        return [*((language, "test") for language in self.run.stream.languages), *block]
 
     def prepare_training(self, hop: Hop) -> None:
         """Bring model and strategy to where the training of ``hop`` starts, with all in the store that it relies on."""
@@ -218,14 +221,10 @@ class StageGraph:
 
     def _need_weights(self, hops: Iterable[int]) -> None:
         """See to it that the weights after some hops, which the strategy will ask for, lie in the store, whole."""
-        for index in hops:
-            stage = self.run.stages[index]
-            if not self.store.has(stage.train):
-                self.prepare_training(stage.hop)
-            elif stage.train in self._checked:
-                continue
-            self._find_or_make(stage.train, lambda stage=stage: self._train(stage))  # type: ignore[misc]
-            self._checked.add(stage.train)
+        for key, index in ((self.run.stages[index].train, index) for index in hops):
+            if key not in self._checked or not self.store.has(key):
+                self._trained(index)
+                self._checked.add(key)
 
     def _need_features(self, hop: Hop, splits: Iterable[Split]) -> None:
         """See to it that the workbench has the features of splits, where the hop keeps the encoder.
@@ -235,7 +234,7 @@ class StageGraph:
         for split in splits:
             key = self.bench.features_key(hop, split)
             if key is not None and key not in self.bench.features:
-                folder = self._find_or_make(key, lambda split=split, key=key: self._make_features(hop, split, key))  # type: ignore[misc]
+                folder = self._find_or_make(key, self._make_features, hop, split, key)
                 self.bench.features[key] = load_features(folder, self.bench.encodings.splits[split])
 
     def _need_lookup(self, hop: Hop) -> None:
@@ -245,14 +244,18 @@ class StageGraph:
         """
         if not self.strategy.looks_up(hop):
             return
-        stream = self.run.stream
-        seen = [language for h in stream.hops[: hop.index + 1] for language in h.train]
-        block = [(hop.codes, "train")] if hop.codes else []
-        for split in [*((k, "train") for k in seen), *((k, "test") for k in stream.languages), *block]:
+        for split in [*((k, "train") for k in self.bench.learnt(hop.index)), *self._predicted(hop)]:
             key = lookup_key(self.run, split)
             if key not in self._checked:
-                self._find_or_make(key, lambda split=split, key=key: self._make_lookup(split, key))  # type: ignore[misc]
+                self._find_or_make(key, self._make_lookup, split, key)
                 self._checked.add(key)
+
+    def _trained(self, index: int) -> Path:
+        """Return the folder of the weights after hop ``index``, from 1: found, or trained from its parent on."""
+        stage = self.run.stages[index]
+        if not self.store.has(stage.train):
+            self.prepare_training(stage.hop)
+        return self._find_or_make(stage.train, self._train, stage)
 
     def weights(self, index: int) -> None:
         """Give the model the weights after hop ``index``: built, read from the store, or trained."""
@@ -261,13 +264,10 @@ class StageGraph:
         if index == 0:
             self.bench.model = self.bench.untrained()
         else:
-            stage = self.run.stages[index]
-            if not self.store.has(stage.train):
-                self.prepare_training(stage.hop)
-            folder = self._find_or_make(stage.train, lambda: self._train(stage))
+            folder, hop = self._trained(index), self.run.stages[index].hop
             if self.bench.weights_of != index:
-                if self.strategy.keeps_encoder(stage.hop):
-                    self.weights(stage.hop.parent)
+                if self.strategy.keeps_encoder(hop):
+                    self.weights(hop.parent)
                 take_over(self.bench.model, load_tensors(folder / "weights.safetensors"))
         self.bench.weights_of = index
 
@@ -282,9 +282,9 @@ class StageGraph:
             if not self.store.has(key):
                 self.weights(index)
                 self.state(hop.parent)
-            folder = self._find_or_make(key, lambda: self._end_hop(hop, key))
+            folder = self._find_or_make(key, self._end_hop, hop, key)
             if self.bench.state_of != index:
-                self.bench.set_state(_load_state(folder, STATE))
+                self.bench.set_state(load_state(folder, STATE))
         self.bench.state_of = index
 
     def _takes_up_optimizer(self, hop: Hop) -> bool:
@@ -308,10 +308,10 @@ class StageGraph:
         parent = self.store.path(self.run.stages[hop.parent].train)
         optimizer = parent / OPTIMIZER if self._takes_up_optimizer(hop) else None
         last = parent / LAST if self._compares_gradients(hop) else None
-        trained = self.bench.train(hop, checkpoints, optimizer, last)
+        counters, write = self.bench.train(hop, checkpoints, optimizer, last)
         cost = self.run.cost(hop) | {"device": device_name(self.bench.device)}
-        facts = {"hop": hop.name, "depth": hop.depth, "cost": cost, "training": trained.counters}
-        self._put(stage.train, "train", facts, lambda folder: _save(trained, folder))
+        facts = {"hop": hop.name, "depth": hop.depth, "cost": cost, "training": counters}
+        self._put(stage.train, "train", facts, write)
         checkpoints.clear()
         self.trained_here.add(hop.index)
         self.bench.weights_of = hop.index
@@ -328,13 +328,10 @@ class StageGraph:
         self.state(hop.parent)
         self._need_features(hop, [(language, "train") for language in hop.train])
         if self.strategy.gathers:
-            self.bench.set_state(_load_state(self.store.path(self.run.stages[hop.index].train), GATHERED))
+            self.bench.set_state(load_state(self.store.path(self.run.stages[hop.index].train), GATHERED))
         footprint, state = self.bench.end_hop(hop), self.strategy.state_dict()
-
-        def fill(folder: Path) -> None:
-            _save_state(folder, STATE, state)
-
-        self._put(key, "state", {"hop": hop.name, "footprint": footprint}, fill)
+        facts = {"hop": hop.name, "footprint": footprint}
+        self._put(key, "state", facts, lambda folder: save_state(folder, STATE, state))
         self.bench.state_of = hop.index
 
     def _make_features(self, hop: Hop, split: Split, key: str) -> None:
@@ -402,32 +399,3 @@ class StageGraph:
         rows = self.bench.attention(hop)
         facts = {"hop": hop.name}
         self._put(key, "attention", facts, lambda folder: predictions.write(folder / attention.FILE, rows))
-
-
-def _save(trained: Trained, folder: Path) -> None:
-    """Write what a training gave into a folder of the store."""
-    save_tensors(folder / "weights.safetensors", trained.weights)
-    if trained.optimizer is not None:
-        save_tensors(folder / OPTIMIZER, trained.optimizer)
-    if trained.points is not None:
-        predictions.write(folder / POINTS, trained.points)
-    if trained.overlap is not None:
-        predictions.write(folder / OVERLAP, trained.overlap.table())
-        save_tensors(folder / LAST, trained.overlap.last())
-    if trained.class_gradients is not None:
-        predictions.write(folder / CLASS_GRADIENTS, trained.class_gradients.table())
-    if trained.gathered is not None:
-        _save_state(folder, GATHERED, trained.gathered)
-    for name, path in trained.point_weights.items():
-        shutil.copyfile(path, folder / name)
-
-
-def _save_state(folder: Path, files: tuple[str, str], state: State) -> None:
-    write_json(folder / files[0], state.facts)
-    if state.tensors:
-        save_tensors(folder / files[1], state.tensors)
-
-
-def _load_state(folder: Path, files: tuple[str, str]) -> State:
-    path = folder / files[1]
-    return State(read_json(folder / files[0]), load_tensors(path) if path.is_file() else {})

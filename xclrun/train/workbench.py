@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from xclrun.config.schema import OptimizerState
-from xclrun.core.identity import Stage, derive, encoder_hop, hands_on
+from xclrun.core.identity import derive, encoder_hop, hands_on
 from xclrun.core.stream import Hop
 from xclrun.data.batches import Batch, Encoded
 from xclrun.data.encode import outputs, word_numbers
 from xclrun.model.network import Model, Prediction, build
 from xclrun.model.shape import HeadSizes
 from xclrun.run import Run
-from xclrun.store.stages import StageStore
-from xclrun.store.tensors import load_tensors
+from xclrun.store.files import read_json, write_json
+from xclrun.store.tensors import load_tensors, save_tensors
 from xclrun.strategy import Context, State
 from xclrun.train import attention
 from xclrun.train.checkpoint import Checkpoints
@@ -35,7 +35,7 @@ from xclrun.train.encodings import Encodings, encodings, kept_cut
 from xclrun.train.evaluate import Evaluator
 from xclrun.train.features import features_key, load_cls, with_features
 from xclrun.train.loop import GradientObserver, HopTraining, trained_tensors
-from xclrun.train.optimize import state_by_name
+from xclrun.train.optimize import optimizer_state
 from xclrun.train.overlap import GradientOverlap
 from xclrun.train.points import SPLITS, Points
 from xclrun.train.precision import choose_device, set_deterministic, slow_precision
@@ -54,47 +54,37 @@ class Stored:
     """The strategy's `Library`: weights after earlier hops and features before them, from the store.
 
     It does not know the workbench, which holds the strategy: the strategy must not hold the workbench.
-
-    Attributes:
-        keys: split → key in the store of what the encoder of hop 0 makes of it.
     """
 
-    store: StageStore
-    stages: Sequence[Stage]
-    keys: Callable[[Split], str]
+    run: Run
 
     def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Tensor]:
         """Return some of the weights after a hop."""
-        return load_tensors(self.store.path(self.stages[hop].train) / "weights.safetensors", names)
+        return load_tensors(self.run.store.path(self.run.stages[hop].train) / "weights.safetensors", names)
 
     def features(self, language: str, split: str) -> np.ndarray:
         """Return what the encoder of hop 0 makes of [CLS] in each sentence of a split, (n, H) float32."""
-        return load_cls(self.store.path(self.keys((language, split))))
+        return load_cls(self.run.store.path(lookup_key(self.run, (language, split))))
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What the training of a hop gave.
+# Files of a strategy's state, facts and tensors: after a hop, and as gathered in its training.
+STATE = ("facts.json", "state.safetensors")
+GATHERED = ("gathered.json", "gathered.safetensors")
+# The state of the optimiser after a hop, where later hops take it up.
+OPTIMIZER = "optimizer.safetensors"
 
-    Attributes:
-        counters: what was done (`xclrun.train.loop.Position`, as a dict).
-        weights: name → tensor; without the encoder where the hop kept it, since the parent's weights have it.
-        optimizer: its state by name, where a later hop can take it up.
-        points: predictions at the evaluation points inside the hop, if any were asked for.
-        point_weights: name in the store → file with the weights of a point, of those that are kept.
-        overlap: what was counted of its gradients, if that was asked for.
-        class_gradients: the gradients of its class heads, if that was asked for.
-        gathered: the strategy's state with which the weights go, where it gathers one in training; else None.
-    """
 
-    counters: dict[str, Any]
-    weights: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor] | None
-    points: pa.Table | None
-    point_weights: Mapping[str, Path]
-    overlap: GradientOverlap | None
-    class_gradients: ClassGradients | None
-    gathered: State | None = None
+def save_state(folder: Path, files: tuple[str, str], state: State) -> None:
+    """Write a strategy's state into a folder of the store."""
+    write_json(folder / files[0], state.facts)
+    if state.tensors:
+        save_tensors(folder / files[1], state.tensors)
+
+
+def load_state(folder: Path, files: tuple[str, str]) -> State:
+    """Return the state that `save_state` wrote."""
+    path = folder / files[1]
+    return State(read_json(folder / files[0]), load_tensors(path) if path.is_file() else {})
 
 
 class Workbench:
@@ -102,7 +92,6 @@ class Workbench:
 
     Args:
         run: what to do.
-        store: where the weights of earlier hops lie.
         listener: hears progress.
         stop: is set when the run should stop.
 
@@ -112,8 +101,8 @@ class Workbench:
         features: key in the store → sentences with what a frozen encoder makes of them.
     """
 
-    def __init__(self, run: Run, store: StageStore, listener: Listener, stop: StopFlag) -> None:
-        self.run, self.store, self.listener, self.stop = run, store, listener, stop
+    def __init__(self, run: Run, listener: Listener, stop: StopFlag) -> None:
+        self.run, self.listener, self.stop = run, listener, stop
         self.device = choose_device(run.config)
         set_deterministic(run.config, self.device)
         self.strategy = run.strategy()
@@ -156,8 +145,7 @@ class Workbench:
         model = build(config.model, tokenizer, one.classes, one.tags, config.seed, kept, one.task, several)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(config.seed, "strategy"))
-            library = Stored(self.store, self.run.stages, partial(lookup_key, self.run))
-            self.strategy.prepare(model, self.run.stream, library)
+            self.strategy.prepare(model, self.run.stream, Stored(self.run))
         return model.to(self.device)
 
     # Sentences.
@@ -181,6 +169,11 @@ class Workbench:
         """Return an encoded split as a hop learns from it and is evaluated on it; its features must be here."""
         key = self.features_key(hop, (language, split))
         return self.encodings.splits[language, split] if key is None else self.features[key]
+
+    def dev(self, hop: Hop) -> dict[str, Encoded]:
+        """Return the dev splits, where there are any, of the languages that select the best epoch of a hop."""
+        there = [language for language in hop.select if self.run.dataset.split(language, "dev")]
+        return {language: self.sentences(hop, language, "dev") for language in there}
 
     def point_splits(self) -> list[Split]:
         """Return the splits that are evaluated inside a hop; none where that is not asked for."""
@@ -217,68 +210,54 @@ class Workbench:
 
     # What is done in a hop.
 
-    def train(self, hop: Hop, checkpoints: Checkpoints, optimizer: Path | None, last: Path | None = None) -> Trained:
+    def train(
+        self, hop: Hop, checkpoints: Checkpoints, optimizer: Path | None, last: Path | None = None
+    ) -> tuple[dict[str, Any], Callable[[Path], None]]:
         """Train a hop, from the model and the strategy's state after its parent.
 
         Args:
             checkpoints: of this training, which goes on from the newest.
             optimizer: file of the state of the parent's optimiser, where this hop's goes on from there.
             last: file of the parent's last gradients, where this hop's are compared with them (`GradientOverlap`).
+
+        Returns:
+            What was done (`xclrun.train.loop.Position`, as a dict), and what writes weights and all that goes with them
+            into a folder of the store: the optimiser's state where a later hop takes it up, evaluation points, observed
+            gradients, the state of a strategy that gathers one.
         """
         context, trainer, evaluate = self.context(hop), self.run.trainer(hop), self.run.config.evaluate
         # From here on the model is between two hops: after an interruption it must not count as either.
         self.weights_of = None
         inherited = self._begin(context, optimizer)
-        there = [language for language in hop.select if self.run.dataset.split(language, "dev")]
-        dev = {language: self.sentences(hop, language, "dev") for language in there}
         points, every = None, evaluate.every(sum(len(context.train[language]) for language in hop.train))
-
-        def weights() -> Mapping[str, Tensor]:
-            return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
-
         if every is not None:
-            points = Points(
-                every,
-                context,
-                self.strategy,
-                self.evaluator,
-                {split: self.sentences(hop, *split) for split in self.point_splits()},
-                weights,
-                evaluate.kept,
-                checkpoints.folder,
-                checkpoints.warn,
-            )
-        overlap = GradientOverlap(self.model, load_tensors(last) if last else {}) if evaluate.gradient_overlap else None
-        classes = ClassGradients(self.model, self.run.dataset.targets) if evaluate.class_gradients else None
-        observers: dict[str, GradientObserver] = {} if overlap is None else {"overlap": overlap}
-        if classes is not None:
-            observers["class_gradients"] = classes
-        training = HopTraining(
-            context,
-            self.strategy,
-            trainer,
-            self.evaluator,
-            dev,
-            checkpoints,
-            self.listener,
-            self.stop,
-            points,
-            inherited,
-            observers,
-        )
+            points = Points(self, context, every, evaluate.kept, checkpoints.folder, checkpoints.warn)
+        observers: dict[str, GradientObserver] = {}
+        if evaluate.gradient_overlap:
+            observers["overlap"] = GradientOverlap(self.model, load_tensors(last) if last else {})
+        if evaluate.class_gradients:
+            observers["class_gradients"] = ClassGradients(self.model, self.run.dataset.targets)
+        training = HopTraining(self, context, checkpoints, points, inherited, observers)
         counters = training.run()
         hands_over = trainer.optimizer_state is OptimizerState.kept and hands_on(hop, self.run.stream)
-        return Trained(
-            counters,
-            weights(),
-            # The state after the last update, whichever epoch was selected: one Adam continues through all hops.
-            state_by_name(training.optimizer, self.model) if hands_over else None,
-            None if points is None else points.table(counters["points"]),
-            {} if points is None else points.kept_weights(counters["points"]),
-            overlap,
-            classes,
-            training.gathered if training.gathers else None,
-        )
+
+        def write(folder: Path) -> None:
+            save_tensors(folder / "weights.safetensors", self.stored_weights(hop))
+            if hands_over:
+                # The state after the last update, whichever epoch was selected: one Adam continues through all hops.
+                save_tensors(folder / OPTIMIZER, optimizer_state(training.optimizer, self.model))
+            if points is not None:
+                points.write(folder, counters["points"])
+            for observer in observers.values():
+                observer.write(folder)
+            if training.gathers:
+                save_state(folder, GATHERED, training.gathered)
+
+        return counters, write
+
+    def stored_weights(self, hop: Hop) -> Mapping[str, Tensor]:
+        """Return the weights of the model that are stored of a hop's training: all, or without an encoder it kept."""
+        return trained_tensors(self.model) if self.strategy.keeps_encoder(hop) else self.model.state_dict()
 
     def _begin(self, context: Context, optimizer: Path | None) -> dict[str, Tensor]:
         """Begin a hop; return of the parent's optimiser's state what this hop's takes up.
@@ -323,7 +302,7 @@ class Workbench:
     def of_block(self, hop: Hop) -> dict[str, list[Any]]:
         """Return the prediction rows, by column, of the block that comes next after a hop (`Hop.codes`)."""
         context, key = self.context(hop, trains=False), hop.codes
-        self.strategy.for_language(key, self._learnt(hop))
+        self.strategy.for_language(key, self.learnt(hop.index))
 
         def answer(batch: Batch) -> Prediction:
             self.stop.check()
@@ -347,7 +326,7 @@ class Workbench:
 
         Sorted: what runs share is the same whichever run's order made it.
         """
-        seen = self._learnt(hop)
+        seen = self.learnt(hop.index)
         if self.strategy.serving_signature(hop):
             # Choosing parts changes the model, so that what is needed next is read anew.
             self.weights_of = None
@@ -356,8 +335,9 @@ class Workbench:
             self.strategy.for_language(language, seen)
             yield language
 
-    def _learnt(self, hop: Hop) -> list[str]:
-        return [language for h in self.run.stream.hops[: hop.index + 1] for language in h.train]
+    def learnt(self, index: int) -> list[str]:
+        """Return the languages that the hops up to one of that index have learnt."""
+        return [language for hop in self.run.stream.hops[: index + 1] for language in hop.train]
 
 
 def lookup_key(run: Run, split: Split) -> str:

@@ -1,7 +1,8 @@
 """What several strategies share, a module each.
 
-- `memory`: a balanced replay memory, and the base of the strategies that keep one (er, agem, kd).
-- `written`: the memory of lifelong learning, and the base of the strategies that have it (replay, agem_replay, mbpa).
+- `memory`: a balanced replay memory, the batches that are drawn from it, and the base of the strategies that keep one.
+- `distillation`: recorded outputs of a model, and distances to them, for der, kd and lwf.
+- `penalty`: quadratic penalties, for ewc, mas, si and l2.
 - `expansion`: the base of the strategies that can be laid over one that gives languages parts.
 - `language_parts`: parameters of which each language has its own; the base of lang_spec_*.
 - `adapters`: language parts that are MAD-X adapters.

@@ -42,8 +42,7 @@ from xclrun.core.errors import UsageError, require
 from xclrun.core.identity import digest
 from xclrun.core.stream import Hop, Stream
 from xclrun.model.adapter_files import adapter_identity, quiet, read_adapter
-from xclrun.model.families import FAMILIES
-from xclrun.strategy.base import Length, Library
+from xclrun.strategy.base import Length, Library, bounded
 from xclrun.strategy.shared.language_parts import LanguageParts
 
 if TYPE_CHECKING:
@@ -75,14 +74,14 @@ TARGETS = ("q", "k", "v", "intermediate", "output")
 
 @dataclass
 class AdapterSettings(StrategyConfig):
-    reduction: int | None = 2
+    reduction: int | None = bounded(2, at_least=1)
     # Language → str; Hydra adds no keys to a typed mapping.
     pretrained: Any = None
     adapter: Adapter = Adapter.madx
-    lora_rank: int = 8
-    lora_alpha: int = 8
+    lora_rank: int = bounded(8, at_least=1)
+    lora_alpha: int = bounded(8, at_least=1)
     lora_targets: list[str] = field(default_factory=lambda: ["q", "v"])
-    prefix_length: int = 30
+    prefix_length: int = bounded(30, at_least=1)
 
 
 @dataclass
@@ -103,9 +102,6 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
 
     def __init__(self, settings: AdapterSettings) -> None:
         self.kind, targets = Adapter(settings.adapter), settings.lora_targets
-        for key in ("reduction", "lora_rank", "lora_alpha", "prefix_length"):
-            if (value := getattr(settings, key)) is not None and value < 1:
-                raise UsageError(f"strategy.{key}={value}: must be a whole number of at least 1")
         if not targets or len(set(targets)) < len(targets) or not {*targets} <= {*TARGETS}:
             raise UsageError(f"strategy.lora_targets={targets}: must be different ones of {', '.join(TARGETS)}")
         require("adapters", f"strategy={settings.name} needs the library adapters", "adapters")
@@ -143,12 +139,12 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
             return ()
         return (f"strategy.adapter={kind.value}: strategy.reduction={given} is MAD-X's; null is its own, {OWN[kind]}",)
 
-    def check_encoder(self, family: Family, width: int | None) -> None:
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
         kind = self.kind
-        if not family.adapted:
+        if family is not None and not family.adapted:
             reason = f"the library adapters does not know encoders of {family.title}'s family"
             raise UsageError(f"strategy={self.settings.name}: {reason}")
-        if kind is Adapter.prefix and not family.attends:
+        if family is not None and kind is Adapter.prefix and not family.attends:
             told = f"has been tried with BERT's and RoBERTa's families alone, not with {family.title}"
             raise UsageError(f"strategy.adapter=prefix: {told}; choose another kind")
         if width is None or self.reduction is None:
@@ -192,8 +188,6 @@ class LanguageAdapters(LanguageParts[AdapterSettings]):
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         import adapters
 
-        shape: Any = model.encoder.config
-        self.check_encoder(FAMILIES[shape.model_type], shape.hidden_size)
         encoder: Any = model.encoder
         try:
             adapters.init(encoder)

@@ -16,15 +16,15 @@ a hop is trained, 4 bytes per parameter and language: 0.7 GB a language for ``la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop, Stream
 from xclrun.strategy import having, make
-from xclrun.strategy.base import Context, Library, Strategy, left_as_built
+from xclrun.strategy.base import Context, Library, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.strategy.shared.language_parts import LanguageParts
 
@@ -51,9 +51,14 @@ class Expandable(Strategy[Settings]):
 
     Attributes:
         expansion: gives the parts; without any, plain fine-tuning.
+        acts_from: depth of the first hop whose training differs from the expansion's. Before hop 1 nothing has been
+            learnt that could be forgotten.
+        revisits: whether batches of earlier languages go through the model while a hop is trained.
     """
 
     expandable = True
+    acts_from: ClassVar[int] = 2
+    revisits: ClassVar[bool] = False
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -68,6 +73,17 @@ class Expandable(Strategy[Settings]):
         if expansion.gives_parts:
             return None
         return f"gives languages no parts of their own; {', '.join(having('gives_parts'))} do"
+
+    def active(self) -> bool:
+        """Whether the settings have any effect."""
+        return True
+
+    def signature(self, hop: Hop) -> dict[str, Any]:
+        return self.described() if hop.depth >= self.acts_from and self.active() else self.expansion.signature(hop)
+
+    def relied_on(self, hop: Hop) -> Sequence[int]:
+        revisits = self.revisits and self.settings.expansion is not None and self.active()
+        return range(1, hop.index) if revisits else ()
 
     def through(self, language: str, context: Context, function: Callable[[Model], Result]) -> Result:
         """Return ``function`` of the model with which a language that was learnt before is served.
@@ -104,29 +120,20 @@ class Expandable(Strategy[Settings]):
         own = super().identified()
         return own if self.settings.expansion is None else f"{own}+{self.expansion.identified()}"
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        return self.expansion.signature(hop)
-
     def serving_signature(self, hop: Hop) -> dict[str, Any]:
         return self.expansion.serving_signature(hop)
 
     def recalled(self, hop: Hop) -> Sequence[int]:
         return self.expansion.recalled(hop)
 
-    def check_depth(self, layers: int) -> None:
-        self.expansion.check_depth(layers)
-
-    def check_encoder(self, family: Family, width: int | None) -> None:
-        self.expansion.check_encoder(family, width)
+    def check_encoder(self, family: Family | None, width: int | None, layers: int | None) -> None:
+        self.expansion.check_encoder(family, width, layers)
 
     def language_specific(self, parameter: str) -> bool:
         return self.expansion.language_specific(parameter)
 
     def prepare(self, model: Model, stream: Stream, library: Library) -> None:
         self.expansion.prepare(model, stream, library)
-
-    def as_built(self, parameters: Collection[str]) -> bool:
-        return left_as_built(self.expansion, parameters)
 
     def begin_hop(self, context: Context) -> None:
         self.expansion.begin_hop(context)

@@ -39,20 +39,18 @@ class HeadsOnly(Strategy[Settings]):
         kept: how the names of the parameters begin that adapting leaves as they are.
     """
 
-    few_shot = True
     kept: ClassVar[tuple[str, ...]] = (ENCODER,)
 
     def adapts(self, hop: Hop) -> bool:
         """Whether a hop tunes only the heads; otherwise it trains everything."""
         return hop.adapts or hop.depth > 1
 
-    def unfit(self, task: Task) -> str | None:
-        if POOLER in self.kept or task.pooled:
+    def unfit(self, tasks: Sequence[Task]) -> str | None:
+        if len(tasks) > 1:
+            return "it adapts the heads of one task"
+        if POOLER in self.kept or tasks[0].pooled:
             return None
         return "tunes BERT's pooler, through which only sequence_class reads; fc and full go with every task"
-
-    def unfit_together(self, tasks: Sequence[Task]) -> str | None:
-        return "it adapts the heads of one task"
 
     def signature(self, hop: Hop) -> dict[str, Any]:
         return self.described() if self.adapts(hop) else {}

@@ -12,7 +12,7 @@ through `LanguageParts.through`, in which its frozen parts stand in for the mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from xclrun.core.errors import UsageError
@@ -68,9 +68,6 @@ class LanguageParts(Strategy[Settings]):
         self.held: dict[str, Mapping[str, Tensor]] = {}
         if not self.initial:
             raise UsageError(f"strategy={self.settings.name}: the model has none of the parts that it is about")
-
-    def as_built(self, parameters: Collection[str]) -> bool:
-        return any(map(self.language_specific, parameters))
 
     def fresh_parts(self, language: str) -> Mapping[str, Tensor]:
         """Return the parts that serve a language which was not seen, when others were."""

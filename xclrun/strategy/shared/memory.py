@@ -1,4 +1,4 @@
-"""The replay memory: which training sentences of the languages seen so far are kept, and the strategies that keep one.
+"""The replay memory: which training sentences of earlier languages are kept, and the batches that are drawn from it.
 
 A memory holds indices into the training splits, never copies of sentences. Its size is a total; every seen language
 has an equal share (CCL, section 3.2). Random numbers are arguments.
@@ -11,26 +11,29 @@ so a share that shrinks when a language joins drops what the smaller share would
   memories in continual learning", section 4, "ring buffer": one first-in-first-out buffer per class).
 - ``herding``: equally many of each class, chosen one by one so that their mean stays nearest to the mean of the class
   (Rebuffi et al. 2017, "iCaRL", algorithm 4), in the space of the encoder's [CLS] after the hop, scaled to length 1.
+
+A batch has the heads of one task, and with language-specific parts the sentences of one language. What is drawn for one
+step may so be several batches: `remembered`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-from omegaconf import MISSING
 
-from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, Length, State
+from xclrun.strategy.base import Context, Length, State, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
     from xclrun.core.task import Task
-    from xclrun.data.batches import Encoded
+    from xclrun.data.batches import Batch, Encoded
+
+Taught = TypeVar("Taught")
 
 
 class MemorySelection(Enum):
@@ -109,10 +112,6 @@ class BalancedMemory:
         self.size = size
         self.kept: dict[str, np.ndarray] = {}
 
-    def add(self, language: str, available: int, generator: np.random.Generator) -> None:
-        """Add a uniform random sample of a language with ``available`` training sentences."""
-        self.admit(language, generator.permutation(available))
-
     def admit(self, language: str, ranking: np.ndarray) -> None:
         """Add the first of a language's ranked training sentences, and shrink the other languages to the new share."""
         shares = self.shares([*self.kept, language])
@@ -152,10 +151,72 @@ class BalancedMemory:
         return memory
 
 
+def gathered(drawn: Mapping[str, Sequence[int] | np.ndarray], context: Context) -> Encoded:
+    """Return training sentences, language → indices, one language after the other."""
+    from xclrun.data.batches import concat
+
+    return concat([context.train[language].select(indices) for language, indices in drawn.items()])
+
+
+def grouped(languages: Sequence[str], context: Context, together: bool) -> list[list[str]]:
+    """Return languages in groups that can be in one batch.
+
+    Args:
+        together: whether all languages share the whole model; then those of a task are one group, else each is one.
+    """
+    groups: dict[str, list[str]] = {}
+    for language in languages:
+        groups.setdefault(context.train[language].task if together else language, []).append(language)
+    return list(groups.values())
+
+
+def remembered(drawn: Mapping[str, np.ndarray], context: Context, together: bool) -> list[tuple[str, Batch]]:
+    """Return training sentences, language → indices, as batches on the device: (first language, batch).
+
+    Args:
+        together: as of `grouped`.
+    """
+    found = []
+    for group in grouped(list(drawn), context, together):
+        sentences = gathered({language: drawn[language] for language in group}, context)
+        found.append((group[0], sentences.batch(range(len(sentences))).to(context.device)))
+    return found
+
+
+class MemoryBatches(Generic[Taught]):
+    """Batches of a memory whose mean enters the loss of one main step.
+
+    Where gradients are accumulated, they are taken in as many parts as the main batch.
+
+    Args:
+        groups: (language, batch, what belongs to the batch); the mean is over the sentences of all.
+        size: sentences of the main batch.
+    """
+
+    def __init__(self, groups: Sequence[tuple[str, Batch, Taught]], size: int) -> None:
+        self.groups, self.size, self.done = groups, size, 0
+        self.total = sum(batch.size for _, batch, _ in groups)
+
+    def take(self, main: Batch, context: Context) -> Iterator[tuple[str, Batch, Taught, slice, float]]:
+        """Yield what goes with the next part of the main batch: language, batch, what belongs to it, rows, factor.
+
+        The batch is that of the rows alone. A mean over it, times the factor, is its share of the mean over all: of the
+        loss of this part, which the loop weighs by the part's share of the main batch.
+        """
+        start, self.done = self.done, self.done + main.size
+        for language, batch, taught in self.groups:
+            rows = slice(batch.size * start // self.size, batch.size * self.done // self.size)
+            if (count := rows.stop - rows.start) == 0:
+                continue
+            part = batch.at(rows)
+            context.beside(part)
+            yield language, part, taught, rows, (count / self.total) * (self.size / main.size)
+
+
 @dataclass
 class MemorySettings(ExpandableSettings):
-    memory: int = MISSING
-    every_k: int = MISSING
+    memory: int = bounded(at_least=0)
+    every_k: int = bounded(at_least=1)
     selection: MemorySelection = MemorySelection.reservoir
 
 
@@ -165,21 +226,14 @@ Settings = TypeVar("Settings", bound=MemorySettings)
 class MemoryStrategy(Expandable[Settings]):
     """Base of the strategies that keep a balanced memory, filled after each hop and used in the later ones."""
 
+    revisits = True
+
     def __init__(self, settings: Settings) -> None:
-        if settings.memory < 0:
-            raise UsageError(f"strategy.memory={settings.memory}: must be a number of sentences of at least 0")
-        if settings.every_k < 1:
-            raise UsageError(f"strategy.every_k={settings.every_k}: must be a number of mini-batches of at least 1")
         super().__init__(settings)
         self.memory = BalancedMemory(settings.memory)
 
     def active(self) -> bool:
-        """Whether the settings have any effect."""
         return self.settings.memory > 0
-
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        # The memory is empty in the first training.
-        return self.described() if hop.depth > 1 and self.active() else super().signature(hop)
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
         return self.described() if self.active() else None
@@ -207,10 +261,6 @@ class MemoryStrategy(Expandable[Settings]):
             f"{total} times in the whole run{everything if room else ''}."
         ]
 
-    def relied_on(self, hop: Hop) -> Sequence[int]:
-        # Remembered sentences of a language go through its own parts.
-        return range(1, hop.index) if self.settings.expansion is not None and self.active() else ()
-
     def due(self, step: int) -> list[str]:
         """Return the languages that are replayed at a step: those with a memory, at every k-th step."""
         if step % self.settings.every_k:
@@ -221,17 +271,22 @@ class MemoryStrategy(Expandable[Settings]):
         for language in context.hop.train:
             self.memory.admit(language, self._ranking(language, context))
 
-    def unfit(self, task: Task) -> str | None:
-        if task.label is None and self.settings.selection in (MemorySelection.ring, MemorySelection.herding):
-            return f"strategy.selection={self.settings.selection.value} chooses by class, and this task has none"
-        return super().unfit(task)
+    def unfit(self, tasks: Sequence[Task]) -> str | None:
+        if self.settings.selection is not MemorySelection.reservoir and any(task.label is None for task in tasks):
+            return f"strategy.selection={self.settings.selection.value} chooses by class, which not all tasks have"
+        return None
 
     def _ranking(self, language: str, context: Context) -> np.ndarray:
         train, selection = context.train[language], self.settings.selection
         if selection is MemorySelection.ring:
             return ring(train.labels)
         if selection is MemorySelection.herding:
-            return herding(train.labels, _features(train, context), self.settings.memory)
+            import torch
+
+            from xclrun.strategy.shared.distillation import record
+
+            cls = record(context, train, torch.float64, lambda output, batch: {"cls": output.cls})
+            return herding(train.labels, cls["cls"].numpy(), self.settings.memory)
         return context.generator("memory", language).permutation(len(train))
 
     def footprint(self) -> dict[str, int]:
@@ -243,12 +298,3 @@ class MemoryStrategy(Expandable[Settings]):
 
     def load_state_dict(self, state: State) -> None:
         self.memory = BalancedMemory.from_facts(state.facts)
-
-
-def _features(train: Encoded, context: Context) -> np.ndarray:
-    """Return the encoder's [CLS] of all sentences, (n, H) float64."""
-    from xclrun.strategy.shared.inference import outputs
-
-    passes = [(indices, output.cls.double().cpu().numpy()) for indices, output in outputs(context, train)]
-    order = np.argsort(np.concatenate([indices for indices, _ in passes]))
-    return np.concatenate([cls for _, cls in passes])[order]

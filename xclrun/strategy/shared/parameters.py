@@ -119,6 +119,16 @@ def sizes(model: nn.Module) -> dict[str, list[int]]:
     return {name: [p.numel(), int(p.requires_grad)] for name, p in model.named_parameters()}
 
 
+def keeps_parameters(strategy: Strategy[Any]) -> bool:
+    """Return whether `Strategy.prepare` is known to add and freeze no parameters: those of the encoder's shape are all.
+
+    Of the package's strategies only language adapters do either. Nothing is known of a plug-in's own `prepare`.
+    """
+    both = (strategy, getattr(strategy, "expansion", strategy))
+    packaged = all(type(of).prepare.__module__.startswith("xclrun.strategy.") for of in both)
+    return packaged and strategy.adapters is None
+
+
 def count(sizes: Sizes, strategy: Strategy[Any], stream: Stream) -> Count:
     """Return the counts of a strategy on a stream.
 

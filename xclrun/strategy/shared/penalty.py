@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-from omegaconf import MISSING
 
-from xclrun.core.errors import UsageError
 from xclrun.core.stream import Hop
-from xclrun.strategy.base import Context, State
+from xclrun.strategy.base import Context, State, bounded
 from xclrun.strategy.shared.expansion import Expandable, ExpandableSettings
 
 if TYPE_CHECKING:
@@ -35,21 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class PullSettings(ExpandableSettings):
-    penalty: float = MISSING
+    penalty: float = bounded(at_least=0)
 
 
 Settings = TypeVar("Settings", bound=PullSettings)
-
-
-def check_examples(key: str, value: int | None) -> None:
-    """Check a number of sentences of which a mean is taken.
-
-    Raises:
-        UsageError: it is below 1.
-    """
-    if value is not None and value < 1:
-        possible = "must be a number of sentences of at least 1, or null for all"
-        raise UsageError(f"strategy.{key}={value}: {possible}")
 
 
 class QuadraticPenalty(Expandable[Settings]):
@@ -64,16 +51,15 @@ class QuadraticPenalty(Expandable[Settings]):
     factor: ClassVar[float] = 1.0
 
     def __init__(self, settings: Settings) -> None:
-        if settings.penalty < 0:
-            raise UsageError(f"strategy.penalty={settings.penalty}: must be at least 0")
         super().__init__(settings)
         self.precision: dict[str, Tensor] = {}
         self.anchor: dict[str, Tensor] = {}
         self._terms: list[tuple[nn.Parameter, Tensor, Tensor]] | None = None
 
-    def signature(self, hop: Hop) -> dict[str, Any]:
-        # Nothing has been learnt before the first training, so nothing is held.
-        return self.described() if hop.depth > 1 and self.settings.penalty > 0 else super().signature(hop)
+    signature = Expandable.signature
+
+    def active(self) -> bool:
+        return self.settings.penalty > 0
 
     def begin_hop(self, context: Context) -> None:
         super().begin_hop(context)
@@ -102,7 +88,7 @@ class QuadraticPenalty(Expandable[Settings]):
             ]
         # Heads of another task than the batch's are left as they are.
         terms = [(p.grad, p, *held) for p, *held in self._terms if p.grad is not None]
-        if not terms or not self.settings.penalty:
+        if not terms or not self.active():
             return
         gradients, weights, precision, anchor = (list(column) for column in zip(*terms, strict=True))
         with torch.no_grad():
@@ -114,7 +100,7 @@ class ImportancePenalty(QuadraticPenalty[Settings]):
     """Base of the penalties whose precision is learnt hop by hop: the state."""
 
     def state_signature(self, hop: Hop) -> dict[str, Any] | None:
-        return self.described() if self.settings.penalty > 0 else None
+        return self.described() if self.active() else None
 
     def hold_here(self, context: Context) -> None:
         """Hold what has a precision at the weights as they are."""
