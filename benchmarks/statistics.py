@@ -1,7 +1,7 @@
 """``python -m benchmarks.statistics``: how often the intervals of reports hold the truth, and their tests err.
 
 Simulated studies whose truth is known; the intervals and tests are those of `xclrun.analysis`. With ``--write`` the
-tables replace those in docs/statistics.md. Five minutes on one quiet core; ``--studies 20`` for a quick run.
+tables replace those in docs/statistics.md. Eleven CPU minutes; ``--studies 20`` for a quick run.
 """
 
 from __future__ import annotations

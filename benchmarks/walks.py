@@ -1,0 +1,109 @@
+"""How much of the code a command walks through: files and functions of xclrun that it enters.
+
+A reader who wants to follow one command has to read these. Four walks, each a process of its own with a user's
+defaults: a run to its first optimiser step, a job to ``sbatch``, a report of two runs, and a command whose runs have
+all finished::
+
+    python -m benchmarks.walks
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import xclrun
+
+PACKAGE = Path(xclrun.__file__).parent
+RUNS = ("experiment=smoke", "strategy=naive,er", "-m", "-q")
+# `inspect.CO_OPTIMIZED | CO_NEWLOCALS`: the bodies of modules and classes are no functions.
+FUNCTION = 0x3
+
+Frame = Callable[[FrameType], bool]
+
+
+def optimiser_step(frame: FrameType) -> bool:
+    """Whether a frame is the first line of an optimiser's step."""
+    return frame.f_code.co_name == "step" and "/torch/optim/" in frame.f_code.co_filename
+
+
+def sbatch(frame: FrameType) -> bool:
+    """Whether a frame starts Slurm's ``sbatch``."""
+    if frame.f_code.co_name != "_execute_child":
+        return False
+    arguments = frame.f_locals.get("args", ())
+    return any(Path(os.fsdecode(one)).name == "sbatch" for one in arguments[:1])
+
+
+def never(frame: FrameType) -> bool:
+    """Whether the walk ends before the command does: no."""
+    return False
+
+
+WALKS: dict[str, tuple[tuple[str, ...], Frame]] = {
+    "to the first optimiser step": (("experiment=smoke", "strategy=naive"), optimiser_step),
+    "to sbatch": ((*RUNS, "hydra/launcher=slurm", "paths.outputs=slurm"), sbatch),
+    "report of two runs": (("report",), never),
+    "a finished command": (RUNS, never),
+}
+
+
+def walk(arguments: tuple[str, ...], ends: Frame) -> tuple[int, int]:
+    """Run a command in this process; return the files and the functions of xclrun that it entered before its end."""
+    from xclrun.cli import main
+
+    entered: set[CodeType] = set()
+    ended = False
+
+    def enter(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal ended
+        if event == "call" and not ended:
+            code = frame.f_code
+            named = code.co_flags & FUNCTION == FUNCTION and not code.co_name.startswith("<")
+            if named and code.co_filename.startswith(str(PACKAGE)):
+                entered.add(code)
+            ended = ends(frame)
+
+    threading.setprofile(enter)
+    sys.setprofile(enter)
+    with contextlib.suppress(SystemExit), open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        sys.argv = ["xclrun", *arguments]
+        main()
+    sys.setprofile(None)
+    return len({code.co_filename for code in entered}), len(entered)
+
+
+def main() -> None:
+    """Print a row for each walk; with a name, walk it in this folder."""
+    if len(sys.argv) > 1:
+        print(*walk(*WALKS[sys.argv[1]]))
+        return
+    print("| walk | files | functions |\n|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        stub = folder / "bin" / "sbatch"
+        stub.parent.mkdir()
+        stub.write_text("#!/bin/sh\necho Submitted batch job 1\n")
+        stub.chmod(0o755)
+        environment = dict(os.environ, PATH=f"{stub.parent}:{os.environ['PATH']}", PYTHONPATH=str(PACKAGE.parent))
+        subprocess.run([sys.executable, "-m", "xclrun", *RUNS], cwd=folder, env=environment, check=True)
+        for what in WALKS:
+            inside = folder if what != "to the first optimiser step" else Path(tempfile.mkdtemp(dir=folder))
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.walks", what],
+                cwd=inside, env=environment, check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            files, functions = done.stdout.split()
+            print(f"| {what} | {files} | {functions} |")
+
+
+if __name__ == "__main__":
+    main()
