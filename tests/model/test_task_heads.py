@@ -173,14 +173,15 @@ def test_fisher_information_of_the_new_heads(bert: BertModel, task: Any, sizes_o
 
 def test_parameters_of_the_new_heads() -> None:
     """All that is no part of the body is a head, and the pooler counts among the heads of a task that reads it."""
-    from xclrun.strategy.base import Strategy
+    from xclrun.strategy import strategy_class
 
     bert = BertModel(BertConfig(**SHAPE))
     whole = sum(p.numel() for p in bert.parameters())
     model = Model(bert, 3, 0, dropout=0.0, task=SEQUENCE_CLASS)
     assert all(name.startswith((*BODY, *HEADS)) for name, _ in model.named_parameters())
-    found: Strategy[Any] = Strategy(Any)
-    counted = count(sizes(model), found, found.stream(("a", "b")))
+    naive = strategy_class("naive")
+    strategy = naive(naive.settings_type(name="naive"))
+    counted = count(sizes(model), strategy, strategy.stream(("a", "b")))
     by_name = {part.name: (part.of, part.parameters) for part in counted.parts}
     assert by_name["pooler"] == ("heads", 8 * 8 + 8)
     assert by_name["class head"] == ("heads", 3 * 8 + 3)
