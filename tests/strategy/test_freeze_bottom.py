@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from xclrun.core.errors import UsageError
 from xclrun.run import Run
 
 from .real import weights
@@ -23,11 +22,3 @@ def test_embeddings_and_the_lowest_layers_stay_as_the_first_hop_left_them(layers
     unused = "encoder.pooler."
     for name in first:
         assert torch.equal(first[name], last[name]) == name.startswith((*frozen, unused)), name
-    naive = finished("model.hidden_layers=2")
-    assert run.stages[1].train == naive.stages[1].train
-    assert len({run.stages[2].train, naive.stages[2].train}) == 2
-
-
-def test_a_layer_that_the_encoder_has_not_is_refused_when_a_run_is_planned(make_run: Make) -> None:
-    with pytest.raises(UsageError, match=r"strategy.layers=3: the encoder has 2 layers"):
-        make_run("strategy=freeze_bottom", "strategy.layers=3", "model.hidden_layers=2")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import signal
 import socket
@@ -49,7 +50,7 @@ class MirrorListener(Listener):
     """
 
     def __init__(self, run: Run, mirror: BackgroundMirror, every: float = 10.0) -> None:
-        self.run, self.mirror, self.every, self.notified = run, mirror, every, 0.0
+        self.run, self.mirror, self.every, self.notified = run, mirror, every, -math.inf
 
     def _notify(self) -> None:
         if (now := time.monotonic()) - self.notified >= self.every:
@@ -73,7 +74,7 @@ class ProgressListener(Listener):
     """Writes how far a run is, now and then, for `xclrun status`, and each epoch of the current hop for trackers."""
 
     def __init__(self, run: Run, every: float = 2.0) -> None:
-        self.run, self.every, self.written = run, every, 0.0
+        self.run, self.every, self.written = run, every, -math.inf
         self.epochs: list[dict[str, Any]] = []
 
     def hop_started(self, run: Run, hop: Hop) -> None:
