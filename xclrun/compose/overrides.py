@@ -14,8 +14,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
 
 from xclrun.compose.keys import expansions_known
-from xclrun.config.checks import MEASURES
 from xclrun.config.files import choices, yaml_danger
+from xclrun.config.schema import MEASURES
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import load_folder
 
