@@ -33,7 +33,6 @@ from xclrun.config.schema import SCHEMAS, Config, plain
 from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
 from xclrun.core.plugins import provided, without_yaml
-from xclrun.core.secret import put_away
 from xclrun.core.task import makes_statements
 from xclrun.data.readers import READERS
 from xclrun.model.source import from_scratch
@@ -342,8 +341,6 @@ def typed(cfg: DictConfig) -> Config:
     assert isinstance(config, Config)
     if added := next(_added(own, config), None):
         raise UsageError(f"no key is called '{added}'; {nearest(added)}")
-    if config.tracking.uri is not None:
-        config.tracking.uri = put_away(config.tracking.uri)
     chosen = OmegaConf.select(cfg, "hydra.runtime.choices.strategy")
     if chosen is not None and chosen not in choices()["strategy"]:
         check_name("strategy", chosen)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from xclrun.config.schema import WAYS, Config, EvaluateConfig, ModelConfig, OrderConfig, Sampler, TrackingConfig
 from xclrun.core.errors import UsageError, did_you_mean, require
 from xclrun.core.names import check_name
+from xclrun.core.secret import redact
 
 # Bound of a field (`xclrun.config.schema.bounded`) → how a value is compared with it.
 BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
@@ -161,10 +162,13 @@ def check_uri(key: str, uri: str | None) -> None:
     """Check the address of an MLflow tracking server; without a scheme it is a folder.
 
     Raises:
-        UsageError: the address is malformed, or of another kind of server.
+        UsageError: the address is malformed, holds a password, or is of another kind of server.
     """
     if not uri or ":" not in uri:
         return
+    if (shown := redact(uri)) != uri:
+        variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        raise UsageError(f"{key}={shown}: holds a password; leave it out and set {variables} in the environment")
     try:
         kind = urlsplit(uri).scheme.partition("+")[0]
     except ValueError as error:
