@@ -185,8 +185,7 @@ def compose_new(arguments: Sequence[str]) -> None:
     else:
         sweep = next((text.partition("=")[2] for text in texts if text.startswith("sweep=")), None)
         params = sweep_nodes()[sweep]["hydra"]["sweeper"]["params"] if sweep in sweep_nodes() else ()
-        with jobs.loader() as config_loader:
-            compose(expand(texts, config_loader, params), config_loader)
+        compose(expand(texts, params), jobs.Composer())
 
 
 Ask = Callable[[Printed], str]

@@ -16,7 +16,7 @@ from typing import Any
 
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean
 from xclrun.core.plugins import load_given, load_installed, raised_in, told
-from xclrun.core.secret import put_away_arguments, redact
+from xclrun.core.secret import redact
 from xclrun.core.terminal import set_quiet
 
 QUIET = ("-q", "--quiet")
@@ -26,11 +26,10 @@ OPTIONS = ("--cfg", "--config-dir", "--help", "--info", "--multirun", "--package
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code: 0 done, 1 something failed, 2 wrong usage."""
-    given = put_away_arguments(sys.argv[1:] if argv is None else argv)
-    arguments = [argument for argument in given if argument not in QUIET]
-    set_quiet(arguments != given)
+    typed = list(sys.argv[1:] if argv is None else argv)
+    arguments = [argument for argument in typed if argument not in QUIET]
+    set_quiet(arguments != typed)
     if argv is None:
-        # What reads the command again, to show it, finds no password in it.
         sys.argv[1:] = arguments
     try:
         return _dispatch(arguments)

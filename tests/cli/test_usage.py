@@ -75,7 +75,7 @@ WRONG_VALUES = [
     ("seed=", "seed: '' is not a whole number"),
     ("seed=1,x", "seed: 'x' is not a whole number"),
     ("trainer.precision=fp7", "trainer.precision: 'fp7' is none of fp32, tf32, bf16, fp16"),
-    ("trainer.epochs=1,0", "trainer.epochs=0: must be a whole number of at least 1"),
+    ("trainer.epochs=1,0", "trainer.epochs=0: must be at least 1"),
     ("trainer.betas=1", "trainer.betas: must be a list, as in [a,b]"),
     ("dataset.languages=en", "dataset.languages: must be a list, as in [a,b]"),
     ("dataset.replay=3", "dataset.replay: '3' is one value; set the keys below it"),

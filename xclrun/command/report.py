@@ -17,7 +17,6 @@ from xclrun.config.checks import check_uri
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError, did_you_mean
 from xclrun.core.names import check_name, slug
-from xclrun.core.secret import redact
 from xclrun.core.task import BY_NAME
 from xclrun.core.terminal import columns, note
 from xclrun.store.rundir import RunDirectory, UnreadableRun
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         records,
         outputs / "reports" / name,
         name,
-        [command(), *([] if sweep is None else [redact(sweep["command"])])],
+        [command(), *([] if sweep is None else [sweep["command"]])],
         lambda: _predictions(outputs, records, unreadable),
         pool,
         Options(
@@ -101,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     else:
         if sweep is not None and not given.sweep:
             others = f" of {len(known)}; `xclrun report NAME` is of another, --all of everything"
-            print(f"The last sweep{others if len(known) > 1 else ''}:\n{of}: {redact(sweep['command'])}\n")
+            print(f"The last sweep{others if len(known) > 1 else ''}:\n{of}: {sweep['command']}\n")
         print(made.render(min(100, columns(sys.stdout))))
         numbers = " and ".join(map(str, made.numbers))
         print(f"\nOpen {made.index}: tables, tests and figures.\nThe numbers are in {numbers}.")
@@ -340,7 +339,7 @@ def _chosen(
             raise UsageError(
                 f"{what}; `xclrun report NAME` is of another (`xclrun status all` names them), --all of everything"
             )
-        raise UsageError(f"{what}; its command goes on from there: {redact(sweep['command'])}")
+        raise UsageError(f"{what}; its command goes on from there: {sweep['command']}")
     choice = None
     if select_on is not None and any(record.status == "finished" for record in records):
         begun = {record.run_id for record in pool}
@@ -393,7 +392,7 @@ def _searched(sweep: Mapping[str, Any] | None) -> list[str] | None:
     if not search["ended"]:
         raise UsageError(
             f"{sweep['name']} is a search that has made {search['made']} of {search['trials']} trials; test scores are "
-            f"shown when it has chosen: its command goes on from there: {redact(sweep['command'])}"
+            f"shown when it has chosen: its command goes on from there: {sweep['command']}"
         )
     return [search["objective"], ",".join(search["keys"])]
 
@@ -422,7 +421,7 @@ def _commands(known: Iterable[Mapping[str, Any]], choice: Choice | None) -> dict
     """Return run id → the command that made it: of settings that were chosen, one that makes these alone."""
     from xclrun.analysis.reference import command_of_setting
 
-    commands = {run_id: redact(one["command"]) for one in known for run_id in one["runs"]}
+    commands = {run_id: one["command"] for one in known for run_id in one["runs"]}
     for tuned in () if choice is None else choice.tuned:
         best = tuned.trials[0]
         for run in best.runs:

@@ -174,7 +174,6 @@ def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[tuple[l
 def render(facts: dict[str, Any]) -> str:
     """Return the facts of a run for a person; scores in percent."""
     from xclrun.analysis.measures import MEASURES
-    from xclrun.core.secret import redact
     from xclrun.core.terminal import duration, table
     from xclrun.report.terminal import MOST
 
@@ -197,7 +196,7 @@ def render(facts: dict[str, Any]) -> str:
         # Of many languages; what is copied, as paths and commands are, stays on one line.
         listed = name in ("dataset", "order")
         shown += _wrapped(name, value) if listed else [f"  {name:<9} {value}"]
-    shown += [f"  {'sweep':<9} {name}: {redact(command)}" for name, command in facts["sweeps"].items()]
+    shown += [f"  {'sweep':<9} {name}: {command}" for name, command in facts["sweeps"].items()]
     many = len(facts["languages"]) > MOST
     for metric, matrix in facts["scores"].items():
         rows = []

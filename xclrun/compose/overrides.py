@@ -9,13 +9,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
 
 from xclrun.compose.keys import expansions_known
-from xclrun.config.checks import MEASURES
 from xclrun.config.files import choices, yaml_danger
+from xclrun.config.schema import MEASURES
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.plugins import load_folder
 
@@ -56,8 +56,11 @@ UNUSED = {
 _config_dirs: set[str] = set()
 
 
-def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
+def parse(overrides: Sequence[str]) -> list[Override]:
     """Return parsed overrides; a mistake in their grammar is Hydra's OverrideParseException."""
+    state = GlobalHydra.instance()
+    # With it, glob() finds the choices of a group.
+    config_loader = state.config_loader() if state.is_initialized() else None
     return OverridesParser.create(config_loader=config_loader).parse_overrides(list(overrides))
 
 

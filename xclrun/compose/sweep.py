@@ -7,11 +7,10 @@ of all its grids, each once. What is typed beside ``sweep=NAME`` counts more, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, product
+from math import prod
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
 
 from xclrun.compose.keys import has_setting
@@ -74,9 +73,7 @@ def _kept(grid: Grid, given: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def expand(
-    overrides: Sequence[str], config_loader: ConfigLoader, params: Grid | Sequence[Grid] = ()
-) -> list[list[str]]:
+def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list[list[str]]:
     """Return the overrides of each job, each job once.
 
     Args:
@@ -92,13 +89,16 @@ def expand(
     typed = list(zip(keys, overrides, strict=True))
     all_grids = grids(params) or [{}]
     made: list[list[str]] = []
-    count = 0
     for grid in all_grids:
         own = [f"{key}={'null' if value is None else value}" for key, value in _kept(grid, keys).items()]
-        parsed = parse([*checked(own), *_fitting(typed, grid, all_grids)], config_loader)
-        count += _count(parsed, MOST - count)
-        [batch] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-        made += batch
+        texts: dict[str, list[str]] = {}
+        for override in parse([*checked(own), *_fitting(typed, grid, all_grids)]):
+            # What is typed comes last.
+            texts[override.get_key_element()] = _values(override)
+            # Counted before jobs are made: a zero too many in a range would take all memory.
+            if len(made) + prod(map(len, texts.values())) > MOST:
+                raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
+        made += map(list, product(*texts.values()))
     jobs: dict[frozenset[str], list[str]] = {}
     for job in _without_idle_steps(made):
         jobs.setdefault(frozenset(job), rewritten(job))
@@ -134,19 +134,15 @@ def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[G
     return fitting
 
 
-def _count(parsed: Sequence[Override], most: int) -> int:
-    """Return the number of jobs, counted before they are made: a zero too many in a range would take all memory."""
-    count = 1
-    for override in parsed:
-        if not override.is_sweep_override():
-            continue
-        if not override.is_discrete_sweep():
-            raise UsageError(
-                f"{override.input_line}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)"
-            )
-        values = len(set(map(str, islice(override.sweep_iterator(), MOST + 1))))
-        if not values:
-            raise UsageError(f"{override.input_line}: has no values")
-        if (count := count * values) > most:
-            raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
-    return count
+def _values(override: Override) -> list[str]:
+    """Return the overrides of single jobs that an override stands for; at most one more than `MOST`."""
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return [f"{key}={override.get_value_element_as_str()}"]
+    if not override.is_discrete_sweep():
+        raise UsageError(
+            f"{override.input_line}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)"
+        )
+    if values := [f"{key}={value}" for value in islice(override.sweep_string_iterator(), MOST + 1)]:
+        return values
+    raise UsageError(f"{override.input_line}: has no values")

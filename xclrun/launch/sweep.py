@@ -18,7 +18,6 @@ from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.names import check_name
 from xclrun.core.plugins import flags
-from xclrun.core.secret import private, redact
 from xclrun.core.terminal import duration, if_slow, line, many, note
 from xclrun.data.notes import told
 from xclrun.run import Run, notes, plan_jobs
@@ -91,7 +90,7 @@ class Sweep:
             if left := set(before["runs"]) - set(facts["runs"]):
                 which = f"{many(len(left), 'run')} that this command has not"
                 note(f"{self.name} had {which}; `xclrun report --all` still finds them", "  ")
-        write_json(path, facts, mode=private())
+        write_json(path, facts)
 
     @property
     def outputs_option(self) -> str:
@@ -102,8 +101,7 @@ class Sweep:
     def tracking_options(self) -> str:
         """The options with which a subcommand finds MLflow; empty where it looks there anyway."""
         given: list[str] = []
-        # User and password of an address are not shown.
-        if self.tracking.in_mlflow and self.tracking.uri is not None and "@" not in self.tracking.uri:
+        if self.tracking.in_mlflow and self.tracking.uri is not None:
             given += ["--uri", self.tracking.uri]
         if self.tracking.in_mlflow and self.tracking.experiment != TrackingConfig.experiment:
             given += ["--experiment", self.tracking.experiment]
@@ -188,7 +186,7 @@ def command() -> str:
     """Return the command that was given, as it could be given again."""
     # Hydra is handed the long form of -m for every command (see `xclrun.cli`).
     given = [argument for argument in sys.argv[1:] if argument != "--multirun"]
-    return shlex.join(["xclrun", *flags(), *map(redact, given), *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
+    return shlex.join(["xclrun", *flags(), *given, *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
 
 
 def check_writable(folder: Path) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 
 from xclrun.core.errors import XclrunError
 from xclrun.core.plugins import told
-from xclrun.core.secret import redact
 from xclrun.core.stream import Hop
 from xclrun.core.terminal import line
 from xclrun.launch.console import HEARTBEAT, Console, workers_line
@@ -148,7 +147,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
             console.run_failed(run, error)
         # An unexpected error: the whole traceback is kept, so that it can be reported.
         log = run.directory.path / "error.log"
-        atomic_write(log, redact(traceback.format_exc()), 0o600)
+        atomic_write(log, traceback.format_exc())
         line(f"  the traceback is in {log}", important=True)
         _debug()
         if context_broken():
