@@ -8,6 +8,7 @@ writes or prints has a score of the test split, which must not choose: see ``bli
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from xclrun.analysis.grouping import setting_text
@@ -91,13 +93,16 @@ class Search:
         """Settings that are tried at the same time."""
         return int(self.space.settings["parallel"])
 
-    def trials(self, copied: bool = False) -> Trials:
-        """Return its trials so far; only who holds the lease may go on with them, others take a copy."""
-        return Trials(self.space, self.identity, self.objective.higher_is_better, self.journal, copied=copied)
+    def trials(self, journal: Path | None = None) -> Trials:
+        """Return its trials so far; only the holder of the lease may open its own journal, others a copy."""
+        return Trials(self.space, self.identity, self.objective.higher_is_better, journal or self.journal)
 
     def done(self) -> int:
         """Return how many settings have been tried; nothing is written."""
-        return len(self.trials(copied=True).told) if self.journal.is_file() else 0
+        if not self.journal.is_file():
+            return 0
+        with TemporaryDirectory() as folder:
+            return len(self.trials(Path(shutil.copy(self.journal, folder))).told)
 
     def runs(self, trials: Sequence[Asked]) -> list[list[Run]]:
         """Return the runs of some settings, a list for each."""
