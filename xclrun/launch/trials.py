@@ -63,7 +63,8 @@ class Trials:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.space, self.direction = space, "maximize" if higher_is_better else "minimize"
+        directions = optuna.study.StudyDirection
+        self.space, self.direction = space, directions.MAXIMIZE if higher_is_better else directions.MINIMIZE
         storage: Any = None
         try:
             if journal is not None:

@@ -89,9 +89,9 @@ class PackJob:
         if not self.runs:
             return errors
         by_id, tracking = {run.id: run for run in self.runs}, self.runs[0].config.tracking
-        console = Console(list(by_id), left=TimeLeft(self.runs))
-        make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
         todo = [by_id[run] for run in pack.runs if run in by_id]
+        console = Console(list(by_id), left=TimeLeft([run for run in self.runs if not run.directory.finished]))
+        make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
         with BackgroundMirror(self.runs[0].outputs, tracking, pack.runs, enabled=tracking.by_jobs) as mirror:
             try:
                 work(todo, console, mirror)

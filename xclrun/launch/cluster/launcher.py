@@ -106,7 +106,7 @@ class Slurm(Launcher):
             submit(sweep, submission, self.waves(todo))
             line(f"submitted in {time.monotonic() - began:.1f} s")
         if self.waits:
-            self._wait(sweep)
+            self._wait(sweep, unfinished)
         else:
             _print_next_steps(sweep)
 
@@ -175,7 +175,7 @@ class Slurm(Launcher):
             "additional_parameters": {"requeue" if self.requeue else "no-requeue": True, **self.options},
         }
 
-    def _wait(self, sweep: Sweep) -> None:
+    def _wait(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         began, ids = time.monotonic(), [run.id for run in sweep.runs]
         printed = ""
 
@@ -188,7 +188,7 @@ class Slurm(Launcher):
             return any(status.busy for status in statuses)
 
         wait_until_calm(busy, LOOK if self.cluster == "slurm" else 0.1)
-        conclude(sweep, time.monotonic() - began)
+        conclude(sweep, unfinished, time.monotonic() - began)
 
 
 def _announce_to_server(sweep: Sweep) -> None:
