@@ -57,10 +57,15 @@ class Line:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its row of the table."""
+        """The row of the table."""
         time = "unknown" if self.seconds is None else duration(self.seconds)
         disk = "unknown" if self.bytes is None else size(self.bytes)
         return (self.strategy, *map(str, (self.runs, self.finished, self.asked, self.needed)), time, disk)
+
+    def times(self, n: int, name: str) -> Line:
+        """Return the forecast of as many unfinished runs ``n`` times over."""
+        counts = (self.runs * n, 0, self.asked * n, self.needed * n)
+        return Line(name, *counts, total([self.seconds] * n), total([self.bytes] * n))
 
 
 class Costs:
@@ -289,6 +294,11 @@ class Budget:
     wall: float | None
     bytes: int | None
     devices: tuple[str, ...] = ()
+
+    def times(self, n: int, rounds: int) -> Budget:
+        """Return the cost of ``n`` such sets of runs in several rounds, one after another."""
+        seconds, wall, weights = total([self.seconds] * n), total([self.wall] * rounds), total([self.bytes] * n)
+        return Budget(self.runs * n, self.trainings * n, self.width, seconds, wall, weights, self.devices)
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for ``--json``."""
