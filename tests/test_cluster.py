@@ -23,10 +23,9 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.version import PACKAGE, code_version
 from xclrun.launch import local
-from xclrun.launch.cluster import job as job_module
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
-from xclrun.launch.cluster.files import Job, Pack, PackFiles, Submission, jobs_of_runs
+from xclrun.launch.cluster.files import Job, Pack, Submission, jobs_of_runs
 from xclrun.launch.cluster.job import fruitless
 from xclrun.launch.cluster.launcher import Slurm
 from xclrun.launch.cluster.packing import pack, shared_first
@@ -96,9 +95,9 @@ def test_states_come_from_squeue_and_then_from_sacct(say: Say) -> None:
 
 def test_an_array_cancelled_before_it_began_is_told_as_one_job(say: Say) -> None:
     say(squeue="7|CANCELLED|None\n8_1|RUNNING|None\n", sacct="9_[0-2,5%2]|CANCELLED by 0|0:0\n")
-    told = slurm.states(["7_0", "7_3", "8_0", "8_1", "9_1", "9_5", "9_4"])
+    told = slurm.states(["7", "7_0", "7_3", "8_0", "8_1", "9_1", "9_5", "9_4"])
     cancelled = {job for job, state in told.items() if state == JobState(job, "CANCELLED")}
-    assert cancelled == {"7_0", "7_3", "9_1", "9_5"}
+    assert cancelled == {"7", "7_0", "7_3", "9_1", "9_5"}
     assert (told["8_0"].state, told["8_1"].state, told["9_4"].state) == ("UNKNOWN", "RUNNING", "UNKNOWN")
 
 
@@ -133,8 +132,7 @@ def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.Monk
     assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "")}
     assert not slurm.states(["7_0"])["7_0"].live
     assert slurm.states([]) == {}
-    assert slurm.max_array() == slurm.BY_DEFAULT
-    assert not slurm.requeue("7_0")
+    assert slurm.max_array() == slurm.DEFAULT_MAX_ARRAY
 
 
 def test_a_command_that_does_not_answer_is_not_waited_for(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,11 +263,15 @@ def test_the_copy_of_the_code(tmp_path: Path) -> None:
         "import xclrun, xclrun.config.files as c, xclrun.core.version as v; "
         "print(xclrun.__file__, v.code_version(), c.packaged('conf'))"
     )
-    (copy / "__main__.py").write_text(show)
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    (tmp_path / "show.py").write_text(show)
     # In a folder that holds another xclrun, and with another on the path.
     told = subprocess.run(
-        [sys.executable, str(copy)], cwd=PACKAGE.parent, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, str(copy), "-u", "-m", "show"],
+        cwd=PACKAGE.parent,
+        env={**os.environ, "PYTHONPATH": f"{PACKAGE.parent}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert told.stdout.split() == [str(copy / "xclrun/__init__.py"), code_version(), str(copy / "xclrun/conf")]
 
@@ -302,7 +304,8 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
     # Two shared trainings; four runs, of which an array takes three.
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
     [submission] = [Submission(p.parent) for p in outputs.glob("slurm/*/*/submission.json")]
-    scripts = [next((submission.folder / f"array-{i}").glob("*.sh")).read_text() for i in range(3)]
+    folders = [submission.folder / f"array-{i}" for i in range(3)]
+    scripts = [next(folder.glob("*.sh")).read_text() for folder in folders]
     for script in scripts:
         for option in (
             "--partition=gpu", "--gres=gpu:1", "--mem=16G", "--time=90", "--account=lab", "--qos=long",
@@ -312,21 +315,20 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
         assert "\nmodule load cuda\n" in script
         assert "wckey" not in script
         [started] = [line for line in script.splitlines() if line.startswith("srun")]
+        assert started.endswith(f" -u -m submitit.core._submit {next(f for f in folders if str(f) in started)}")
         assert f" apptainer exec --nv '/a b/x.sif' python -u {outputs}/slurm/code/" in started
     assert "--dependency" not in scripts[0]
     assert all("#SBATCH --dependency=afterany:77\n" in script for script in scripts[1:])
-    assert [next(word for word in script.split() if word.startswith("--array=")) for script in scripts] == [
-        "--array=0-1%2",
-        "--array=0-2%2",
-        "--array=0-0%1",
-    ]
+    arrays = [[word for word in script.split() if word.startswith("--array=")] for script in scripts]
+    assert arrays == [["--array=0-1%2"], ["--array=0-2%2"], []]
     jobs = jobs_of_runs(outputs)
-    assert sorted(job.id for job in jobs.values()) == ["77_0", "77_0", "77_1", "77_2"]
+    assert sorted(job.id for job in jobs.values()) == ["77", "77_0", "77_1", "77_2"]
+    assert {job.log.name for job in jobs.values()} == {f"77{i}_0_log.out" for i in ("", "_0", "_1", "_2")}
     # The frozen configs are there, and no run has begun.
     assert len(list(outputs.glob("runs/*/config.yaml"))) == 4
     assert not list(outputs.glob("runs/*/manifest.json"))
     # While Slurm has them, nothing is submitted again.
-    say(squeue="".join(f"77_{i}|PENDING|Priority\n" for i in range(4)))
+    say(squeue="".join(f"77{i}|PENDING|Priority\n" for i in ("", "_0", "_1", "_2")))
     code, told = xclrun(*given)
     assert (code, "4 running or queued already" in told) == (0, True)
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
@@ -386,28 +388,54 @@ def test_tries_that_get_no_further() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "requeued", "event"),
+    ("number", "requeue", "tries", "code", "requeued", "error"),
     [
-        ("JobState=RUNNING Reason=None Requeue=1", True, None),
-        ("JobState=COMPLETING Reason=TimeLimit Requeue=1", True, None),
-        ("JobState=PENDING Reason=BeginTime Requeue=1", False, None),
-        ("JobState=COMPLETING Reason=None Requeue=1", False, "stopped"),
-        ("JobState=CANCELLED Reason=None Requeue=1", False, "stopped"),
-        ("JobState=RUNNING Reason=None Requeue=0", False, "ended"),
+        (signal.SIGUSR2, True, 1, 255, True, None),
+        (signal.SIGUSR2, True, 2, 1, False, "hydra.launcher.time"),
+        (signal.SIGUSR2, False, 1, 1, False, "hydra.launcher.requeue=false"),
+        (signal.SIGTERM, True, 1, 128 + signal.SIGTERM, False, None),
     ],
+    ids=["requeued", "no progress", "not to be requeued", "ended by Slurm"],
 )
 def test_a_stopped_job(
-    told: str, requeued: bool, event: str | None, say: Say, tmp_path: Path, make_run: Callable[..., Run],
-    monkeypatch: pytest.MonkeyPatch,
+    number: int, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
+    make_run: Callable[..., Run],
 ) -> None:  # fmt: skip
-    folder = say(scontrol=told)
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    run, files = make_run(), PackFiles(tmp_path / "3.json")
-    assert job_module._stopped(files, [run], signal.SIGTERM) == 128 + signal.SIGTERM
-    assert ("scontrol requeue 7_3" in calls(folder)) == requeued
-    assert [noted["event"] for noted in files.events()] == ([event] if event else [])
-    assert (files.errors() is not None) == (event == "ended")
+    """A job as Submitit does it, signalled at its first step."""
+    folder, run = say(scontrol=""), make_run()
+    freeze(run)
+    job = given_away(run)
+    for _ in range(tries - 1):
+        job.files.add_event("started", position=[0, 0])
+    program = f"""
+import os, sys
+from pathlib import Path
+from submitit.core.submission import process_job
+from submitit.helpers import DelayedSubmission
+from xclrun.launch.cluster import job
+from xclrun.train.loop import HopTraining
+
+job.position = lambda runs: [0, 0]
+path, update = Path(sys.argv[1]), HopTraining._update
+HopTraining._update = lambda *given: (os.kill(os.getpid(), {number:d}), update(*given))[1]
+submission = DelayedSubmission(job.PackJob(path, requeue={requeue}))
+submission.set_timeout(60, 3)
+submission.dump(path.parent / "7_0_submitted.pkl")
+process_job(path.parent)
+"""
+    slurm_job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(job.files.path)],
+        env={**os.environ, **slurm_job, "SLURM_JOB_ID": "8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "a checkpoint is saved" in done.stderr
+    assert ((folder / "calls").exists() and "scontrol requeue 7_0" in calls(folder)) == requeued
+    assert (job.files.errors() is not None) == (error is not None)
+    assert error is None or error in str(job.files.errors())
 
 
 # --- Status.
@@ -418,8 +446,8 @@ def given_away(run: Run, errors: dict[str, str] | None = None) -> Job:
     submission = Submission.new(run.outputs, "mine")
     submission.submitted = 0.0
     packs = [Pack(runs=(run.id,))]
-    submission.write_packs("array-0", packs)
-    submission.add_array("array-0", "7", packs)
+    submission.write_packs(packs)
+    submission.add_array(["7_0"], packs)
     [(job, _)] = submission.jobs()
     if errors is not None:
         job.files.add_event("ended", errors=errors, position=[0, 0])
