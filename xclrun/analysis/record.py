@@ -159,6 +159,11 @@ class RunRecord:
         return matrix
 
     @property
+    def finished(self) -> bool:
+        """Whether the run has finished; only finished runs enter a number."""
+        return self.status == "finished"
+
+    @property
     def hops(self) -> int:
         """Number of hops, without hop 0."""
         return number_of_hops(self.stream, len(self.elements), self.config.get("dataset", {}).get("blocks"))

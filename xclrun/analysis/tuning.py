@@ -262,7 +262,7 @@ def choose(records: Iterable[RunRecord], keys: Sequence[str], what: str = DEV) -
     known = objectives()
     check_objective(what, f"--select-on {what}")
     # Of records of one run a finished one is kept.
-    by_id = {run.run_id: run for run in sorted(records, key=lambda run: run.status == "finished")}
+    by_id = {run.run_id: run for run in sorted(records, key=lambda run: run.finished)}
     runs = sorted(by_id.values(), key=lambda run: (natural(run.order), run.seed, run.bucket or 0, run.run_id))
     if any(map(is_few_shot, runs)):
         raise UsageError(f"{option}: few-shot runs are not chosen among; leave them out with --filter")
@@ -315,7 +315,7 @@ def _check_cells(label: str, keys: Sequence[str], grid: dict[tuple[str, ...], li
     """Refuse a strategy of whose settings some have not finished the orders, seeds and buckets that others have."""
     wanted = {cell: run for of in grid.values() for cell, run in combinations(of).items()}
     for values, of in grid.items():
-        finished = combinations(run for run in of if run.status == "finished")
+        finished = combinations(run for run in of if run.finished)
         if lacking := [(cell, run) for cell, run in wanted.items() if cell not in finished]:
             begun = combinations(of)
             cell, run = lacking[0]

@@ -36,10 +36,11 @@ from xclrun.compose.space import SWEEPER, Space
 from xclrun.config.schema import PointSplits
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean, require
 from xclrun.core.identity import digest, flat
+from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
 from xclrun.data.notes import read_notes, told
 from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table
-from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, command, given_name
+from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, given_name
 from xclrun.launch.trials import SAMPLERS, Asked, Trials
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.lease import Lease
@@ -427,7 +428,7 @@ class _Searching:
             "ended": ended,
             "runs": done,
         }
-        return Sweep(self.search.name, command(), tuple(runs), facts)
+        return Sweep(self.search.name, typed_command(), tuple(runs), facts)
 
     def _write(self, ended: bool) -> None:
         every = {run.id: run for runs in self.runs.values() for run in runs}

@@ -103,7 +103,7 @@ def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
     import pandas as pd
 
     runs = sorted(
-        {r.run_id: r for r in records if is_few_shot(r) and r.status == "finished"}.values(), key=lambda r: r.run_id
+        {r.run_id: r for r in records if is_few_shot(r) and r.finished}.values(), key=lambda r: r.run_id
     )
     named = labels(runs)
     found = []
