@@ -91,7 +91,7 @@ class Comparison:
 
 def comparisons(records: Iterable[RunRecord]) -> list[Comparison]:
     """Return the finished runs, each run id once, by dataset, model and strategy label; all sorted."""
-    finished = {r.run_id: r for r in records if r.status == "finished"}
+    finished = {r.run_id: r for r in records if r.finished}
     runs = sorted(finished.values(), key=lambda r: (natural(r.order), r.seed, r.bucket or 0, r.run_id))
     labels = strategy_labels(runs)
     pairs = sorted(grouped(runs, lambda r: (r.dataset, r.model)).items())

@@ -29,7 +29,7 @@ def is_reference(record: RunRecord) -> bool:
 def is_reference_run(record: RunRecord) -> bool:
     """Whether a run has finished, and has trained each language alone."""
     independent = record.strategy.partition("+")[0] == REFERENCE and record.stream == "independent"
-    return independent and record.status == "finished"
+    return independent and record.finished
 
 
 def is_control(record: RunRecord) -> bool:

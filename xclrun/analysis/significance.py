@@ -207,16 +207,13 @@ def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """Holm's step-down adjustment: shape as given; NaN stays NaN and is no test.
+    """Adjust p-values by Holm's step-down method; NaN stays NaN and is not counted as a test. Shape (n,)."""
+    from statsmodels.stats.multitest import multipletests
 
-    Own lines, since that of statsmodels collects garbage at each call, which takes longer than all tests of a report.
-    """
-    p = np.asarray(p_values, dtype=float)
-    adjusted = np.full_like(p, np.nan)
-    tested = np.flatnonzero(np.isfinite(p))
-    order = tested[np.argsort(p[tested], kind="stable")]
-    steps = p[order] * np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(order) else steps
+    adjusted = np.array(p_values, dtype=float)
+    tested = np.isfinite(adjusted)
+    if tested.any():
+        adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
     return adjusted
 
 

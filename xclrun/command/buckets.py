@@ -46,12 +46,12 @@ def main(arguments: Sequence[str]) -> int:
         help="what K of Minimum-Including counts, for files that do not say (default: %(default)s)",
     )
     parser.add_argument("--sentences", action="store_true", help="show: every sentence too")
-    parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    given = parser.parse_with_overrides(arguments)
-    if given.what == "make":
-        return _make(given)
-    groups = _from_files(given) if given.folder is not None else _drawn(given)
-    return (_check if given.what == "check" else _show)(given, groups)
+    parser.add_json()
+    args = parser.parse_with_overrides(arguments)
+    if args.what == "make":
+        return _make(args)
+    groups = _from_files(args) if args.folder is not None else _drawn(args)
+    return (_check if args.what == "check" else _show)(args, groups)
 
 
 # Buckets of one task, and the dataset that they are held against, if any.
@@ -71,14 +71,14 @@ def _configs(overrides: Sequence[str], what: str) -> list[Config]:
     return configs
 
 
-def _drawn(given: argparse.Namespace) -> list[Group]:
+def _drawn(args: argparse.Namespace) -> list[Group]:
     """Return the buckets that a command describes."""
     from xclrun.data.buckets.draw import bucket_of
     from xclrun.data.load import read_whole
 
-    configs = _configs(given.overrides, given.what)
+    configs = _configs(args.overrides, args.what)
     if configs[0].shots is None:
-        raise UsageError(f"buckets {given.what}: shots=K is needed, as in shots=1,2,4 bucket=range(0,40)")
+        raise UsageError(f"buckets {args.what}: shots=K is needed, as in shots=1,2,4 bucket=range(0,40)")
     wanted = dict.fromkeys((config.shots or 0, config.bucket or 0) for config in configs)
     dataset = configs[0].dataset
     whole = read_whole(dataset)
@@ -86,19 +86,19 @@ def _drawn(given: argparse.Namespace) -> list[Group]:
     return [(dataset.name, drawn, whole)]
 
 
-def _from_files(given: argparse.Namespace) -> list[Group]:
+def _from_files(args: argparse.Namespace) -> list[Group]:
     """Return the buckets in a folder, by task; held against the dataset of the overrides, where there are any."""
     from xclrun.data.buckets.layout import load, walk
     from xclrun.data.load import read_whole
 
-    if not given.folder.is_dir():
-        raise UsageError(f"--from {given.folder}: there is no such folder")
-    there = list(walk(given.folder))
+    if not args.folder.is_dir():
+        raise UsageError(f"--from {args.folder}: there is no such folder")
+    there = list(walk(args.folder))
     if not there:
-        raise UsageError(f"--from {given.folder}: no bucket is in it; looked for [TASK/]K-shots/LANGUAGE/b-th")
+        raise UsageError(f"--from {args.folder}: no bucket is in it; looked for [TASK/]K-shots/LANGUAGE/b-th")
     whole = None
-    if given.overrides:
-        configs = _configs(given.overrides, given.what)
+    if args.overrides:
+        configs = _configs(args.overrides, args.what)
         whole = read_whole(configs[0].dataset)
         wanted = {(c.shots, c.bucket) for c in configs}
         there = [
@@ -109,41 +109,41 @@ def _from_files(given: argparse.Namespace) -> list[Group]:
         ]
         if not there:
             raise UsageError(
-                f"--from {given.folder}: no bucket that was asked for, in a folder {whole.name}, of a language of the "
+                f"--from {args.folder}: no bucket that was asked for, in a folder {whole.name}, of a language of the "
                 f"dataset: {', '.join(whole.languages)}"
             )
     groups: dict[str, list[Bucket]] = {}
     for task, language, shots, number, folder in there:
-        groups.setdefault(given.folder.resolve().name if task == "." else task, []).append(
+        groups.setdefault(args.folder.resolve().name if task == "." else task, []).append(
             load(folder, language, shots, number, allow_empty=True)
         )
     return [(task, buckets, whole) for task, buckets in groups.items()]
 
 
-def _make(given: argparse.Namespace) -> int:
+def _make(args: argparse.Namespace) -> int:
     from xclrun.data.buckets.layout import write
 
-    if given.to is None:
+    if args.to is None:
         raise UsageError("buckets make: --to DIR is needed, where to write")
-    if given.folder is not None:
+    if args.folder is not None:
         raise UsageError("buckets make: --from is for check and show; files are used with dataset.buckets.root=DIR")
-    [(task, buckets, _)] = _drawn(given)
-    new = sum([write(given.to / task, bucket) for bucket in buckets])
-    if given.json:
-        print(json.dumps({"folder": str(given.to / task), "written": new, "unchanged": len(buckets) - new}, indent=1))
+    [(task, buckets, _)] = _drawn(args)
+    new = sum([write(args.to / task, bucket) for bucket in buckets])
+    if args.json:
+        print(json.dumps({"folder": str(args.to / task), "written": new, "unchanged": len(buckets) - new}, indent=1))
         return 0
     print(_sizes(task, buckets, None).text(80))
-    print(f"{given.to / task}: {new} written, {len(buckets) - new} were there already")
-    print(f"to use them: dataset.buckets.sampler=files dataset.buckets.root={given.to}")
+    print(f"{args.to / task}: {new} written, {len(buckets) - new} were there already")
+    print(f"to use them: dataset.buckets.sampler=files dataset.buckets.root={args.to}")
     return 0
 
 
-def _check(given: argparse.Namespace, groups: Sequence[Group]) -> int:
+def _check(args: argparse.Namespace, groups: Sequence[Group]) -> int:
     from xclrun.data.buckets.check import violations
 
-    broken_of = {task: violations(buckets, whole, given.counts) for task, buckets, whole in groups}
+    broken_of = {task: violations(buckets, whole, args.counts) for task, buckets, whole in groups}
     number = sum(map(len, broken_of.values()))
-    if given.json:
+    if args.json:
         facts = [
             {"task": task, "buckets": len(buckets), "violations": [asdict(v) for v in broken_of[task]]}
             for task, buckets, _ in groups
@@ -164,7 +164,7 @@ def _check(given: argparse.Namespace, groups: Sequence[Group]) -> int:
     return 1
 
 
-def _show(given: argparse.Namespace, groups: Sequence[Group]) -> int:
+def _show(args: argparse.Namespace, groups: Sequence[Group]) -> int:
     from xclrun.data.example import fingerprint
 
     facts = [
@@ -184,12 +184,12 @@ def _show(given: argparse.Namespace, groups: Sequence[Group]) -> int:
         for task, buckets, _ in groups
         for b in buckets
     ]
-    if given.json:
+    if args.json:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return 0
     for (task, buckets, _), table in zip(groups, (_contents(t, b) for t, b, _ in groups), strict=True):
         print(table.text(80))
-        for b in buckets if given.sentences else ():
+        for b in buckets if args.sentences else ():
             print(f"{task}/{b.name}")
             for e in b.examples:
                 words = [f"{w}/{t}" for w, t in zip(e.tokens, e.tags, strict=True)] if e.tags else list(e.tokens)

@@ -29,13 +29,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("what", choices=["audit"], help="what to do")
     parser.add_overrides(", such as dataset=mtop")
-    parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    given = parser.parse_with_overrides(arguments)
-    _print(given)
+    parser.add_json()
+    args = parser.parse_with_overrides(arguments)
+    _print(args)
     return 0
 
 
-def _print(given: argparse.Namespace) -> None:
+def _print(args: argparse.Namespace) -> None:
     from xclrun.compose.jobs import compose_command
     from xclrun.config.checks import check
     from xclrun.data.audit import coverage, overlaps, pieces
@@ -43,7 +43,7 @@ def _print(given: argparse.Namespace) -> None:
     from xclrun.data.notes import noted, told
     from xclrun.model.vocabulary import load_tokenizer
 
-    jobs = compose_command(given.overrides)
+    jobs = compose_command(args.overrides)
     if len(jobs) > 1:
         raise UsageError("data audit: one dataset at a time; give one value for each key")
     config = jobs[0].config
@@ -64,7 +64,7 @@ def _print(given: argparse.Namespace) -> None:
         "overlaps": [asdict(row) for row in overlaps(dataset)],
         "pieces": [asdict(row) for row in of_pieces],
     }
-    if given.json:
+    if args.json:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     named = "answers in texts" if facts["questions"] else f"{facts['labels']} labels, {facts['tags']} tags"

@@ -22,17 +22,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "group", nargs="?", metavar="GROUP", help="a group, such as strategy; sweep: which table or figure each yields"
     )
-    parser.add_argument("--json", action="store_true", help="print group → choice → description as JSON")
+    parser.add_json("print group → choice → description as JSON")
     parser.add_config_dir()
-    given = parser.parse_args(list(arguments))
-    asked, groups = given.group, choices()
-    if given.config_dir is not None:
+    args = parser.parse_args(list(arguments))
+    asked, groups = args.group, choices()
+    if args.config_dir is not None:
         from xclrun.compose.overrides import own_files
 
-        own_files(given.config_dir)
+        own_files(args.config_dir)
         # Plug-ins of the folder may have registered choices.
         groups = choices()
-        for group, own in choices_in(given.config_dir).items():
+        for group, own in choices_in(args.config_dir).items():
             groups[group] = groups.get(group, {}) | own
     if asked is not None:
         if asked == "strategy.expansion":
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
             known = [*groups, "strategy.expansion"]
             raise UsageError(f"list: no group is called '{asked}'; {did_you_mean(asked, known)}")
         groups = {group: groups[group]}
-    if given.json:
+    if args.json:
         print(json.dumps(groups, indent=1, ensure_ascii=False))
         return 0
     for group in in_order(groups):

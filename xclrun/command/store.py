@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import existing, parser
+from xclrun.command.common import existing, outputs_parser
 from xclrun.core.terminal import size, table
 from xclrun.store.stages import StageStore
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str]) -> int:
     """Do what is asked with the store; return the exit code."""
-    options = parser(
+    parser = outputs_parser(
         "store",
         "Look after the store of trained hops. Run directories, which reports are made of, are never touched.",
     )
-    options.add_argument(
+    parser.add_argument(
         "action",
         choices=("ls", "gc", "verify"),
         help="list; remove what can go; check all checksums",
     )
-    options.add_argument(
+    parser.add_argument(
         "--weights", action="store_true", help="gc: also trained weights and states that only finished runs refer to"
     )
-    options.add_argument("--dry-run", action="store_true", help="gc: say what would go, and keep it")
-    options.add_argument("--store", type=Path, metavar="DIR", help="where it lies apart (default: <outputs>/store)")
-    options.add_argument("--json", action="store_true", help="print a list as JSON, sizes in bytes")
-    given = options.parse_args(arguments)
-    outputs = existing(given.outputs)
-    store = StageStore(given.store or outputs / "store")
-    if given.action == "verify":
-        return _verify(store, outputs, given.json)
-    if given.action == "ls":
-        return _list(store, outputs, given.json)
-    return _collect(store, outputs, given.weights, given.dry_run, given.json)
+    parser.add_argument("--dry-run", action="store_true", help="gc: say what would go, and keep it")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="where it lies apart (default: <outputs>/store)")
+    parser.add_json("print a list as JSON, sizes in bytes")
+    args = parser.parse_args(arguments)
+    outputs = existing(args.outputs)
+    store = StageStore(args.store or outputs / "store")
+    if args.action == "verify":
+        return _verify(store, outputs, args.json)
+    if args.action == "ls":
+        return _list(store, outputs, args.json)
+    return _collect(store, outputs, args.weights, args.dry_run, args.json)
 
 
 def _facts(entry: Entry) -> dict[str, Any]:

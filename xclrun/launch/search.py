@@ -35,10 +35,11 @@ from xclrun.compose.space import SWEEPER, Space
 from xclrun.config.schema import PointSplits
 from xclrun.core.errors import UsageError, XclrunError, did_you_mean, require
 from xclrun.core.identity import digest, flat
+from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
 from xclrun.data.notes import read_notes, told
 from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table
-from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, command, given_name
+from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, given_name
 from xclrun.launch.trials import SAMPLERS, Asked, Trials
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.lease import Lease
@@ -406,7 +407,7 @@ class _Searching:
             "ended": ended,
             "runs": [run.run_id for trial in self.scored for run in trial.runs],
         }
-        return Sweep(self.search.name, command(), tuple(runs), facts)
+        return Sweep(self.search.name, typed_command(), tuple(runs), facts)
 
     def _write(self, ended: bool) -> None:
         every = {run.id: run for runs in self.runs.values() for run in runs}

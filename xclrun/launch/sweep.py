@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.names import check_name
-from xclrun.core.plugins import flags
+from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import duration, if_slow, line, many, note
 from xclrun.data.notes import told
 from xclrun.run import Run, notes, plan_jobs
@@ -159,7 +158,7 @@ def plan_sweep(composed: Sequence[Composed]) -> Sweep:
         raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
     runs = plan_jobs(job.config for job in composed)
     name = given_name(composed) or f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
-    return Sweep(name, command(), tuple(runs))
+    return Sweep(name, typed_command(), tuple(runs))
 
 
 def given_name(composed: Sequence[Composed]) -> str | None:
@@ -177,13 +176,6 @@ def given_name(composed: Sequence[Composed]) -> str | None:
     [name] = named
     check_name("sweep", name)
     return name
-
-
-def command() -> str:
-    """Return the command of this process, as it could be typed again."""
-    # `xclrun.cli` passes the long form of -m to Hydra for every command.
-    words = [argument for argument in sys.argv[1:] if argument != "--multirun"]
-    return shlex.join(["xclrun", *flags(), *words, *(["-m"] if len(words) < len(sys.argv) - 1 else [])])
 
 
 def check_writable(folder: Path) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import Comparison, summarise
 from xclrun.analysis.base_scores import Predictions
-from xclrun.analysis.beside import Beside, beside, tuning_trials
 from xclrun.analysis.bootstrap import SENTENCES
+from xclrun.analysis.finished import FinishedRun, finished_run, tuning_trials
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
@@ -52,7 +52,7 @@ class ReportData:
         predictions: Callable[[], Mapping[str, Predictions]] | None = None,
         commands: Mapping[str, str] | None = None,
         gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-        others: Sequence[Beside] = (),
+        others: Sequence[FinishedRun] = (),
     ) -> None:
         self.records, self.options, self.commands = records, options or Options(), commands or {}
         self._pool, self._others = records if pool is None else pool, others
@@ -79,7 +79,7 @@ class ReportData:
 
     @cached_property
     def trials(self) -> dict[tuple[str, str, str], int]:
-        return tuning_trials([*(beside(run) for run in self._pool if run.status == "finished"), *self._others])
+        return tuning_trials([*(finished_run(run) for run in self._pool if run.status == "finished"), *self._others])
 
 
 class StrategySection(Section):

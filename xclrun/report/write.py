@@ -21,9 +21,9 @@ from urllib.parse import unquote
 
 import xclrun
 from xclrun.analysis.aggregate import Comparison, comparisons
-from xclrun.analysis.beside import Beside
 from xclrun.analysis.fewshot.scores import called, few_shot_scores, is_few_shot
 from xclrun.analysis.fewshot.scores import labels as labels_of
+from xclrun.analysis.finished import FinishedRun
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.tuning import Choice
 from xclrun.core.errors import UsageError, did_you_mean
@@ -135,7 +135,7 @@ def write_report(
     given: FewShotData | None = None,
     started: Mapping[str, str] | None = None,
     gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-    beside: Sequence[Beside] = (),
+    beside: Sequence[FinishedRun] = (),
     left_out: Mapping[str, tuple[str, str]] | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
