@@ -41,7 +41,7 @@ def counted(section: CodelengthSection) -> str:
     return f"coded: {'; '.join(COUNTED[one] for one in section.parts)}; label sets and texts are known beforehand"
 
 
-@part(CodelengthSection, place=10, title="Codelengths")
+@part(CodelengthSection, place=10, title="Codelengths", terminal=True)
 def codelengths(section: CodelengthSection) -> Iterator[Item]:
     yield (
         f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are coded "
