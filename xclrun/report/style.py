@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from numpy.typing import ArrayLike
 
     from xclrun.analysis.record import RunRecord
 
@@ -122,7 +123,7 @@ def cut(text: str, width: int) -> str:
     return f"{text[: width - 1]}…" if short_text == "…" else short_text
 
 
-def line(axes: Axes, x: Sequence[float], y: Sequence[float], k: int, text: str, **look: Any) -> None:
+def line(axes: Axes, x: ArrayLike, y: ArrayLike, k: int, text: str, **look: Any) -> None:
     """Draw the k-th line in its colour; the SVG shows ``text`` where the pointer rests on it."""
     (drawn,) = axes.plot(x, y, **{"color": colour(k), "marker": marker(k), **look})
     tip(drawn, text)
