@@ -158,7 +158,7 @@ def titled(figure: Figure, text: str, across: str = "", up: str = "") -> None:
     figure.suptitle(textwrap.fill(text, int(figure.get_size_inches()[0] * 13)), fontsize=10)
 
 
-def colour_bar(figure: Figure, image: Any, panels: Sequence[Axes], label: str, **look: Any) -> None:
+def colour_bar(figure: Figure, image: Any, panels: Any, label: str, **look: Any) -> None:
     """Explain the colours of images with small type."""
     bar = figure.colorbar(image, ax=panels, pad=0.01, **look)
     bar.set_label(label, fontsize=8)
