@@ -67,10 +67,8 @@ def compare(
     """Yield the sentences on one primary measure: the best strategy, and how each differs from the baseline.
 
     Args:
-        verdicts: the tests and the baseline.
         key: metric and measure.
-        title: of the measure, in words.
-        unit: of its values: ``%`` or ``points``.
+        title: of the measure, in words; ``unit``: ``%`` or ``points``.
         unranked: strategies that are left out.
         best: whether the best strategy is named, where it differs significantly from the baseline.
     """
