@@ -131,12 +131,6 @@ def test_one_value_for_several_choices_of_its_group(command: str, group: str, fo
     assert [(job["name"], job[key]) for job in jobs] == found
 
 
-@pytest.mark.parametrize("given", ["strategy=er,naive,agem", "sweep=demo"])
-def test_choices_that_lack_a_key_are_named(given: str) -> None:
-    with pytest.raises(UsageError, match=r"^strategy.memory=7: .* (er|er, agem) ha.* this key, .*naive.* not; give"):
-        compose_command([given, "strategy.memory=7", "-m"])
-
-
 def test_a_value_that_must_be_given(composer: Composer) -> None:
     with pytest.raises(UsageError, match=r"^trainer\.lr must be given$"):
         compose_jobs([["trainer.lr=???"]], composer)

@@ -130,6 +130,7 @@ def changed(config: Config, key: str, value: Any) -> Config:
         ("evaluate.batch_size", 0, "at least 1"),
         ("dataset.max_train", 0, "at least 1"),
         ("dataset.max_eval", 0, "at least 1"),
+        ("dataset.languages", ["en", ["de"]], "list of lists"),
         ("order.by_size", "descendin", "did you mean 'descending'?"),
         ("trainer.batch_size", 10**12, "at most 2,147,483,647"),
         ("runtime.threads", 0, "at least 1"),

@@ -5,6 +5,7 @@ Nothing heavy is imported before it is known what is wanted, so that help answer
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -12,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean
 from xclrun.core.plugins import load_given, load_installed, raised_in, told
@@ -120,17 +121,26 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
         sys.argv = before
 
 
-def _parsed(arguments: list[str]) -> Any:
-    """Return Hydra's flags and the overrides.
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """Return the flags and overrides of a run; the flags are Hydra's.
 
     Raises:
-        UsageError: a flag is unknown, or is one of Hydra's that would not do here what it says.
+        UsageError: a flag is unknown, or is one of Hydra's that cannot do here what it says.
     """
-    from hydra._internal.utils import get_args_parser
+    parser = argparse.ArgumentParser("xclrun", add_help=False)
+    for names in (("--help", "-h"), ("--hydra-help",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")):
+        parser.add_argument(*names, action="store_true")
+    for names in (
+        *(("--package", "-p"), ("--config-dir", "-cd"), ("--config-path", "-cp"), ("--config-name", "-cn")),
+        ("--experimental-rerun",),
+    ):
+        parser.add_argument(*names)
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    shown = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=shown)
+    parser.add_argument("overrides", nargs="*")
 
-    parser = get_args_parser()
-
-    def refuse(message: str) -> Any:
+    def refuse(message: str) -> NoReturn:
         if "--outputs" in message:
             raise UsageError("--outputs is an option of commands; a run takes paths.outputs=DIR, or XCLRUN_OUTPUTS=DIR")
         raise UsageError(f"{message}; values are set as key=value, see `xclrun --help`")
@@ -232,22 +242,16 @@ def _short(message: str, most: int = 4000) -> str:
 
 
 def _as_usage_error(error: BaseException) -> BaseException:
-    """Turn what Hydra and OmegaConf raise about a command into one line."""
+    """Turn an error of Hydra, OmegaConf or YAML about a command into one line."""
     if isinstance(error, XclrunError):
         return error
-    try:
-        from hydra.errors import HydraException
-        from omegaconf.errors import OmegaConfBaseException
-        from yaml import YAMLError
-    except ImportError:
-        return error
-    # OmegaConf says of which key any error is.
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from xclrun.compose.explain import explain, explain_yaml
+
+    # OmegaConf adds the key to any error.
     if isinstance(error, HydraException | OmegaConfBaseException) or getattr(error, "full_key", None):
-        from xclrun.compose.explain import explain
-
         return UsageError(explain(error))
-    if isinstance(error, YAMLError):
-        from xclrun.compose.explain import explain_yaml
-
-        return UsageError(explain_yaml(error))
-    return error
+    return UsageError(explain_yaml(error)) if isinstance(error, YAMLError) else error

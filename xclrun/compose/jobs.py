@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from xclrun.compose.keys import expansions_known, nearest
-from xclrun.compose.overrides import check_hydra_node, checked, parse, rewritten
+from xclrun.compose.overrides import check_hydra_node, checked, parse
 from xclrun.compose.space import NAME as SEARCHES
 from xclrun.compose.space import SWEEPER, Space, space
 from xclrun.compose.sweep import GRIDS, expand, sweep_nodes
@@ -193,8 +193,9 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
         composer = Composer(hydra_overrides)
         main = composer.chosen(tuple(text for text in chosen if not text.startswith("order=")))
         if composer.own_files:
-            nodes = (main, hydra.compose("config", return_hydra_config=True))
-            check_hydra_node(*(OmegaConf.to_container(config.hydra, resolve=False) for config in nodes))
+            default = hydra.compose("config", return_hydra_config=True)
+            nodes: list[Any] = [OmegaConf.to_container(config.hydra) for config in (main, default)]
+            check_hydra_node(*nodes)
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
         params = sweeper["params"] or ()
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
@@ -274,11 +275,7 @@ def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Comp
     bases: dict[tuple[str, ...], Config | None] = {}
 
     def composed(words: Sequence[str]) -> DictConfig:
-        try:
-            return composer.compose([parsed[text] for text in words])
-        except ConfigCompositionException:
-            _check_all_have([parsed[text] for text in words], list(parsed.values()), composer)
-            raise
+        return composer.compose([parsed[text] for text in words])
 
     result = []
     for job in jobs:
@@ -291,36 +288,6 @@ def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Comp
         values = {parsed[text].key_or_group: free[text] for text in job if text in free}
         result.append(Composed(dataclasses.replace(base, **values), tuple(job)))
     return result
-
-
-def _check_all_have(job: Sequence[Override], parsed: Sequence[Override], composer: Composer) -> None:
-    """Check that the choices of a group that is swept all have the keys that a job sets below it.
-
-    Args:
-        job: the overrides of one job that could not be composed.
-        parsed: those of all jobs.
-
-    Raises:
-        UsageError: names which have one, and which do not; nothing where none has it, which `nearest` explains.
-    """
-    for override in job:
-        group, *below = override.key_or_group.split(".")
-        given = [str(o.input_line) for o in parsed if o.key_or_group == group]
-        if not below or len(given) < 2 or override.type is not OverrideType.CHANGE:
-            continue
-        having: dict[bool, list[str]] = {True: [], False: []}
-        for text in given:
-            node: Any = composer.chosen(tuple(rewritten([text])))[group]
-            for part in below[:-1]:
-                node = node.get(part) if OmegaConf.is_dict(node) else None
-            having[OmegaConf.is_dict(node) and below[-1] in node].append(text.partition("=")[2])
-        if having[True] and having[False]:
-            both = having[True], having[False]
-            yes, no = (f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}" for names in both)
-            raise UsageError(
-                f"{override.input_line}: of {group}={','.join(t.partition('=')[2] for t in given)} {yes} this key, "
-                f"{no} not; give those that have it a command of their own"
-            )
 
 
 def _is_free(override: Override) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from hydra.core.override_parser.types import Override, OverrideType, QuotedStrin
 
 from xclrun.compose.keys import expansions_known
 from xclrun.config.files import choices, yaml_danger
-from xclrun.config.schema import MEASURES
+from xclrun.config.schema import MEASURES, WAYS
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.identity import flat
 from xclrun.core.plugins import load_folder
 
 # An order with words in parentheses, random(1), which Hydra would take for a call of a function; those are its own.
@@ -24,33 +24,25 @@ _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\
 # Keys that hold entries under names of the user's own.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
 
-# Key or group of Hydra's own config, also for keys below it → what to set instead. xclrun does not use these keys.
-# hydra.launcher and hydra.sweeper are used, and the search path of --config-dir.
+# Nodes of Hydra's config that xclrun uses, and that ``--config-dir`` sets.
+USED = ("launcher", "sweeper")
+# Nodes that Hydra fills in.
+_FILLED = ("overrides", "runtime", "searchpath")
+# Other nodes → what to do instead.
 _OUTPUTS = "outputs lie in paths.outputs, runs in a folder named by their ID"
-_NO_LOGS = "xclrun writes no log files; XCLRUN_DEBUG=1 shows the traceback of an error"
-_NO_EFFECT = "has no effect on xclrun"
-_ENVIRONMENT = "set environment variables before the command, or with hydra.launcher.setup on Slurm"
-UNUSED = {
-    "hydra.run": _OUTPUTS,
-    "hydra.sweep": _OUTPUTS,
-    "hydra.output": _OUTPUTS,
-    "hydra.output_subdir": "each run has its config in config.yaml of its own folder",
-    "hydra.verbose": "XCLRUN_DEBUG=1 shows the traceback of an error",
-    "hydra.hydra_logging": _NO_LOGS,
-    "hydra.job_logging": _NO_LOGS,
-    "hydra.job": _NO_EFFECT,
-    "hydra.job.chdir": "xclrun never changes the current folder; change it before the command",
-    "hydra.job.name": "sweep_name=NAME names a set of runs",
-    "hydra.job.env_set": _ENVIRONMENT,
-    "hydra.job.env_copy": _ENVIRONMENT,
-    "hydra.env": _NO_EFFECT,
-    "hydra.mode": "several values of a key make a sweep, as in seed=1,2,3",
-    "hydra.searchpath": "--config-dir=DIR adds a folder of YAML files and plug-ins",
-    "hydra.callbacks": "plug-ins extend xclrun: --plugin FILE.py",
-    "hydra.help": "see `xclrun --help`",
-    "hydra.hydra_help": "see `xclrun --help`",
-    "hydra.overrides": _NO_EFFECT,
-    "hydra.runtime": _NO_EFFECT,
+_LOGS = "xclrun writes no log files; XCLRUN_DEBUG=1 shows the traceback of an error"
+INSTEAD = {
+    "run": _OUTPUTS,
+    "sweep": _OUTPUTS,
+    "output": _OUTPUTS,
+    "output_subdir": "each run has its config in config.yaml of its own folder",
+    "verbose": _LOGS,
+    "hydra_logging": _LOGS,
+    "job_logging": _LOGS,
+    "job": "set the current folder and environment variables before the command, and sweep_name=NAME for the runs",
+    "mode": "several values of a key make a sweep, as in seed=1,2,3",
+    "searchpath": "--config-dir=DIR adds a folder of YAML files and plug-ins",
+    "callbacks": "plug-ins extend xclrun: --plugin FILE.py",
 }
 # Overrides that `own_files` has returned.
 _config_dirs: set[str] = set()
@@ -107,39 +99,25 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
     return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
 
 
-def _of_call(text: str, name: str, words: str) -> list[str]:
-    """Return the overrides that ``order=NAME(WORDS)`` stands for.
-
-    The word of ``random`` is its seed, that of ``typology`` the language it starts with; ``similarity`` has the word
-    ``greedy``, and besides what is measured, or the language it starts with.
+def _of_call(text: str, name: str, arguments: str) -> list[str]:
+    """Return the overrides that ``order=NAME(ARGUMENTS)`` stands for.
 
     Raises:
-        UsageError: there is no such order, or it has no such words.
+        UsageError: there is no such order, or it has no such arguments.
     """
-    possible = "random(SEED), typology(LANGUAGE) and similarity(greedy) have words in parentheses"
-    given = [word.strip() for word in words.split(",")]
-    if name not in choices()["order"]:
-        raise UsageError(f"{text}: there is no order '{name}'; {did_you_mean(name, choices()['order'])}; {possible}")
-    if name == "random":
-        if len(given) != 1 or not given[0].isdecimal():
-            raise UsageError(f"{text}: the word of random is its seed, a whole number, as in random(1)")
-        return ["order=random", f"order.seed={given[0]}"]
-    if name not in ("typology", "similarity"):
-        raise UsageError(f"{text}: {name} has no words in parentheses; {possible}")
-    settings = {}
-    for word in given:
-        if name == "similarity" and word == "greedy" and "greedy" not in settings:
-            settings["greedy"] = word
-        elif name == "similarity" and word in MEASURES and "measure" not in settings:
-            settings["measure"] = word
-        elif word and "start" not in settings:
-            settings["start"] = word
-        else:
-            raise UsageError(
-                f"{text}: as in typology(de), similarity(greedy) or similarity(greedy,typology,de): what is compared "
-                f"is {' or '.join(MEASURES)}, and the last word is the language to start with"
-            )
-    return [f"order={name}", *(f"order.{key}={word}" for key, word in settings.items() if key != "greedy")]
+    words = [word.strip() for word in arguments.split(",")]
+    settings = [
+        ("seed" if word.isdecimal() else "measure" if word in MEASURES else "start", word)
+        for word in words
+        if (name, word) != ("similarity", "greedy")
+    ]
+    keys = {key for key, _ in settings}
+    if not all(words) or len(keys) < len(settings) or not keys <= set(WAYS.get(name, ())):
+        raise UsageError(
+            f"{text}: orders with arguments are random(SEED), typology(LANGUAGE), similarity(greedy) and, with "
+            f"{' or '.join(MEASURES)} and the language to start with, similarity(greedy,typology,de)"
+        )
+    return [f"order={name}", *(f"order.{key}={word}" for key, word in settings)]
 
 
 def _swept(text: str) -> bool:
@@ -182,14 +160,15 @@ def checked(arguments: Sequence[str]) -> list[str]:
 
 
 def _check_used_key(key: str, text: str) -> None:
-    parts = key.replace("/", ".").split(".")
-    for n in range(len(parts), 0, -1):
-        if (advice := UNUSED.get(".".join(parts[:n]))) is not None:
-            raise UsageError(f"{text}: xclrun does not use this key; {advice}")
+    top, _, below = key.replace("/", ".").partition(".")
+    node = below.partition(".")[0]
+    if top == "hydra" and node not in USED:
+        advice = f"; {INSTEAD[node]}" if node in INSTEAD else ""
+        raise UsageError(f"{text}: xclrun does not use this key{advice}")
 
 
-def check_hydra_node(node: Any, default: Any) -> None:
-    """Refuse what YAML files of the user's own set in Hydra's config and xclrun does not use.
+def check_hydra_node(node: Mapping[str, Any], default: Mapping[str, Any]) -> None:
+    """Refuse keys of Hydra's config that a user's YAML files set and xclrun does not use.
 
     Args:
         node, default: Hydra's config with and without the files, as nested dicts.
@@ -197,12 +176,10 @@ def check_hydra_node(node: Any, default: Any) -> None:
     Raises:
         UsageError: names the key.
     """
-    # What Hydra itself fills in differs.
-    filled = ("hydra.job", "hydra.overrides", "hydra.runtime", "hydra.searchpath")
-    for key in [key for key in UNUSED if key not in filled]:
-        values = [reduce(lambda values, part: values.get(part, {}), key.split(".")[1:], of) for of in (node, default)]
-        if values[0] != values[1]:
-            _check_used_key(key, f"--config-dir: {key}={values[0]}")
+    found, before = (dict(flat(config, {*USED, *_FILLED, "job.override_dirname"})) for config in (node, default))
+    for key in found:
+        if found[key] != before.get(key):
+            _check_used_key(f"hydra.{key}", f"--config-dir: hydra.{key}={found[key]}")
 
 
 def _check_choice(override: Override, known: Sequence[str] | dict[str, str]) -> None:

@@ -31,8 +31,11 @@ def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = N
     """Check each value below a node of the config against the limits of its field."""
     if is_dataclass(node):
         for field in fields(node):
-            below = f"{key}.{field.name}" if key else field.name
-            _check_values(getattr(node, field.name), below, field.metadata.get("limits"))
+            below, value = f"{key}.{field.name}" if key else field.name, getattr(node, field.name)
+            # OmegaConf takes a list for an element of any type.
+            nested = isinstance(value, list | tuple) and any(isinstance(element, list | tuple) for element in value)
+            _require(not nested, below, value, "must not be a list of lists")
+            _check_values(value, below, field.metadata.get("limits"))
     elif isinstance(node, Mapping):
         for name, value in node.items():
             _check_values(value, f"{key}.{name}")
