@@ -388,21 +388,22 @@ def test_tries_that_get_no_further() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "requeue", "tries", "code", "requeued", "error"),
+    ("number", "state", "requeue", "tries", "code", "requeued", "error"),
     [
-        (signal.SIGUSR2, True, 1, 255, True, None),
-        (signal.SIGUSR2, True, 2, 1, False, "hydra.launcher.time"),
-        (signal.SIGUSR2, False, 1, 1, False, "hydra.launcher.requeue=false"),
-        (signal.SIGTERM, True, 1, 128 + signal.SIGTERM, False, None),
+        (signal.SIGUSR2, "RUNNING", True, 1, 255, True, None),
+        (signal.SIGTERM, "RUNNING", True, 1, 255, True, None),
+        (signal.SIGUSR2, "RUNNING", True, 2, 1, False, "hydra.launcher.time"),
+        (signal.SIGUSR2, "RUNNING", False, 1, 1, False, "hydra.launcher.requeue=false"),
+        (signal.SIGTERM, "COMPLETING", True, 1, 128 + signal.SIGTERM, False, None),
     ],
-    ids=["requeued", "no progress", "not to be requeued", "ended by Slurm"],
+    ids=["requeued", "preempted", "no progress", "not to be requeued", "cancelled"],
 )
 def test_a_stopped_job(
-    number: int, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
+    number: int, state: str, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
     make_run: Callable[..., Run],
 ) -> None:  # fmt: skip
     """A job as Submitit does it, signalled at its first step."""
-    folder, run = say(scontrol=""), make_run()
+    folder, run = say(scontrol="", squeue=f"7_0|{state}|None\n"), make_run()
     freeze(run)
     job = given_away(run)
     for _ in range(tries - 1):
