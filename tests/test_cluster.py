@@ -79,26 +79,37 @@ def calls(folder: Path) -> list[str]:
 # --- Slurm's words.
 
 
-def test_states_come_from_squeue_and_then_from_sacct(say: Say) -> None:
-    say(squeue="7_0|PENDING|Resources\n7_1|RUNNING|None\n8_0|RUNNING|None\n")
-    say(sacct="7_2|CANCELLED by 0|0:0\n7_2.batch|CANCELLED|0:15\n7_3|OUT_OF_MEMORY|0:125\n7_[4-5]|PENDING|0:0\n")
-    assert slurm.states(["7_0", "7_1", "7_2", "7_3", "7_4", "7_6"]) == {
-        "7_0": JobState("7_0", "PENDING", "Resources"),
-        "7_1": JobState("7_1", "RUNNING"),
-        "7_2": JobState("7_2", "CANCELLED"),
-        "7_3": JobState("7_3", "OUT_OF_MEMORY", "0:125"),
-        "7_4": JobState("7_4", "PENDING"),
-        "7_6": JobState("7_6", "UNKNOWN"),
+@pytest.mark.parametrize(
+    ("squeue", "sacct", "expected"),
+    [
+        (
+            "7_0|PENDING|Resources\n7_1|RUNNING|None\n8_0|RUNNING|None\n",
+            "7_2|CANCELLED by 0|0:0\n7_3|OUT_OF_MEMORY|0:125\n7_[4-5]|PENDING|0:0\n",
+            {
+                "7_0": ("PENDING", "Resources"), "7_1": ("RUNNING", ""), "7_2": ("CANCELLED", ""),
+                "7_3": ("OUT_OF_MEMORY", "0:125"), "7_4": ("PENDING", ""), "7_6": ("UNKNOWN", ""),
+            },
+        ),
+        # An array that was cancelled before any of its jobs began is one row.
+        (
+            "7|CANCELLED|None\n8_1|RUNNING|None\n",
+            "9_[0-2,5%2]|CANCELLED by 0|0:0\n",
+            dict.fromkeys(("7", "7_0", "7_3", "9_1", "9_5"), ("CANCELLED", ""))
+            | {"8_0": ("UNKNOWN", ""), "8_1": ("RUNNING", ""), "9_4": ("UNKNOWN", "")},
+        ),
+        ("", None, {"7_0": ("UNKNOWN", "")}),
+        (None, None, {"7_0": ("", "")}),
+        ("", "", {}),
+    ],
+    ids=["squeue first", "whole arrays", "no accounting", "no Slurm", "no jobs"],
+)  # fmt: skip
+def test_states(squeue: str | None, sacct: str | None, expected: dict[str, tuple[str, str]], say: Say) -> None:
+    say(**{name: text for name, text in (("squeue", squeue), ("sacct", sacct)) if text is not None})
+    found = slurm.states(expected)
+    assert found == {job: JobState(job, *facts) for job, facts in expected.items()}
+    assert {job for job, state in found.items() if state.live} == {
+        job for job, (state, _) in expected.items() if state in ("PENDING", "RUNNING")
     }
-    assert [job.live for job in slurm.states(["7_0", "7_1", "7_2", "7_6"]).values()].count(True) == 2
-
-
-def test_an_array_cancelled_before_it_began_is_told_as_one_job(say: Say) -> None:
-    say(squeue="7|CANCELLED|None\n8_1|RUNNING|None\n", sacct="9_[0-2,5%2]|CANCELLED by 0|0:0\n")
-    told = slurm.states(["7", "7_0", "7_3", "8_0", "8_1", "9_1", "9_5", "9_4"])
-    cancelled = {job for job, state in told.items() if state == JobState(job, "CANCELLED")}
-    assert cancelled == {"7", "7_0", "7_3", "9_1", "9_5"}
-    assert (told["8_0"].state, told["8_1"].state, told["9_4"].state) == ("UNKNOWN", "RUNNING", "UNKNOWN")
 
 
 def test_ten_thousand_jobs_are_asked_for_once_and_found_by_name(say: Say) -> None:
@@ -125,16 +136,6 @@ def test_sacct_is_asked_for_some_hundred_jobs_at_a_time(say: Say) -> None:
     assert calls(folder).count("y") == 1, "accounting that is not there is asked again and again"
 
 
-def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    say(squeue="")
-    assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "UNKNOWN")}
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "")}
-    assert not slurm.states(["7_0"])["7_0"].live
-    assert slurm.states([]) == {}
-    assert slurm.max_array() == slurm.DEFAULT_MAX_ARRAY
-
-
 def test_a_command_that_does_not_answer_is_not_waited_for(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = say(squeue="")
     (folder / "squeue").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
@@ -142,9 +143,11 @@ def test_a_command_that_does_not_answer_is_not_waited_for(say: Say, monkeypatch:
     assert slurm.states(["7_0"])["7_0"].state == ""
 
 
-def test_max_array(say: Say) -> None:
+def test_max_array(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     say(scontrol="Configuration data\nMaxArraySize            = 17\nMaxJobCount = 5\n")
     assert slurm.max_array() == 17
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert slurm.max_array() == slurm.DEFAULT_MAX_ARRAY
 
 
 # --- Packing.
@@ -388,21 +391,22 @@ def test_tries_that_get_no_further() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "requeue", "tries", "code", "requeued", "error"),
+    ("number", "state", "requeue", "tries", "code", "requeued", "error"),
     [
-        (signal.SIGUSR2, True, 1, 255, True, None),
-        (signal.SIGUSR2, True, 2, 1, False, "hydra.launcher.time"),
-        (signal.SIGUSR2, False, 1, 1, False, "hydra.launcher.requeue=false"),
-        (signal.SIGTERM, True, 1, 128 + signal.SIGTERM, False, None),
+        (signal.SIGUSR2, "RUNNING", True, 1, 255, True, None),
+        (signal.SIGTERM, "RUNNING", True, 1, 255, True, None),
+        (signal.SIGUSR2, "RUNNING", True, 2, 1, False, "hydra.launcher.time"),
+        (signal.SIGUSR2, "RUNNING", False, 1, 1, False, "hydra.launcher.requeue=false"),
+        (signal.SIGTERM, "COMPLETING", True, 1, 128 + signal.SIGTERM, False, None),
     ],
-    ids=["requeued", "no progress", "not to be requeued", "ended by Slurm"],
+    ids=["requeued", "preempted", "no progress", "not to be requeued", "cancelled"],
 )
 def test_a_stopped_job(
-    number: int, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
+    number: int, state: str, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
     make_run: Callable[..., Run],
 ) -> None:  # fmt: skip
     """A job as Submitit does it, signalled at its first step."""
-    folder, run = say(scontrol=""), make_run()
+    folder, run = say(scontrol="", squeue=f"7_0|{state}|None\n"), make_run()
     freeze(run)
     job = given_away(run)
     for _ in range(tries - 1):
@@ -455,33 +459,27 @@ def given_away(run: Run, errors: dict[str, str] | None = None) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("squeue", "state"),
+    ("squeue", "errors", "state"),
     [
-        ("7_0|PENDING|Resources\n", "waiting"),
-        ("7_0|RUNNING|None\n", "waiting"),
-        ("7_0|CANCELLED|None\n", "interrupted"),
-        ("7_0|NODE_FAIL|None\n", "failed"),
-        ("7_0|OUT_OF_MEMORY|None\n", "failed"),
-        ("7_0|COMPLETED|None\n", "lost"),
-        ("", "lost"),
+        ("7_0|PENDING|Resources\n", None, "waiting"),
+        ("7_0|RUNNING|None\n", None, "waiting"),
+        ("7_0|CANCELLED|None\n", None, "interrupted"),
+        ("7_0|NODE_FAIL|None\n", None, "failed"),
+        ("7_0|OUT_OF_MEMORY|None\n", None, "failed"),
+        ("7_0|COMPLETED|None\n", None, "lost"),
+        ("", None, "lost"),
+        ("7_0|FAILED|NonZeroExitCode\n", "the data has changed", "failed"),
     ],
 )
-def test_a_run_that_has_not_begun(squeue: str, state: str, say: Say, make_run: Callable[..., Run]) -> None:
+def test_a_run_that_has_not_begun(
+    squeue: str, errors: str | None, state: str, say: Say, make_run: Callable[..., Run]
+) -> None:
     say(squeue=squeue)
     run = make_run()
-    job = given_away(run)
+    job = given_away(run, errors and {run.id: errors})
     [found] = sweep_status(run.outputs, [run.id])
-    assert (found.state, found.job, found.log) == (state, "7_0", str(job.log))
-    assert "7_0" in found.detail
-    assert found.busy == (state == "waiting")
-
-
-def test_an_error_before_the_run_began(say: Say, make_run: Callable[..., Run]) -> None:
-    say(squeue="7_0|FAILED|NonZeroExitCode\n")
-    run = make_run()
-    given_away(run, {run.id: "the data has changed"})
-    [found] = sweep_status(run.outputs, [run.id])
-    assert (found.state, found.detail) == ("failed", "the data has changed")
+    assert (found.state, found.job, found.log, found.busy) == (state, "7_0", str(job.log), state == "waiting")
+    assert (errors or "7_0") in found.detail
 
 
 def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
@@ -508,12 +506,18 @@ def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
 # --- GPUs of local workers.
 
 
-def test_gpus_are_handed_out_in_turn() -> None:
-    assert Local(n=3, per_gpu=2).places(9, ["0", "1"]) == ["0", "1", "0"]
-    assert Local(n=9, per_gpu=2).places(3, ["0", "1"]) == ["0", "1", "0"]
-    assert Local(n=9, per_gpu=2).places(9, ["0", "1"]) == ["0", "1", "0", "1"]
-    assert Local(n=9).places(9, ["0", "1"]) == ["0", "1"]
-    assert Local(n=2).places(9, []) == [None, None]
+@pytest.mark.parametrize(
+    ("launcher", "runs", "gpus", "places"),
+    [
+        (Local(n=3, per_gpu=2), 9, "01", ["0", "1", "0"]),
+        (Local(n=9, per_gpu=2), 3, "01", ["0", "1", "0"]),
+        (Local(n=9, per_gpu=2), 9, "01", ["0", "1", "0", "1"]),
+        (Local(n=9), 9, "01", ["0", "1"]),
+        (Local(n=2), 9, "", [None, None]),
+    ],
+)
+def test_gpus_are_assigned_in_turn(launcher: Local, runs: int, gpus: str, places: list[str | None]) -> None:
+    assert launcher.places(runs, list(gpus)) == places
 
 
 @pytest.mark.parametrize(

@@ -202,10 +202,10 @@ def test_a_search_that_was_killed_anywhere_goes_on_as_if_it_had_not_been(togethe
     for k in range(8):
         journal = tmp_path / f"{k}.log"
         journal.write_bytes(content[: generator.randrange(len(content))])
-        before = Trials(of, "made", True, journal).told
+        before = Trials(of, "made", True, journal).tried
         after = [values for _, values in searched(of, score, journal, together)]
         assert [dict(one.values) for one in before] + after == [values for _, values in undisturbed]
-        assert [one.score for one in Trials(of, "made", True, journal).told] == [score(v) for _, v in undisturbed]
+        assert [one.score for one in Trials(of, "made", True, journal).tried] == [score(v) for _, v in undisturbed]
 
 
 def test_every_setting_of_a_small_space_is_tried_once_and_then_the_search_is_over() -> None:

@@ -212,17 +212,17 @@ class Console(Listener):
         self.slow.close()
         if self.left is not None and hop.index:
             self.left.progressed(run.stages[hop.index].train, 1.0, before=1.0)
-        took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
-        note = "shared" if shared else took if hop.index else ""
+        time_or_kept = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
+        note = "shared" if shared else time_or_kept if hop.index else ""
         self.hop_began = time.monotonic()
         if self.blind:
             self.say(f"  hop {hop.index}/{len(run.stream.hops) - 1} {learnt(hop)}" + (f" · {note}" if note else ""))
             return
-        own = hop.select[-1] if hop.train and run.stream.kind != "joint" and not hop.mixed else None
+        current = hop.select[-1] if hop.train and run.stream.kind != "joint" and not hop.mixed else None
         if self.head:
             self.say(self.head)
             self.head = ""
-        self.say(self.rows.row(hop.index, learnt(hop), scores, own, note))
+        self.say(self.rows.row(hop.index, learnt(hop), scores, current, note))
 
     def run_ended(self, run: Run, seconds: float) -> None:
         from xclrun.analysis.measures import headlines, measure
@@ -240,10 +240,9 @@ class Console(Listener):
                 values = [(one, measured[one.name, ""]) for one in headlines()]
                 texts = [f"{one.name} {one.scale * value:.2f}" for one, value in values if isinstance(value, float)]
                 summaries.append(f"{short_name(metric)}: {'  '.join(texts)}")
-        took = f"({duration(seconds)})"
         rest = None if self.left is None or run.id == self.runs[-1] else self.left.seconds()
-        took += "" if not rest else f" · left: sweep {about(rest)}"
-        self.say(f"  {self._fitted([*summaries, took], ' · ')}", last=True)
+        end = f"({duration(seconds)})" + (f" · left: sweep {about(rest)}" if rest else "")
+        self.say(f"  {self._fitted([*summaries, end], ' · ')}", last=True)
 
     def run_failed(self, run: Run, error: BaseException) -> None:
         self._close_bar()

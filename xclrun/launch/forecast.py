@@ -106,8 +106,8 @@ class Costs:
 
     def devices(self, trainings: Iterable[Training]) -> tuple[str, ...]:
         """Return the devices of the estimates of trainings."""
-        found = {self.device(run, run.cost(run.stages[index].hop)["model"]) for run, index in trainings}
-        return tuple(sorted(device for device in found if device is not None))
+        devices = {self.device(run, run.cost(run.stages[index].hop)["model"]) for run, index in trainings}
+        return tuple(sorted(device for device in devices if device is not None))
 
     def seconds(self, training: Training) -> float | None:
         """Return the estimated seconds of a training, or None."""
@@ -238,11 +238,11 @@ def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
     """Return forecasts as a table for a terminal; ``first`` heads the column of names."""
     header = (first, "runs", "finished", "hop trainings", "needed", "time", "disk")
     rows = [line.cells for line in lines]
-    made = table(header, rows)
-    if max(map(len, made.splitlines())) <= room():
-        return made
+    text = table(header, rows)
+    if max(map(len, text.splitlines())) <= room():
+        return text
     # The name of a strategy with an expansion is long.
-    return table(header, [(name.replace("+", "\n+"), *others) for name, *others in rows])
+    return table(header, [(name.replace("+", "\n+"), *cells) for name, *cells in rows])
 
 
 def forecast(runs: Sequence[Run]) -> Forecast:
@@ -316,19 +316,19 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
     if not todo:
         return Budget(0, 0, width, 0.0, 0.0, 0)
     costs, by_id, counted = Costs(todo[0].store), {run.id: run for run in todo}, set[str]()
-    wanted = {run.id: needed(run, costs.keys) for run in todo}
-    ahead = [[(by_id[run], hop) for run, hop in pack.stages if hop in wanted[run]] for pack in shared_first(todo)]
+    hops = {run.id: needed(run, costs.keys) for run in todo}
+    ahead = [[(by_id[run], hop) for run, hop in pack.stages if hop in hops[run]] for pack in shared_first(todo)]
     counted.update(run.stages[hop].train for job in ahead for run, hop in job)
     waves = [ahead, [list(new_trainings([run], costs.keys, counted)) for run in todo]]
     seconds = [[total(map(costs.seconds, job)) for job in wave] for wave in waves]
-    known = None not in (time for wave in seconds for time in wave)
+    complete = None not in (time for wave in seconds for time in wave)
     trainings = [training for wave in waves for job in wave for training in job]
     return Budget(
         runs=len(todo),
         trainings=len(trainings),
         width=width,
         seconds=total(time for wave in seconds for time in wave),
-        wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if known else None,
+        wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if complete else None,
         bytes=total(map(costs.bytes, trainings)),
         devices=costs.devices(trainings),
     )

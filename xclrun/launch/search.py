@@ -40,7 +40,7 @@ from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
 from xclrun.data.notes import read_notes, told
 from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table
 from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, given_name
-from xclrun.launch.trials import SAMPLERS, Asked, Trials
+from xclrun.launch.trials import SAMPLERS, Setting, Trials
 from xclrun.run import Run, notes, plan_jobs
 from xclrun.store.lease import Lease
 from xclrun.store.records import record
@@ -100,19 +100,20 @@ class Search:
         if not self.journal.is_file():
             return 0
         with TemporaryDirectory() as folder:
-            return len(self.trials(Path(shutil.copy(self.journal, folder))).told)
+            return len(self.trials(Path(shutil.copy(self.journal, folder))).tried)
 
-    def runs(self, trials: Sequence[Asked]) -> list[list[Run]]:
+    def runs(self, settings: Sequence[Setting]) -> list[list[Run]]:
         """Return the runs of each setting."""
         return [
-            plan_jobs(job.config for job in jobs) for jobs in compose_trials(self.space, [one.values for one in trials])
+            plan_jobs(job.config for job in jobs)
+            for jobs in compose_trials(self.space, [setting.values for setting in settings])
         ]
 
     @property
     def lines(self) -> list[str]:
         """The searched keys and their values, a line each."""
         wide = max(map(len, self.keys))
-        return [f"  {key:<{wide}}  {of}" for key, of in self.space.searched.items()]
+        return [f"  {key:<{wide}}  {domain}" for key, domain in self.space.searched.items()]
 
 
 def plan_search(space: Space, launcher: Launcher) -> Search:
@@ -129,9 +130,9 @@ def plan_search(space: Space, launcher: Launcher) -> Search:
             f"{SWEEPER} hydra/launcher=slurm: each trial waits for those before it; give hydra.launcher.wait=true"
         )
     launcher.check()
-    first, *others = compose_trials(space, space.probes)
+    first, *rest = compose_trials(space, space.probes)
     runs = plan_jobs(job.config for job in first)
-    for jobs in others:
+    for jobs in rest:
         plan_jobs([jobs[0].config])
     if len(places := {run.outputs for run in runs}) > 1:
         raise UsageError(f"paths.outputs={','.join(sorted(map(str, places)))}: the runs of a search share one folder")
@@ -141,7 +142,7 @@ def plan_search(space: Space, launcher: Launcher) -> Search:
     identity = digest(
         {
             "objective": objective.name,
-            "space": {key: [*of.ends, str(of)] for key, of in space.searched.items()},
+            "space": {key: [*domain.ends, str(domain)] for key, domain in space.searched.items()},
             "sampler": [space.settings["sampler"], space.settings["seed"]],
             "runs": sorted(run.id for run in runs),
         }
@@ -177,7 +178,7 @@ def _objective(what: str, runs: Sequence[Run]) -> Objective:
         if (blind := unsighted(run.strategy_name, run.resolved)) is not None:
             raise UsageError(f"{SWEEPER}: strategy={run.strategy_name}: {blind.reason}")
         if run.stream.kind not in objective.streams:
-            fitting = [name for name, one in available.items() if run.stream.kind in one.streams]
+            fitting = [name for name, candidate in available.items() if run.stream.kind in candidate.streams]
             raise UsageError(f"{option}: not of strategy={run.strategy_name}; Known: {', '.join(fitting)}")
     if objective.points and (lacking := _points_lacking(runs)) is not None:
         raise UsageError(f"{option}: {lacking}")
@@ -240,7 +241,7 @@ class SearchForecast:
             "search": {
                 "name": s.name,
                 "objective": s.objective.name,
-                "searched": {key: str(of) for key, of in s.space.searched.items()},
+                "searched": {key: str(domain) for key, domain in s.space.searched.items()},
                 "trials": s.most,
                 "made": self.made,
                 "runs_of_a_trial": len(s.probe),
@@ -261,7 +262,7 @@ class SearchForecast:
             costs = self.total.render()
         basis = f"each trial as {_text(s.space.probe)}; hops that settings share are trained once"
         head = f"{s.name}: search by {s.objective.title} ({s.objective.name}): {runs}"
-        return "\n".join([head, *s.lines, "", costs, basis, *(as_note(one, sys.stdout) for one in self.notes)])
+        return "\n".join([head, *s.lines, "", costs, basis, *(as_note(text, sys.stdout) for text in self.notes)])
 
 
 def search_forecast(search: Search, width: int | None = None) -> SearchForecast:
@@ -275,8 +276,8 @@ def search_forecast(search: Search, width: int | None = None) -> SearchForecast:
     if width is None:
         line = forecast(search.probe).total
         return SearchForecast(search, made, line, line.times(left, f"{left} left of {search.most}"))
-    one = replace(budget(search.probe, max(1, width // search.together)), width=width)
-    return SearchForecast(search, made, one, one.times(left, ceil(left / search.together)))
+    single = replace(budget(search.probe, max(1, width // search.together)), width=width)
+    return SearchForecast(search, made, single, single.times(left, ceil(left / search.together)))
 
 
 def search(space: Space, launcher: Launcher) -> None:
@@ -320,14 +321,14 @@ class _Searching:
         self._end(time.monotonic() - began)
 
     def _announce(self) -> None:
-        s, before = self.search, len(self.trials.told)
+        s, before = self.search, len(self.trials.tried)
         run, each = s.probe[0], many(len(s.probe), "run")
         line(
             f"xclrun: search by {s.objective.title}: {many(s.most, 'trial')} of {each} of {run.strategy_name} on "
             f"{run.dataset.name} with {run.config.model.name} → {s.outputs}"
             + (f"; {many(before, 'trial')} made before" if before else "")
         )
-        for text in [*s.lines, *(as_note(one, sys.stderr, "  ") for one in [*told([run.dataset]), *notes(s.probe)])]:
+        for text in [*s.lines, *(as_note(text, sys.stderr, "  ") for text in [*told([run.dataset]), *notes(s.probe)])]:
             line(text)
 
     def _resume(self) -> None:
@@ -335,52 +336,53 @@ class _Searching:
 
         What made them fail may have passed. The journal keeps that they failed, so that the same settings come next.
         """
-        before = self.trials.told
-        self.runs = {one.number: runs for one, runs in zip(before, self.search.runs(before), strict=True)}
-        again = [one for one in before if not self._finished(one)]
-        for one in before:
-            if one not in again:
-                self._score(one)
+        before = self.trials.tried
+        self.runs = {setting.number: runs for setting, runs in zip(before, self.search.runs(before), strict=True)}
+        again = [setting for setting in before if not self._finished(setting)]
+        for setting in before:
+            if setting not in again:
+                self._score(setting)
         if again:
             line(f"\nagain: {many(len(again), 'trial')} of which runs failed, or whose files are gone or damaged")
             self._do(again)
-        for one in again:
-            self._score(one)
+        for setting in again:
+            self._score(setting)
 
-    def _try(self, batch: Sequence[Asked]) -> None:
-        s, tried = self.search, len(self.trials.told)
-        for k, (one, runs) in enumerate(zip(batch, s.runs(batch), strict=True), start=tried + 1):
-            self.runs[one.number] = runs
-            line(f"\ntrial {k} of {s.most}: {_text(one.values)}")
-        failed_before = all(any(run.directory.failed_since(0) for run in self.runs[one.number]) for one in batch)
+    def _try(self, batch: Sequence[Setting]) -> None:
+        search, tried = self.search, len(self.trials.tried)
+        for k, (setting, runs) in enumerate(zip(batch, search.runs(batch), strict=True), start=tried + 1):
+            self.runs[setting.number] = runs
+            line(f"\ntrial {k} of {search.most}: {_text(setting.values)}")
+        failed_before = all(any(run.directory.failed_since(0) for run in self.runs[s.number]) for s in batch)
         self._do(batch)
         # At the first failure of all the machine or the data may be the cause, so the command is to be repeated. What
         # fails again, such as too high a learning rate, does not stop the search.
         if not self.scored and not failed_before and not any(map(self._finished, batch)):
-            raise SweepFailed(f"{s.name}: no setting could be done yet; give the same command again to retry")
-        for one in batch:
-            trial = self._score(one)
-            self.trials.tell(one, None if trial is None else trial.score)
+            raise SweepFailed(f"{search.name}: no setting could be done yet; give the same command again to retry")
+        for setting in batch:
+            trial = self._score(setting)
+            self.trials.tell(setting, None if trial is None else trial.score)
 
-    def _do(self, trials: Sequence[Asked]) -> None:
+    def _do(self, trials: Sequence[Setting]) -> None:
         """Do the unfinished runs of settings; a failed run does not stop the others."""
         self._write(ended=False)
-        sweep = self._sweep({run.id: run for one in trials for run in self.runs[one.number]}.values(), ended=False)
+        runs = {run.id: run for setting in trials for run in self.runs[setting.number]}
+        sweep = self._sweep(runs.values(), ended=False)
         if unfinished := sweep.unfinished:
             try:
                 self.launcher.do(sweep, unfinished)
             except SweepFailed as error:
                 line(f"  {error}")
 
-    def _finished(self, one: Asked) -> bool:
-        return all(run.directory.finished for run in self.runs[one.number])
+    def _finished(self, setting: Setting) -> bool:
+        return all(run.directory.finished for run in self.runs[setting.number])
 
-    def _score(self, one: Asked) -> Trial | None:
+    def _score(self, setting: Setting) -> Trial | None:
         """Score a setting on dev and print it; None where a run failed, or has no dev score."""
         trial, why = None, "failed; the search goes on without it, and the same command tries it again"
-        if self._finished(one):
+        if self._finished(setting):
             try:
-                records = [record(run.directory) for run in self.runs[one.number]]
+                records = [record(run.directory) for run in self.runs[setting.number]]
                 settings = {key: setting_text(value) for key, value in flat(records[0].config)}
                 values = {key: settings[key] for key in self.search.keys}
                 trial = scored_trial(values, records, self.search.objective, SWEEPER)
@@ -388,10 +390,10 @@ class _Searching:
                 why = f"left out: {error}"
         if trial is None:
             self.failed += 1
-            line(f"  {_text(one.values)}: {why}")
+            line(f"  {_text(setting.values)}: {why}")
             return None
         self.scored.append(trial)
-        if one.open:
+        if setting.open:
             sign = 1 if self.search.objective.higher_is_better else -1
             best = max(self.scored, key=lambda trial: sign * trial.score)
             so_far = "the best so far" if best is trial else f"best so far {_percent(best)}: {best.name}"
@@ -403,7 +405,7 @@ class _Searching:
             "objective": self.search.objective.name,
             "keys": list(self.search.keys),
             "trials": self.search.most,
-            "made": len(self.trials.told),
+            "made": len(self.trials.tried),
             "ended": ended,
             "runs": [run.run_id for trial in self.scored for run in trial.runs],
         }

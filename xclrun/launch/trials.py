@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 SAMPLERS = ("tpe", "random")
-# Draws in a row of settings that were tried before, after which an untried one is drawn by exhaustion.
+# Draws in a row of settings that were tried before, after which an untried one is drawn.
 REPEATED = 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class Setting:
     """One trial.
 
     Attributes:
@@ -69,9 +69,9 @@ class Trials:
         try:
             if journal is not None:
                 storage = _opened(journal)
-                if others := set(optuna.get_all_study_names(storage)) - {name}:
+                if foreign := set(optuna.get_all_study_names(storage)) - {name}:
                     raise UsageError(
-                        f"{journal} is the journal of another search ({others.pop()[:8]}): values, objective, data or "
+                        f"{journal} is the journal of another search ({foreign.pop()[:8]}): values, objective, data or "
                         "seed were others; set sweep_name=NAME for a separate one"
                     )
             self.study: Study = optuna.create_study(
@@ -84,60 +84,63 @@ class Trials:
                 "runs that are finished"
             ) from error
 
-    def next(self, most: int, together: int) -> list[Asked]:
+    def next(self, most: int, together: int) -> list[Setting]:
         """Return the settings to try now: the open ones, and new ones up to ``together``.
 
         Args:
             most: settings of the whole search.
         """
         # As many as an undisturbed search had begun at the same time, so that the same ones are drawn.
-        tried = len(self.told)
-        wanted = max(0, min(together - tried % together, most - tried))
-        while len(batch := [one for one in self._all() if one.open]) < wanted and self._draw():
+        tried = len(self.tried)
+        count = max(0, min(together - tried % together, most - tried))
+        while len(batch := [setting for setting in self._all() if setting.open]) < count and self._draw():
             pass
-        return batch[:wanted]
+        return batch[:count]
 
-    def tell(self, one: Asked, score: float | None) -> None:
-        """Note the dev score of a setting; None: it failed."""
+    def tell(self, setting: Setting, score: float | None) -> None:
+        """Record the dev score of a setting; None: it failed."""
         from optuna.trial import TrialState
 
-        self.study.tell(one.number, score, state=TrialState.FAIL if score is None else None)
+        self.study.tell(setting.number, score, state=TrialState.FAIL if score is None else None)
 
     @property
-    def told(self) -> list[Asked]:
+    def tried(self) -> list[Setting]:
         """The settings that were tried."""
-        return [one for one in self._all() if not one.open]
+        return [setting for setting in self._all() if not setting.open]
 
-    def _all(self) -> list[Asked]:
+    def _all(self) -> list[Setting]:
         """Return the trials; earlier versions left incomplete ones, and repeated settings."""
-        settings: dict[tuple[str, ...], Asked] = {}
+        settings: dict[tuple[str, ...], Setting] = {}
         for trial in self.study.get_trials(deepcopy=False):
             if trial.params.keys() == self.space.searched.keys():
-                one = Asked(trial.number, self._texts(trial.params), trial.value, not trial.state.is_finished())
-                settings.setdefault(tuple(one.values.values()), one)
+                setting = Setting(trial.number, self._texts(trial.params), trial.value, not trial.state.is_finished())
+                settings.setdefault(tuple(setting.values.values()), setting)
         return list(settings.values())
 
     def _texts(self, params: Mapping[str, Any]) -> dict[str, str]:
         ranges = self.space.searched
-        return {k: of.text(params[k]) if isinstance(of, Interval) else str(params[k]) for k, of in ranges.items()}
+        return {
+            k: domain.text(params[k]) if isinstance(domain, Interval) else str(params[k])
+            for k, domain in ranges.items()
+        }
 
     def _draw(self) -> bool:
         """Begin a new trial; return False where no setting is left."""
         import optuna
         from optuna.trial import TrialState
 
-        tried = [one.values for one in self._all()]
-        if len(tried) >= self.space.number:
+        earlier = [setting.values for setting in self._all()]
+        if len(earlier) >= self.space.number:
             return False
-        distributions = {key: _distribution(of) for key, of in self.space.searched.items()}
-        seed = derive(self.space.settings["seed"], "search", len(tried)) % 2**32
+        distributions = {key: _distribution(domain) for key, domain in self.space.searched.items()}
+        seed = derive(self.space.settings["seed"], "search", len(earlier)) % 2**32
         memory = optuna.create_study(direction=self.direction, sampler=_sampler(self.space.settings["sampler"], seed))
         memory.add_trials([t for t in self.study.get_trials(deepcopy=False) if t.params.keys() == distributions.keys()])
         for attempt in range(10 * REPEATED):
             if attempt == REPEATED and self.space.number != float("inf"):
                 memory.sampler = _sampler("exhaustive", seed)
             trial = memory.ask(distributions)
-            if self._texts(trial.params) not in tried:
+            if self._texts(trial.params) not in earlier:
                 self.study.add_trial(
                     optuna.trial.create_trial(
                         state=TrialState.RUNNING, params=trial.params, distributions=trial.distributions
@@ -148,14 +151,14 @@ class Trials:
         return False
 
 
-def _distribution(of: Values | Interval) -> BaseDistribution:
+def _distribution(domain: Values | Interval) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if not isinstance(of, Interval):
-        return CategoricalDistribution(of.texts)
-    if of.whole:
-        return IntDistribution(int(of.low), int(of.high), log=of.log)
-    return FloatDistribution(of.low, of.high, log=of.log)
+    if not isinstance(domain, Interval):
+        return CategoricalDistribution(domain.texts)
+    if domain.whole:
+        return IntDistribution(int(domain.low), int(domain.high), log=domain.log)
+    return FloatDistribution(domain.low, domain.high, log=domain.log)
 
 
 def _sampler(name: str, seed: int) -> BaseSampler:

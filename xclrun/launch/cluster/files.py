@@ -38,7 +38,7 @@ class Pack:
 
     @property
     def concerned(self) -> tuple[str, ...]:
-        """The runs whose directories the job reads."""
+        """The ids of all runs whose directories the job reads."""
         return tuple(dict.fromkeys([*self.runs, *(run for run, _ in self.stages)]))
 
 
@@ -156,7 +156,7 @@ def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = n
         try:
             content = read_json(path)
             submission = Submission(path.parent, list(content["arrays"]), float(content["submitted"]))
-            # Read completely here, so that a damaged file fails nowhere else.
+            # Read completely here, so that a damaged file is reported.
             assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
             readable.append(submission)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):

@@ -1,8 +1,7 @@
 """What a job on the cluster does: the runs of its pack, as a local worker does them.
 
-A signal saves a checkpoint at the next step. After SIGUSR2 (preemption, time limit) Submitit has the job requeued, as
-long as its attempts make progress; any other signal ends it. A failed run makes the job fail, after the others of its
-pack.
+A signal (preemption, time limit) saves a checkpoint at the next step; Submitit then has the job requeued, as long as
+its attempts make progress. A failed run makes the job fail, after the others of its pack.
 """
 
 from __future__ import annotations
@@ -61,7 +60,8 @@ class PackJob:
         except Stopped as stopped:
             _ignore_signals()
             line(f"xclrun: stopped by {signal.Signals(stopped.number).name}; a checkpoint is saved")
-            if stopped.number == signal.SIGUSR2:
+            # Otherwise Slurm has cancelled the job, or queued it again.
+            if (job := slurm.this_job()) and slurm.states([job])[job].state in ("RUNNING", ""):
                 signal.signal(signal.SIGUSR2, requeue)
                 signal.raise_signal(signal.SIGUSR2)
             sys.exit(128 + stopped.number)
@@ -101,7 +101,7 @@ class PackJob:
         return errors | {r.id: r.directory.error or "not finished" for r in todo if not r.directory.finished}
 
     def checkpoint(self) -> Any:
-        """Return what Submitit requeues after SIGUSR2; None makes the job fail instead."""
+        """Return what Submitit requeues after a signal; None makes the job fail instead."""
         from submitit.helpers import DelayedSubmission
 
         files, now = PackFiles(self.path), position(self.runs)

@@ -90,19 +90,19 @@ def _by_name(wanted: set[str], text: str) -> dict[str, JobState]:
                     rows.setdefault(f"{array}_{i}", row)
             if not index:
                 rows[array] = row
-    found = {name: rows.get(name) or rows.get(name.partition("_")[0]) for name in wanted}
+    row_of = {name: rows.get(name) or rows.get(name.partition("_")[0]) for name in wanted}
     return {
         # sacct adds who cancelled a job: "CANCELLED by 0".
         name: JobState(name, row[1].split()[0], row[2] if row[2] not in ("None", "0:0") else "")
-        for name, row in found.items()
+        for name, row in row_of.items()
         if row
     }
 
 
 def max_array() -> int:
     """Return how many jobs an array may have: indices are below MaxArraySize."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config") or "", re.MULTILINE)
-    return int(found[1]) if found else DEFAULT_MAX_ARRAY
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config") or "", re.MULTILINE)
+    return int(match[1]) if match else DEFAULT_MAX_ARRAY
 
 
 def cancel(jobs: Sequence[str]) -> None:
