@@ -1,4 +1,4 @@
-"""``xclrun plan``: what a command would do."""
+"""``xclrun plan``: forecast the work of a command."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(f"--width {args.width}: must be a number of jobs of at least 1")
     from xclrun.compose.jobs import command_jobs, launcher
     from xclrun.compose.space import SWEEPER, Space
-
-    jobs, config = command_jobs(args.overrides)
     from xclrun.launch.forecast import budget, forecast, missing
 
+    jobs, config = command_jobs(args.overrides)
     if isinstance(jobs, Space):
         if args.missing:
             raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     runs = plan_jobs(job.config for job in jobs)
     if args.missing:
-        commands = [(what, _command(args.overrides, them, what)) for what, them in missing(runs)]
+        commands = [(what, _command(args.overrides, lacking, what)) for what, lacking in missing(runs)]
         if args.json:
             print(json.dumps([{"gives": what, "command": command} for what, command in commands], indent=1))
         elif not commands:
@@ -71,12 +70,9 @@ def plan_runs(overrides: Sequence[str]) -> list[Run]:
 
 
 def _command(overrides: Sequence[str], runs: Sequence[Run], what: str) -> str:
-    """Return the command that makes the missing runs."""
+    """Build the command that produces the missing runs."""
     if what != "T":
         return shlex.join(["xclrun", *overrides, "-m"])
-    orders, seeds = (_order(run) for run in runs), (run.config.seed for run in runs)
+    orders = (f"[{','.join(run.stream.languages)}]" for run in runs)
+    seeds = (run.config.seed for run in runs)
     return reference_command(overrides, runs[0].resolved["strategy"]["expansion"], orders, seeds)
-
-
-def _order(run: Run) -> str:
-    return "[" + ",".join(run.stream.languages) + "]"
