@@ -84,7 +84,6 @@ class Tests:
 
     @cached_property
     def averaged(self) -> Replicates:
-        """One block for each replicate."""
         return self.data.averaged()
 
     @property
@@ -165,13 +164,11 @@ class Tests:
 
     @cached_property
     def analyses(self) -> dict[str, Anova]:
-        """The analyses of variance by name."""
         paper = {} if self.few_shot else {"one-way, orders (CCL)": anova(self.data.by_order())}
         return paper | {f"two-way, blocks: {self.replicates}": self.blocked[0]}
 
     @cached_property
     def pairs(self) -> dict[str, list[Pair]]:
-        """The tests of all pairs by name."""
         data, tests = self.averaged, {}
         if not self.few_shot:
             tests[PAPER] = tukey(self.data.by_order(), anova(self.data.by_order()))
@@ -225,7 +222,6 @@ class Verdicts:
 
     @property
     def p_values(self) -> list[float]:
-        """The uncorrected p-values of the primary comparisons."""
         return [pair.p for pair in self.unadjusted.values() if not math.isnan(pair.p)]
 
     @property
@@ -244,7 +240,6 @@ class Verdicts:
 
     @property
     def method(self) -> str:
-        """The test of the primary comparisons, in words."""
         names = " and ".join(dict.fromkeys(name for _, _, name in self.unadjusted))
         replicates = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
         one = next((t for t in self.tests.values() if t.data.kind == "seed" and not t.few_shot), None)
@@ -254,7 +249,6 @@ class Verdicts:
 
     @property
     def marks_meaning(self) -> str:
-        """What marks mean."""
         return f"* ** ***: differs from the baseline, {self.baseline}: {self.method}, p < 0.05, 0.01, 0.001"
 
     def baseline_notes(self) -> list[str]:
@@ -272,7 +266,6 @@ class Verdicts:
         return {key: next((mark for level, mark in LEVELS if pair.p < level), "") for key, pair in self.primary.items()}
 
     def comparisons(self, title: str = "Primary comparisons with the baseline") -> Table | None:
-        """Return the table of the primary comparisons; None where there are none."""
         reasons, rows = Reasons(), []
         for (label, metric, name), pair in self.primary.items():
             raw = self.unadjusted[label, metric, name]
@@ -315,7 +308,6 @@ class Verdicts:
         return Table(title, header, tuple(rows), notes, left=3)
 
     def all_pairs(self, title: str = "All pairs of strategies") -> Table | None:
-        """Return the pairs of all measures of all metrics in one table."""
         if not self.tests:
             return None
         reasons, rows = Reasons(), []

@@ -71,7 +71,6 @@ class Summary:
         self.names = f"{comparison.dataset}, {comparison.model}"
 
     def means(self) -> list[Table]:
-        """Return the table of each metric, over orders and seeds."""
         return [
             self.main([metric], title=f"{headline(metric)}, mean over orders and seeds")
             for metric in self.comparison.metrics
@@ -180,7 +179,6 @@ class Summary:
         )
 
     def _with_languages(self, metric: str, measure: str) -> list[str]:
-        """Return the strategies that have the measure of a language."""
         languages = self.comparison.languages
         return [
             strategy
@@ -250,23 +248,14 @@ class Summary:
         return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
 
     def value(self, strategy: str, metric: str, measure: str, order: str = MEAN, language: str = "") -> float:
-        """Return a mean as a fraction; NaN where there is none."""
         row = self._rows.get((strategy, order, metric, measure, language))
         return math.nan if row is None else float(row.value)
 
     def std(self, strategy: str, metric: str, measure: str) -> float:
-        """Return the standard deviation of a mean over orders and seeds; NaN where there is none."""
         row = self._rows.get((strategy, MEAN, metric, measure, ""))
         return math.nan if row is None else float(row.std)
 
-    def status(self, strategy: str, metric: str, measure: str) -> str:
-        """Return why a mean over orders and seeds is not available; empty where it is."""
-        row = self._rows.get((strategy, MEAN, metric, measure, ""))
-        status = "not scored" if row is None else str(row.status)
-        return status.removeprefix("n/a: ") if row is None or status.startswith("n/a") else ""
-
     def title(self, metric: str) -> str:
-        """Return what titles and axes of figures call a metric."""
         return metric_title(metric, self.comparison.runs)
 
     def is_ranked(self, strategy: str) -> bool:
@@ -300,7 +289,6 @@ class Summary:
         )
 
     def _header(self, metrics: Sequence[str]) -> list[str]:
-        """Name the columns; the metric only where there are several."""
         named = {metric: f"{short_name(metric)} " if len(metrics) > 1 else "" for metric in metrics}
         return [
             f"{named[metric]}{measure} {MEASURES[measure].arrow}" for metric in metrics for measure in self.measures
@@ -313,7 +301,6 @@ class Summary:
         self, strategies: Sequence[str], order: str, metric: str, measure: str, language: str, reasons: Reasons,
         marked: bool = False,
     ) -> list[Cell]:  # fmt: skip
-        """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
         ranked = {strategy: cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)}
         over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
