@@ -68,7 +68,6 @@ def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
 
 
 def _versions(comparison: Comparison) -> Iterator[str]:
-    """Name the strategies whose means are over runs of several versions of the code."""
     for label, runs in comparison.strategies.items():
         versions = Counter(run.code_version for run in runs)
         if len(versions) > 1:
@@ -77,7 +76,6 @@ def _versions(comparison: Comparison) -> Iterator[str]:
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
-    """Name the runs that other strategies have and one has not."""
     names = {run.languages: run.order for run in comparison.runs}
     for label, keys in missing_combinations(comparison).items():
         lacking: dict[str, list[str]] = {}
@@ -90,7 +88,6 @@ def _missing(comparison: Comparison) -> Iterator[str]:
 
 
 def _differing(comparison: Comparison) -> Iterator[str]:
-    """Name the settings in which strategies were not treated alike."""
     for key, values in differing_settings(comparison.strategies).items():
         by_value: dict[str, list[str]] = {}
         for label, value in values.items():

@@ -74,8 +74,6 @@ def _of(run: RunRecord) -> tuple[object, ...]:
 
 
 class CodelengthSection(Section):
-    """What a report says of finished runs of the same blocks."""
-
     definitions = {
         "L ↓": "online codelength: bits to send the labels of all blocks, each coded by the model that learnt those "
         "before it (GLI §4)"
@@ -107,7 +105,6 @@ class CodelengthSection(Section):
 
     @property
     def total(self) -> int:
-        """Number of examples."""
         return int(self.sizes.sum())
 
     def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
@@ -132,7 +129,6 @@ class CodelengthSection(Section):
 
     @property
     def conclusions(self) -> list[str]:
-        """The order of the codes, in words."""
         per = [(coder.name, float(coder.bits(self.parts).sum(axis=1).mean()) / self.total) for coder in self.coders]
         even = float(self.uniform.sum()) / self.total
         said = "; ".join(f"{name} {bits:.2f}" for name, bits in per)

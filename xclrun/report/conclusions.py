@@ -91,7 +91,6 @@ def compare(
 
 
 def _differences(pairs: Mapping[str, Pair], baseline: str, title: str, tolerance: float) -> Iterator[str]:
-    """Yield the sentences on the differences of each strategy from the baseline."""
     higher = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference > 0]
     lower = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference < 0]
     chance = [label for label, pair in pairs.items() if pair.p >= ALPHA]

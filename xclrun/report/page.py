@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A figure as the page shows it: caption, its own title, links to its files, and the SVG."""
-
     caption: str
     title: str
     width: str
@@ -86,7 +84,6 @@ def page(
 
 
 def definitions(sections: Iterable[Section]) -> dict[str, str]:
-    """Return what the tables of sections show, each name once."""
     return {name: text for section in sections for name, text in section.definitions.items()}
 
 

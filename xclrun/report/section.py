@@ -75,12 +75,10 @@ class Section:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The parts that show something."""
         return [block for block in self.make() if block]
 
     @property
     def caveats(self) -> list[str]:
-        """What is missing and what differs."""
         return [need for block in self.make() for need in block.needs]
 
     @property

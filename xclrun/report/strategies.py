@@ -60,7 +60,6 @@ class ReportData:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The long form of all numbers."""
         return summarise(self.records, self.options.unpaired)
 
     @cached_property
@@ -130,7 +129,6 @@ class StrategySection(Section):
 
     @cached_property
     def inference(self) -> Inference:
-        """Tests and intervals."""
         options = self.options
         return Inference(
             self.comparison, self.shared.references, self._bootstrap[0], options.interval, options.baseline,
@@ -139,7 +137,6 @@ class StrategySection(Section):
 
     @cached_property
     def summary(self) -> Summary:
-        """The means, with the marks of the tests."""
         inference = self.inference
         return Summary(
             self.shared.frame, self.comparison, inference.marks(), self.options.unpaired, inference.marks_meaning,
@@ -168,5 +165,4 @@ class StrategySection(Section):
 
 
 def names_of(comparison: Comparison) -> str:
-    """Return dataset and model for a title."""
     return f"{comparison.dataset}, {comparison.model}"

@@ -56,7 +56,6 @@ def metric_title(metric: str, runs: Iterable[RunRecord], unit: str = "%") -> str
 
 
 def colour(k: int) -> str:
-    """Return the colour of the k-th line."""
     return COLOURS[k % len(COLOURS)]
 
 
@@ -130,7 +129,6 @@ def line(axes: Axes, x: ArrayLike, y: ArrayLike, k: int, text: str, **look: Any)
 
 
 def ends_of_hops(axes: Axes, places: Iterable[float]) -> None:
-    """Mark the ends of hops by dotted lines."""
     for place in places:
         axes.axvline(place, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
 
@@ -322,7 +320,6 @@ def _fix_label(axis: Axis) -> None:
 
 
 def tickless(axes: Axes) -> None:
-    """Remove the marks along both axes; the names stay next to marks of no length."""
     axes.tick_params(length=0, bottom=False, left=False)
 
 

@@ -215,7 +215,6 @@ def number_cell(value: float | None, scale: float = 1, digits: int = 2, runs: Se
 
 
 def percent_cell(value: float | None, runs: Sequence[str] = ()) -> Cell:
-    """Return the cell of a fraction as percent; ``–`` for None and NaN."""
     return number_cell(value, 100, 2, runs)
 
 
@@ -228,5 +227,4 @@ def _markdown_cell(cell: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape text for Markdown, asterisks too."""
     return markdown(text).replace("*", r"\*")

@@ -101,7 +101,6 @@ class PlotWorkers:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -128,7 +127,6 @@ def _end_with_parent() -> None:
 
 
 def _draw(name: str, folder: Path, further: Sequence[str]) -> list[Path]:
-    """Draw and save a figure of `_PLOTS`."""
     from matplotlib import rc_context
 
     # Collect once per figure, after saving: collecting while drawing takes a fifth of the time. What a figure made is

@@ -242,7 +242,6 @@ def _write_tables(sections: Sequence[Section], folder: Path) -> None:
 
 
 def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as JSON can hold them; NaN becomes None."""
     return rows.astype(object).where(rows.notna(), None).to_dict(orient="records")
 
 

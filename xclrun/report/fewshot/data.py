@@ -75,7 +75,6 @@ class FewShotRuns:
 
     @property
     def title(self) -> str:
-        """What titles and axes of figures call the metric."""
         return metric_title(self.metric, self.behind(self.scores))
 
     @property
@@ -89,7 +88,6 @@ class FewShotRuns:
 
     @cached_property
     def means(self) -> pd.DataFrame:
-        """Averages over buckets."""
         return over_buckets(self.scores)
 
     @cached_property
@@ -114,11 +112,9 @@ class FewShotRuns:
         )  # fmt: skip
 
     def rows(self, *strategies: str) -> pd.DataFrame:
-        """Return the scores of some strategies."""
         return self.scores[self.scores["strategy"].isin(strategies)]
 
     def behind(self, scores: pd.DataFrame) -> list[RunRecord]:
-        """Return the runs of some scores."""
         return [self.records[run_id] for run_id in dict.fromkeys(scores["run_id"])]
 
     def setup(self, scores: pd.DataFrame) -> list[str]:
@@ -166,7 +162,6 @@ class FewShotSource:
 
 
 def first_of_buckets(rows: pd.DataFrame) -> Iterable[str]:
-    """Return the run id of the first seed of each bucket."""
     return rows.sort_values(["bucket", "seed"]).drop_duplicates("bucket")["run_id"]
 
 

@@ -24,7 +24,6 @@ def shots_name(shots: int) -> str:
 
 
 def task_name(dataset: str) -> str:
-    """Return what the paper calls the task of a dataset."""
     return TASK_OF.get(dataset, dataset)
 
 

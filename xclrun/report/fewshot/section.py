@@ -84,7 +84,6 @@ class FewShotSection(Section):
 
     @property
     def conclusions(self) -> list[str]:
-        """For each metric and source: what adapting gains, and which strategy is best at each K."""
         return [text for runs in self.data if isinstance(runs, FewShotRuns) for text in _conclusions(runs)]
 
 
@@ -109,7 +108,6 @@ def _conclusions(runs: FewShotRuns) -> list[str]:
 
 
 def _uneven(means: pd.DataFrame) -> list[str]:
-    """Name the rows whose means are over fewer buckets than others have."""
     few = means[means["shots"] != 0]
     most = int(few["buckets"].max())
     rows = few[few["buckets"] < most].itertuples(index=False)

@@ -95,7 +95,6 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
 
 
 def available(runs: Sequence[RunRecord], metric: str) -> list[Rule]:
-    """Return the rules that can be applied to all the runs."""
     return [r for r in rules(runs) if runs and all(np.isfinite(final_by_rule(run, metric, r)).all() for run in runs)]
 
 

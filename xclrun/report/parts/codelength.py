@@ -37,7 +37,6 @@ STRICT = (
 
 
 def counted(section: CodelengthSection) -> str:
-    """Say what is counted."""
     return f"coded: {'; '.join(COUNTED[one] for one in section.parts)}; label sets and texts are known beforehand"
 
 
@@ -67,7 +66,6 @@ def gli_codelengths(section: CodelengthSection) -> Iterator[Item]:
 
 
 def head(coder: Coder) -> tuple[str, ...]:
-    """Return the first cells of a coder's row."""
     return coder.model, " → ".join(coder.start) or "–", coder.strategy, "strict" if coder.strict else "with dev"
 
 
@@ -80,7 +78,6 @@ def _seeds(section: CodelengthSection, what: str = "mean") -> list[str]:
 
 
 def _spread(values: np.ndarray, digits: int, runs: tuple[str, ...] = ()) -> Cell:
-    """Return mean ± sample standard deviation of values over seeds."""
     text = f"{values.mean():.{digits}f}" + (f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else "")
     return Cell(text, float(values.mean()), runs)
 
@@ -128,7 +125,6 @@ def _final(coder: Coder, metric: str) -> Cell:
 
 
 def block_table(section: CodelengthSection) -> Table:
-    """Return the bits for each example in each block, means over seeds."""
     body: list[tuple[str, ...]] = []
     for coder in section.coders:
         each = coder.bits(section.parts).mean(axis=0) / section.sizes
@@ -149,7 +145,6 @@ def sizes_and_scores(coder: Coder, metric: str, sizes: np.ndarray) -> tuple[np.n
 
 
 def score_table(section: CodelengthSection, metric: str) -> Table:
-    """Return the test score on the key after each hop, means over seeds."""
     body = []
     for coder in section.coders:
         learnt, scores = sizes_and_scores(coder, metric, section.sizes)
@@ -195,7 +190,6 @@ def score_figure(section: CodelengthSection, metric: str) -> Figure:
 def _coder_figure(
     section: CodelengthSection, x: np.ndarray, curves: Sequence[np.ndarray], what: str
 ) -> tuple[Figure, Axes]:
-    """Return a figure with a curve for each coder, and its axes."""
     figure = figure_of(7.4, 3.9)
     axes = figure.subplots()
     names = [coder.name for coder in section.coders]

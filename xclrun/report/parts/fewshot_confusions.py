@@ -28,7 +28,6 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @part(FewShotRuns, place=60, title="{metric}{source}: confusions", folded=True)
 def fewshot_confusions(runs: FewShotRuns) -> Iterator[Item]:
-    """At the smallest K."""
     yield "Gold labels (rows) and predicted labels (columns), before and after adapting."
     outcomes, cells = runs.given.outcomes.get(runs.metric, {}), runs.cells(runs.first)
     known = {place: [outcomes[i] for i in rows["run_id"] if i in outcomes] for place, rows in cells.items()}

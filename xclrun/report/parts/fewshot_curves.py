@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @part(FewShotRuns, place=70, title="{metric}{source}: learning curves of target adapting", folded=True)
 def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
-    """A figure for each strategy."""
     yield (
         "Dev score after each epoch of target adapting, a line for each run up to the epoch where it stopped; dots: "
         "selected epochs. A curve that only falls selects the first epoch."

@@ -209,7 +209,6 @@ def _published(number: fsxlt.Reported | None) -> str:
 
 
 def _counts(rows: pd.DataFrame) -> str:
-    """Say how many buckets and seeds are behind the means."""
     few = rows[rows["shots"] != 0]
     buckets = _range(few["buckets"], few["buckets"], "in all rows")
     return f"buckets: {buckets}; seeds: {_range(few['fewest'], few['seeds'], 'for all buckets')}"

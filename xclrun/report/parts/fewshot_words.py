@@ -62,7 +62,6 @@ def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
 
 @part(FewShotSource, place=10, title="Lexical overlap{source}", folded=True)
 def fewshot_overlap(source: FewShotSource) -> Iterator[Item]:
-    """Overlap with the source (FS Table 14) and between buckets."""
     yield "Words shared with the source (FS Table 14) and between buckets."
     runs = source.runs
     if not runs.words:

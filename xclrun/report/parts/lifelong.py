@@ -277,7 +277,6 @@ def seed_tests(summary: Summary, references: References, metric: str) -> Table |
 def _pairs(
     order: str, name: str, measured: Mapping[str, Mapping[tuple[int, int | None], Mapping[tuple[str, str], object]]]
 ) -> list[tuple[str, ...]]:
-    """Return the rows of one measure in one order."""
     pairs: list[tuple[int, Pair]] = []
     for a, b in combinations(measured, 2):
         blocks = sorted(measured[a].keys() & measured[b].keys(), key=str)
