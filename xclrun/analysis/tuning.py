@@ -1,7 +1,7 @@
 """Choose each strategy's best settings in a grid by dev scores, after the fact.
 
 No test score is read here. Objectives are computed from dev scores, fractions, of the weights that were tested after
-each hop: those of its selected epoch (``trainer.selection``). docs/reports.md, "Settings chosen on dev".
+each hop: those of its selected epoch (``trainer.selection``). docs/reports.md, "Select settings on dev scores".
 """
 
 from __future__ import annotations
