@@ -1,4 +1,6 @@
-"""Loading a dataset: subsets, and every mistake that a config or a folder can hold."""
+"""Loading a dataset: subsets, notes, and every mistake that a config or a folder can hold."""
+
+from __future__ import annotations
 
 import os
 import subprocess
@@ -12,15 +14,18 @@ from omegaconf import OmegaConf
 
 from xclrun.config.schema import DatasetConfig, TagsAre
 from xclrun.core.errors import UsageError
-from xclrun.core.task import INTENT_SLOTS
+from xclrun.core.task import INTENT_SLOTS, SEQUENCE_CLASS
 from xclrun.data.example import SPLITS, Dataset, Example
 from xclrun.data.load import load_dataset, subset
+from xclrun.data.notes import noted, told
 from xclrun.data.readers import READERS, read
 from xclrun.data.readers.files import LONGEST_WORD
 
 from .conftest import mtop_line
 
 Config = Callable[..., DatasetConfig]
+
+
 Root = Callable[..., Path]
 
 
@@ -292,3 +297,20 @@ def test_a_word_of_a_megabyte_and_what_is_no_file_are_refused(
     path.symlink_to("/dev/zero")
     with pytest.raises(UsageError, match=rf"^{path}: is a pipe, a socket or a device, and no file$"):
         read(cfg)
+
+
+def dataset(name: str, *train: str) -> Dataset:
+    def examples(*texts: str) -> tuple[Example, ...]:
+        return tuple(Example(str(i), "de", tuple(text.split()), "a") for i, text in enumerate(texts))
+
+    splits = {("de", "train"): examples(*train), ("de", "dev"): (), ("de", "test"): examples("A b", "a B", "c")}
+    return Dataset(name, SEQUENCE_CLASS, ("de",), splits, {"skipped": {"de/dev": 3}})
+
+
+def test_of_the_buckets_of_a_dataset_the_worst_is_told() -> None:
+    one, two, three = dataset("x", "a b"), dataset("x", "a b", "C"), dataset("x", "d")
+    assert [noted(d).get("test_in_train") for d in (one, two, three)] == [{"de": 2}, {"de": 3}, None]
+    skipped = "3 lines that could not be read: skipped (de/dev: 3)"
+    found = "3 test sentences found in the language's training split too (de: 3)"
+    assert told([one, two, three]) == [skipped, found]
+    assert told([two, dataset("y", "d")]) == [f"x: {skipped}", f"x: {found}", f"y: {skipped}"]

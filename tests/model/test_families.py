@@ -79,7 +79,8 @@ def fits(family: str, strategy: str) -> bool:
     [
         pytest.param(family, strategy, marks=() if (family, strategy) in TRAINED else pytest.mark.full)
         for family in FAMILIES
-        for strategy in STRATEGIES
+        # The first hop of er is naive's.
+        for strategy in STRATEGIES[1:]
     ],
 )
 # What the library adapters hands to T5's layers is of an older name.

@@ -1,4 +1,6 @@
-"""Atomic writing: the old content or the new, never a part, and nothing left behind."""
+"""Atomic writing: the old content or the new, never a part; tensors bit for bit; files named by their checksum."""
+
+from __future__ import annotations
 
 import errno
 import hashlib
@@ -8,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from xclrun.core.errors import RunError, UsageError
 from xclrun.store import files
 from xclrun.store.files import atomic_directory, atomic_write, explain, read_json, sha256, write_json, writing
+from xclrun.store.kept import Kept
+from xclrun.store.tensors import load_tensors, save_tensors
 
 
 class Interrupted(BaseException):
@@ -164,3 +169,53 @@ def test_sha256_of_known_content(tmp_path: Path) -> None:
     content = bytes(range(256)) * 10_000
     (tmp_path / "file").write_bytes(content)
     assert sha256(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_damaged_file_is_noted_and_goes_and_others_stay(tmp_path: Path) -> None:
+    told: list[str] = []
+    kept = Kept(tmp_path, "cut-1", ".json", told.append)
+    other = Kept(tmp_path, "cut-1-2", ".json", told.append).write(b"other")
+    path = kept.write(b"content")
+    assert (kept.find(), kept.read()) == (path, b"content")
+    for ask in (kept.read, kept.find):
+        path.write_bytes(b"contend")
+        assert ask() is None
+        assert told.pop() == f"{path} is damaged (its checksum does not match): it is made again"
+        assert not path.exists()
+        kept.write(b"content")
+    newer = kept.write(b"another")
+    assert sorted(tmp_path.iterdir()) == sorted([newer, other])
+    assert not told
+
+
+def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
+    given = {
+        "a.weight": torch.randn(3, 5),
+        "turned": torch.randn(4, 6).t(),
+        "counts": torch.tensor([1, -(2**60)]),
+        "mask": torch.tensor([True, False]),
+        "half": torch.randn(7).to(torch.float16),
+        "scalar": torch.tensor(2.5),
+        "odd": torch.tensor([float("nan"), float("-inf"), -0.0]),
+        "none": torch.zeros(0, 3),
+        "graph": torch.randn(2, requires_grad=True),
+    }
+    save_tensors(tmp_path / "file", given)
+    found = load_tensors(tmp_path / "file")
+    assert sorted(found) == sorted(given)
+    for name, tensor in given.items():
+        assert found[name].dtype is tensor.dtype
+        assert found[name].shape == tensor.shape
+        assert found[name].numpy(force=True).tobytes() == tensor.numpy(force=True).tobytes(), name
+
+
+def test_the_same_tensors_make_the_same_file(tmp_path: Path) -> None:
+    given = {"b": torch.arange(4), "a": torch.ones(2, 2)}
+    save_tensors(tmp_path / "one", given)
+    save_tensors(tmp_path / "two", dict(reversed(given.items())))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_place_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        save_tensors(tmp_path / "no" / "file", {"a": torch.ones(1)})

@@ -1,4 +1,4 @@
-"""Experience replay: which extra steps it takes, on what, and what it remembers."""
+"""Experience replay: which extra steps it takes, on what, what it remembers, and its options."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.conftest import some
 from xclrun.compose.jobs import Composed
 from xclrun.run import Run
-from xclrun.strategy.er import ExperienceReplay, ReplaySettings
+from xclrun.store.files import read_json
+from xclrun.strategy.er import ExperienceReplay, Interleave, ReplaySettings
+from xclrun.strategy.shared.memory import MemorySelection
 
 SIZES = {"en": 40, "de": 30, "es": 3}
 
@@ -86,13 +89,6 @@ def test_memory_after_each_hop(context: Any) -> None:
     assert found == [{"en": 10}, {"en": 5, "de": 5}, {"en": 4, "de": 3, "es": 3}]
 
 
-def test_memory_holds_training_sentences_of_seen_languages_alone(learn: Any) -> None:
-    strategy = learn(er(memory=1000), SIZES, hops=[1, 2])
-    assert set(strategy.memory.kept) == {"en", "de"}
-    for language, indices in strategy.memory.kept.items():
-        assert sorted(indices) == list(range(SIZES[language]))
-
-
 def test_memory_depends_on_the_seed(learn: Any) -> None:
     first, again, other = (learn(er(), SIZES, seed=seed).memory.to_facts() for seed in (1, 1, 2))
     assert first == again
@@ -124,3 +120,66 @@ def test_extra_steps_of_a_whole_run(finished: Callable[..., Run]) -> None:
     # Batches of 4 from a memory of 10: shares of 10, then of 5 + 5.
     sentences = [22 * 2, 18 * 2 + 4 * (main[1] // 2), 13 * 2 + 2 * 4 * (main[2] // 2)]
     assert [stage["training"]["examples"] for stage in manifest["stages"][1:]] == sentences
+
+
+def replacing(memory: int = 10, interleave: Interleave = Interleave.replace) -> ExperienceReplay:
+    return ExperienceReplay(ReplaySettings("er", memory, 3, interleave=interleave))
+
+
+def trained_on(strategy: ExperienceReplay, context: Any) -> list[list[str]]:
+    """Return what the first six steps train on: ``main``, or the language of a replayed batch."""
+    main: Any = ("main", None)
+    return [[language for language, _ in strategy.replay(step, main, context)] for step in range(1, 7)]
+
+
+def test_replays_take_the_place_of_every_kth_main_step(context: Any, learn: Any) -> None:
+    strategy = learn(replacing(), SIZES, hops=[1, 2])
+    assert trained_on(strategy, context(3, SIZES)) == 2 * [["main"], ["main"], ["en", "de"]]
+
+
+def test_both_kinds_replay_the_same_batches(context: Any, learn: Any) -> None:
+    found = []
+    for interleave in Interleave:
+        hop = context(3, SIZES)
+        list(learn(replacing(interleave=interleave), SIZES, hops=[1, 2]).replay(6, None, hop))
+        found.append([(language, indices.tolist()) for language, indices in hop.asked])
+    assert found[0] == found[1]
+    assert [language for language, _ in found[0]] == ["en", "de"]
+
+
+def test_the_main_step_stays_where_there_is_nothing_to_replay(context: Any, learn: Any) -> None:
+    assert trained_on(replacing(), context(1, SIZES)) == 6 * [["main"]]
+    assert trained_on(learn(replacing(memory=0), SIZES, hops=[1, 2]), context(3, SIZES)) == 6 * [["main"]]
+
+
+def test_updates_of_a_whole_run(finished: Callable[..., Run]) -> None:
+    """2 epochs of 6, 5 and 4 batches; every second step is none, one or two replays."""
+    stages = finished("strategy=er", "strategy.interleave=replace").directory.read_manifest()["stages"]
+    assert [stage["training"]["updates"] for stage in stages[1:]] == [12, 5 + 5, 4 + 2 * 4]
+
+
+def test_options_change_the_run_but_not_the_first_training(make_run: Callable[..., Run]) -> None:
+    plain, naive = make_run("strategy=er"), make_run("strategy=naive")
+    others = [f"selection={kind.value}" for kind in MemorySelection if kind is not MemorySelection.reservoir]
+    for option in (*others, "interleave=replace"):
+        run = make_run("strategy=er", f"strategy.{option}")
+        assert run.id != plain.id
+        assert run.stages[1].train == plain.stages[1].train == naive.stages[1].train
+        assert run.stages[2].train not in (plain.stages[2].train, naive.stages[2].train)
+        assert run.stages[1].state != plain.stages[1].state
+
+
+@pytest.mark.parametrize("selection", ["ring", "herding"])
+def test_balance_after_each_hop(selection: str, finished: Callable[..., Run]) -> None:
+    """A memory of 10: shares of 10, 5 + 5, 4 + 3 + 3; each has all three classes, and begins the share that it was."""
+    run = finished("strategy=er", f"strategy.selection={selection}")
+    sizes, before = [], {}
+    for stage in run.stages[1:]:
+        kept = dict(read_json(run.store.path(str(stage.state)) / "facts.json")["kept"])
+        sizes.append([len(indices) for indices in kept.values()])
+        for language, indices in kept.items():
+            train = run.dataset.split(language, "train")
+            assert len({train[i].label for i in indices}) == min(3, len(indices))
+            assert before.get(language, indices)[: len(indices)] == indices
+        before = kept
+    assert sizes == [[10], [5, 5], [4, 3, 3]]

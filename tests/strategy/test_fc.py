@@ -1,22 +1,29 @@
-"""Adapting the output layers alone: what changes, what is kept, and that features change no prediction."""
+"""Adapting output layers alone, old ones or fresh, linear or cosine: what changes, and that features change nothing."""
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from xclrun.core.stream import independent, sequence, transfer
+from xclrun.model.heads import ClassHead
 from xclrun.run import Run
-from xclrun.strategy import make
+from xclrun.strategy import Context, make
 from xclrun.strategy.fc import FC
 from xclrun.train.workbench import Workbench
 
 from .few import CLASSES, changed, planned, shares_source_training, stored
+from .real import graph
 
 Make = Callable[..., Run]
+
+
 Do = Callable[..., Run]
 
 
@@ -113,3 +120,70 @@ def test_a_run_goes_on_where_encoder_and_heads_were_removed(given: tuple[str, ..
     shutil.rmtree(run.directory.path)
     do(run)
     assert pd.read_parquet(run.directory.predictions(2)).equals(before)
+
+
+POOLER, CLASSIFIER = {"pooler.dense.weight", "pooler.dense.bias"}, {"classifier.weight", "classifier.bias"}
+
+
+@pytest.mark.parametrize(
+    ("given", "fresh", "trained"),
+    [
+        (("fc_reset_pooler", ""), CLASSIFIER, POOLER | CLASSIFIER),
+        (("fc_reset_pooler", "reset=pooler"), POOLER, POOLER | CLASSIFIER),
+        (("fc_reset_pooler", "reset=both"), POOLER | CLASSIFIER, POOLER | CLASSIFIER),
+        (("cos_pooler", "alpha=4"), CLASSIFIER, POOLER | {"classifier.weight"}),
+    ],
+    ids=["reset=classifier", "reset=pooler", "reset=both", "cos_pooler alpha=4"],
+)
+def test_what_starts_anew(
+    given: tuple[str, str], fresh: set[str], trained: set[str], make_run: Callable[..., Run], threads: None
+) -> None:
+    name, setting = given
+    run = planned(make_run, f"strategy={name}", *([f"strategy.{setting}"] if setting else []), *CLASSES)
+    stages = graph(run)
+    stages._need_features(run.stream.hops[2], [(run.stream.hops[2].train[0], "train")])
+    context: Context = stages.bench.context(run.stream.hops[2])
+    before = {name: tensor.clone() for name, tensor in context.model.state_dict().items()}
+    stages.strategy.begin_hop(stages.bench.context(run.stream.hops[1]))
+    assert all(torch.equal(before[name], tensor) for name, tensor in context.model.state_dict().items())
+    state = torch.random.get_rng_state()
+    stages.strategy.begin_hop(context)
+    after = {name: tensor.clone() for name, tensor in context.model.state_dict().items()}
+    assert {name for name in after if not torch.equal(after[name], before[name])} == fresh - {"pooler.dense.bias"}
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert {name for name, p in context.model.named_parameters() if p.requires_grad} == trained
+    # As BERT is initialised: normal with its range, without bias. Anew it is the same.
+    if "pooler.dense.bias" in fresh:
+        assert after["pooler.dense.weight"].std().item() == pytest.approx(0.02, rel=0.2)
+        assert not after["pooler.dense.bias"].any()
+    stages.strategy.begin_hop(context)
+    assert all(torch.equal(after[name], tensor) for name, tensor in context.model.state_dict().items())
+    if name == "cos_pooler":
+        # Its logits are cosines, α times: those of the vectors of the classes themselves are α.
+        head: Any = context.model.classifier
+        assert head(3 * head.weight).diagonal().tolist() == pytest.approx([4.0] * len(head.weight))
+
+
+def test_logits_are_scaled_cosines() -> None:
+    head = ClassHead(2, 3)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[2.0, 0.0], [0.0, 0.5], [-3.0, -3.0]]))
+    x = torch.tensor([[1.0, 1.0], [0.0, -4.0]])
+    linear = head(x)
+    assert torch.allclose(linear, x @ head.weight.T + head.bias)
+    head.scale = 10.0
+    half = 10 / math.sqrt(2)
+    assert torch.allclose(head(x), torch.tensor([[half, half, -10.0], [0.0, -10.0, half]]), atol=1e-5)
+    head.scale = None
+    assert torch.equal(head(x), linear)
+
+
+def test_pooler_and_fresh_classifier_are_tuned(
+    make_run: Callable[..., Run], do: Callable[..., Run], finished: Callable[..., Run]
+) -> None:
+    run = do(planned(make_run, "strategy=cos_pooler", *CLASSES))
+    assert changed(run) == {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight"}
+    # Before adapting the source's linear classifier serves both languages, as under any other strategy.
+    full = planned(finished, "strategy=full", *CLASSES)
+    one, other = (r.directory.read_manifest()["stages"] for r in (run, full))
+    assert [stage["scores"] for stage in one[:2]] == [stage["scores"] for stage in other[:2]]

@@ -356,26 +356,6 @@ def test_looking_now_and_then_counts_the_same(every: int, make_run: Make, traini
     assert found["tokens"] == wanted["tokens"]
 
 
-@pytest.mark.parametrize("every", [4, 25])
-def test_a_loss_that_is_not_finite_is_found_at_the_next_look_and_told_with_its_step(
-    every: int, make_run: Make, training: Training
-) -> None:
-    class Diverging(Naive):
-        signature = Strategy.signature
-        taken = 0
-
-        def loss(self, batch: Any, context: Any) -> Tensor:
-            self.taken += 1
-            return super().loss(batch, context) * (math.nan if self.taken == 2 else 1)
-
-    diverging = training(make_run(), strategy=Diverging(StrategyConfig("naive")))
-    diverging.look_every = every
-    with pytest.raises(RunError, match="epoch 1, step 2: the loss is nan"):
-        diverging.run()
-    # At the look, or where the epoch ends.
-    assert diverging.strategy.taken == min(every, 6)
-
-
 def test_bf16_trains_the_encoder_and_leaves_the_crf_in_fp32(
     make_run: Make, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,18 +104,6 @@ def test_other_trainers(overrides: tuple[str, ...], make_run: Make, do: Do) -> N
     assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
 
 
-def test_a_damaged_checkpoint_is_not_read(undisturbed: Callable[[str], Any], make_run: Make, do: Do) -> None:
-    run = make_run("strategy=er")
-    interrupted(run, do, 15)
-    [path] = checkpoints(run)
-    path.write_bytes(path.read_bytes()[:-5])
-    listener = StopAt()
-    do(run, listener)
-    # Hop 2 begins anew.
-    assert listener.taken == HOPS[1] + HOPS[2]
-    assert (stored(run.store), predicted(run)) == undisturbed("er")
-
-
 def test_checkpoints_are_saved_as_time_goes_by(make_run: Make, training: Callable[..., HopTraining]) -> None:
     """Killed without a word: what the last checkpoint holds is enough."""
 

@@ -23,6 +23,7 @@ from xclrun.model.network import Model
 from xclrun.run import Run
 from xclrun.store.records import read_predictions, read_records, record
 from xclrun.store.tensors import load_tensors
+from xclrun.strategy import STRATEGIES
 from xclrun.strategy.shared.fisher import one_by_one
 from xclrun.train.curriculum import Passes
 from xclrun.train.encodings import encodings
@@ -134,7 +135,10 @@ def test_passes_hold_each_example_once_and_batches_one_task(run: Run) -> None:
     assert set(orders[0][:5]) == {"sequence_class", "token_tags"}
 
 
-@pytest.mark.parametrize("strategy", ["naive", "ewc_online", "agem", "er", "kd_logit"])
+LEARNING = ("naive", "ewc_online", "agem", "er", "kd_logit")
+
+
+@pytest.mark.parametrize("strategy", LEARNING)
 def test_a_hop_leaves_the_heads_of_other_tasks_as_they_are_unless_it_replays_them(
     strategy: str, finished: Callable[..., Run]
 ) -> None:
@@ -262,16 +266,15 @@ def test_some_keys_of_one_task_are_a_dataset_of_one_task(make_run: Make, do: Do)
     assert record(do(run).directory).metrics == ("class_accuracy",)
 
 
+# Those whose steps go through a memory, a state or a batch of several tasks each in its own way; killed at random are
+# agem, kd_logit and ewc_online too (tests/recovery).
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "strategy",
-    ["er", "agem", "kd_logit", "ewc_online", "replay", "multilingual", "inc_joint", "derpp", "si", "er_ace"],
-)
-def test_killed_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: Do) -> None:
-    given = (*STREAM, *EVERY_STEP, f"strategy={strategy}", "evaluate.every_examples=10")
+@pytest.mark.parametrize("strategy", ["er", "replay", "multilingual", "derpp", "si"])
+def test_stopped_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: Do) -> None:
+    given = (*STREAM, *EVERY_STEP, f"strategy={strategy}", "evaluate.every_examples=10", "dataset.max_train=8")
     given += ("strategy.replay_interval=5", "strategy.replay_number=4") if strategy == "replay" else ()
     wanted, run = do(make_run(*given, outputs="undisturbed")), make_run(*given)
-    for step in (5, 9, 4):
+    for step in (3, 5, 4) if strategy != "multilingual" else (3, 2, 4):
         interrupted(run, do, step)
     do(run)
     assert (stored(run.store), predicted(run)) == (stored(wanted.store), predicted(wanted))
@@ -279,13 +282,12 @@ def test_killed_and_resumed_it_is_the_same(strategy: str, make_run: Make, do: Do
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "strategy", ["agem_replay", "kd_rep", "lang_spec_task", "lang_spec_trans", "lang_spec_ada_t", "mbpa", "zero_shot",
-                 "lang_spec_ft", "growing", "er+lang_spec_task", "gem", "mas", "l2_prev", "l2_init", "gdumb",
-                 "model_average",
-                 "freeze_bottom", "joint_replay", "der", "derpp+lang_spec_task"],
-)  # fmt: skip
-def test_other_strategies_go_through(strategy: str, make_run: Make, do: Do) -> None:
+    "strategy",
+    [name for name in STRATEGIES if name not in (*LEARNING, "fc", "lwf") and "pooler" not in name]
+    + ["er+lang_spec_task", "derpp+lang_spec_task"],
+)
+def test_every_other_strategy_goes_through(strategy: str, make_run: Make, do: Do) -> None:
     name, _, expansion = strategy.partition("+")
     more = (f"strategy.expansion={expansion}",) if expansion else ()
-    run = do(make_run(*STREAM, *EVERY_STEP, f"strategy={name}", *more, "trainer.epochs=1"))
+    run = do(make_run(*STREAM, *EVERY_STEP, f"strategy={name}", *more, "trainer.epochs=1", "dataset.max_train=8"))
     assert np.isfinite(record(run.directory).scores["key_score"]).all()

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import seqeval.metrics
 
-from xclrun.core.errors import UsageError
 from xclrun.core.task import BY_NAME
 from xclrun.run import Run
 from xclrun.store.records import read_predictions, record
@@ -102,10 +101,3 @@ def test_identity_of_tasks(make_run: Callable[..., Run]) -> None:
     assert joint.id == told.id
     assert len({joint.id, spans.id, words.id}) == 3
     assert len({run.stages[0].train for run in (joint, spans, words)}) == 3
-
-
-def test_choosing_by_class_needs_classes(make_run: Callable[..., Run]) -> None:
-    with pytest.raises(
-        UsageError, match=r"strategy=er dataset.task=token_tags: strategy.selection=ring chooses by class"
-    ):
-        make_run("dataset.task=token_tags", "strategy=er", "strategy.selection=ring")
