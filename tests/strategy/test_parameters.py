@@ -314,7 +314,7 @@ def test_the_table_says_which_hop_trains_what(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["task.intent=3"], "unknown key 'task.intent'; did you mean 'task.intents'?"),
+        (["task.intent=3"], "no key is called 'task.intent'; did you mean 'task.intents'?"),
         (["task.intents=0"], "task.intents=0: must be a whole number of at least 1"),
         (["task.tags=x"], "task.tags=x: must be a whole number of at least 0"),
         (["task.languages=2", "order=order1"], "task.languages=2: the order has 6 languages"),

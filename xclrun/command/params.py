@@ -126,7 +126,7 @@ def split(overrides: Sequence[str]) -> tuple[dict[str, int], list[str]]:
             rest.append(text)
             continue
         if key not in least:
-            raise UsageError(f"params: unknown key '{key}'; {did_you_mean(key, least)}")
+            raise UsageError(f"params: no key is called '{key}'; {did_you_mean(key, least)}")
         if not re.fullmatch(r"[0-9]+", value) or int(value) < least[key]:
             raise UsageError(f"{text}: must be a whole number of at least {least[key]}")
         task[key] = int(value)
