@@ -17,9 +17,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ import yaml
 
 from tests.conftest import copy_tracked, read_csv
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
 from xclrun.cli import main
 from xclrun.command.plan import plan_runs
 from xclrun.config.schema import TrackingConfig
@@ -59,6 +60,8 @@ SMALL = (
     "tracking=none",
 )
 SWEEP = (*SMALL, "strategy=naive,er", "order=[en,de,th]")
+# An experiment that the study has not, in which each run is a new one.
+ANOTHER = TrackingConfig(experiment="another")
 XCLRUN = [sys.executable, "-c", "import sys; from xclrun.cli import main; sys.exit(main())"]
 
 
@@ -175,16 +178,15 @@ def test_params_are_the_whole_config_without_what_is_null(study: Study) -> None:
     assert "dataset.root" not in params
 
 
-def test_a_language_of_any_name_is_a_key_that_mlflow_takes() -> None:
+def test_a_language_of_any_name_is_a_key_that_mlflow_takes(outputs: Path) -> None:
     """One key that it refuses would stop the sending of all runs."""
-    from mlflow.utils.validation import _validate_metric_name
-
     keys = ["intent.score.zh-Hant", "intent.score.zh(TW)", "intent.score.zh[TW]", "intent.score.<b>\u202e%"]
-    taken = [allowed(key) for key in keys]
-    for key in taken:
-        _validate_metric_name(key)
-    assert taken[0] == keys[0]
-    assert len(set(taken)) == len(keys), "two languages stay two"
+    mirror = Mirror(outputs, TrackingConfig())
+    run = mirror.client.create_run(mirror.experiment).info.run_id
+    for key in keys:
+        mirror.client.log_metric(run, allowed(key), 1.0)
+    assert keys[0] in (taken := mirror.client.get_run(run).data.metrics)
+    assert len(taken) == len(keys), "two languages stay two"
 
 
 def test_tags(study: Study) -> None:
@@ -260,11 +262,12 @@ def test_a_saved_view_has_the_headline_measures_as_columns(study: Study) -> None
     assert address.removeprefix("http://here:5/") in experiment.tags["mlflow.note.content"]
 
 
-def test_another_version_of_mlflow_gets_no_saved_view(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (outputs / "mlflow.db").unlink()
+def test_another_version_of_mlflow_gets_no_saved_view(
+    study: Study, outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mlflow.__version__", "4.0.0")
     mirror = Mirror(outputs, TrackingConfig(experiment="other"))
-    mirror._save_view(["class_accuracy"])
+    assert mirror.send_one(study.run("er")) == 1
     tags = mirror.client.get_experiment(mirror.experiment).tags
     assert "viewStateShareKey" not in tags["mlflow.note.content"]
     assert VIEW_TAG not in tags
@@ -273,12 +276,14 @@ def test_another_version_of_mlflow_gets_no_saved_view(outputs: Path, monkeypatch
 def test_what_people_wrote_on_the_experiment_stays_and_a_view_keeps_the_columns_of_other_tasks(
     study: Study, outputs: Path
 ) -> None:
-    mirror = Mirror(outputs, TrackingConfig())
+    mirror, mine = Mirror(outputs, ANOTHER), study.records[study.run("er")]
     mirror.client.set_experiment_tag(mirror.experiment, "mlflow.note.content", "mine")
-    mirror._save_view(["class_accuracy"])
-    tags = Mirror(outputs, TrackingConfig()).client.get_experiment(mirror.experiment).tags
+    classes = replace(mine, status="running", scores={"class_accuracy": mine.scores["intent_accuracy"]}, curve=())
+    for record in (mine, classes):
+        assert mirror.send_records([record], References([record])) == 1
+    tags = Mirror(outputs, ANOTHER).client.get_experiment(mirror.experiment).tags
     assert tags["mlflow.note.content"] == "mine"
-    assert {f"{task}.FP" in tags[f"mlflow.sharedViewState.{VIEW}"] for task in ("intent", "slots", "class")} == {True}
+    assert {f"{task}.FP" in tags[VIEW_TAG] for task in ("intent", "slots", "class")} == {True}
 
 
 def test_transfer_comes_with_the_reference_run(study: Study) -> None:
@@ -334,9 +339,11 @@ def test_records_come_back_as_they_were_sent_where_their_files_are_gone(study: S
 
 
 @pytest.fixture
-def outputs(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the study's outputs, to be changed. MLflow remembers, by a run's id, where its files lie."""
-    monkeypatch.setattr("mlflow.tracking._tracking_service.utils._artifact_repos_cache", OrderedDict())
+def outputs(study: Study, tmp_path: Path) -> Path:
+    """A copy of the study's outputs, to be changed.
+
+    MLflow remembers, by a run's id, where its files lie: a test that changes these sends the runs to `ANOTHER`.
+    """
     return copy_tracked(study.outputs, tmp_path / "outputs")
 
 
@@ -356,7 +363,7 @@ def test_send_that_was_cut_short_is_done_again(outputs: Path, monkeypatch: pytes
         def fail(*given: Any) -> None:
             raise OSError("the line is dead")
 
-        patch.setattr(mirror, "_log_artifacts", fail)
+        patch.setattr(mirror.client, "log_figure", fail)
         with pytest.raises(Exception, match="the line is dead"):
             mirror.send_all()
     assert mirror.send_all() == 1
@@ -431,9 +438,9 @@ def test_a_database_of_outputs_that_were_moved_is_made_again_by_a_rebuild(study:
 def test_run_that_cannot_be_read_does_not_stop_the_others(
     outputs: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damaged = study.run("naive")
+    damaged, mirror = study.run("naive"), Mirror(outputs, ANOTHER)
+    assert mirror.send_all() == 4
     (outputs / "runs" / damaged / "manifest.json").write_text("{")
-    mirror = Mirror(outputs, TrackingConfig())
     assert mirror.send_all(rebuild=True) == 3
     assert f"{damaged}/manifest.json is missing or damaged" in capsys.readouterr().err
     # Nor is MLflow's copy of it taken for it: it is checked by nothing.
@@ -463,11 +470,14 @@ def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
 
     with pytest.raises(Stopped):
         execute(run, Stopper(), stop)
+    # Times are in seconds: it began an hour ago.
+    manifest = run.directory.read_manifest()
+    began = datetime.fromisoformat(manifest["started"]) - timedelta(hours=1)
+    run.directory.write_manifest(manifest | {"started": began.isoformat()})
     mirror = Mirror(outputs, TrackingConfig())
     assert mirror.send_all() == 1
     assert content(mirror)[run.id]["status"] == "KILLED"
     assert len(content(mirror)[run.id]["metrics"]["intent.score.en"]) == 2
-    time.sleep(1.1)  # times are in seconds
     execute(run, Listener(), StopFlag())
     assert mirror.send_all() == 1
     facts = content(mirror)[run.id]
@@ -479,12 +489,12 @@ def test_interrupted_run_keeps_one_value_for_each_step(outputs: Path) -> None:
 
 def test_rebuild_where_all_is_there_changes_no_number(outputs: Path, study: Study) -> None:
     """Nor what was sent of a run that is continued elsewhere, with other threads or in another folder."""
-    directory = outputs / "runs" / study.run("er")
+    directory, mirror = outputs / "runs" / study.run("er"), Mirror(outputs, ANOTHER)
+    assert mirror.send_all() == 4
     config = (directory / "config.yaml").read_text()
     assert "threads: 1" in config
     (directory / "config.yaml").write_text(config.replace("threads: 1", "threads: 2"))
     RunDirectory(directory).finish()
-    mirror = Mirror(outputs, TrackingConfig())
     assert mirror.send_all(rebuild=True) == 4
     assert lasting(content(mirror)) == lasting(study.after)
 

@@ -84,68 +84,9 @@ def test_tags_are_optional() -> None:
     assert jsonl.parse_row({**GOOD, "tags": None, "text_b": None}, "de", "train").tags is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"tokns": []}, "unknown key 'tokns'; did you mean 'tokens'? Known: facts, id, label, language"),
-        ({"id": None}, "'id' is missing"),
-        ({"id": " "}, "'id' must be a string that is not blank, or a whole number, not ' '"),
-        ({"id": 1.5}, "'id' must be a string"),
-        (
-            {"label": None},
-            "'label' is missing, which dataset.task=intent_slots predicts; for tags alone set dataset.task=",
-        ),
-        ({"label": ""}, "'label' must be a string"),
-        ({"label": True}, "'label' must be a string"),
-        ({"label": ["a"]}, "'label' must be a string"),
-        ({"tokens": None}, "neither 'tokens' nor 'text' is given"),
-        ({"tokens": "wie warm"}, "'tokens' must be a list of strings"),
-        ({"tokens": ["wie", 1]}, "'tokens' must be a list of strings"),
-        ({"tokens": []}, "empty sentence"),
-        ({"tokens": ["wie", " "]}, "a token is blank"),
-        ({"tags": ["O"]}, "1 tags for 2 tokens"),
-        ({"tags": [0, 1]}, "'tags' must be a list of strings"),
-        ({"tags": ["O", "x"]}, "tag 'x' is not O, B-name or I-name"),
-        ({"tags": ["O", "B-"]}, "tag 'B-' is not"),
-        ({"tags": ["O", "S-x"]}, "tag 'S-x' is not"),
-        ({"text": 1}, "'text' must be a string that is not blank, not 1"),
-        ({"text_b": ""}, "'text_b' must be a string that is not blank, not ''"),
-        ({"language": "en"}, "language 'en' in the file of 'de'"),
-        ({"split": "test"}, "split 'test' in the file of train"),
-    ],
-)
-def test_a_bad_row_says_what_is_wrong(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(BadRow) as error:
-        parse(**changes)
-    assert str(error.value).startswith(reason)
-
-
 def test_a_task_of_tags_is_suggested_only_where_there_are_tags() -> None:
     with pytest.raises(BadRow, match=r"^'label' is missing, which dataset\.task=intent_slots predicts$"):
         parse(label=None, tags=None)
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        (b'{"id": 1', "the line is not JSON (Expecting ',' delimiter at character 9)"),
-        (b"[1]", "a row is an object with the keys id, language"),
-        (b"[" * 100_000, "the line is not JSON that can be read"),
-        (b'{"id": "\xff"}', "not UTF-8 (byte 9 of the line)"),
-        (b'{"id": "8", "tokens": ["a"], "label": "\\ud800"}', "half of a surrogate pair"),
-        (dump(GOOD).strip(), "id '7' is taken by line 1"),
-        (b'{"id": "8", "tokens": ["a"], "label": "x", "label": "y"}', "the line: the key 'label' is there twice"),
-    ],
-)
-def test_a_bad_line_is_named_or_skipped(tmp_path: Path, config: Config, line: bytes, reason: str) -> None:
-    write(tmp_path, test=dump(GOOD) + b"\n" + line + b"\n" + dump({**GOOD, "id": "9"}))
-    with pytest.raises(UsageError) as error:
-        jsonl.read(config("jsonl"))
-    assert str(error.value).startswith(f"{tmp_path}/de.test.jsonl:3: {reason}")
-    assert "\n" not in str(error.value)
-    splits, notes = jsonl.read(config("jsonl", on_bad_line=OnBadLine.skip))
-    assert [e.id for e in splits["de", "test"]] == ["7", "9"]
-    assert notes == {"skipped": {"de/test": 1}}
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path: Path, config: Config) -> None:

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xclrun.config.schema import DatasetConfig, OnBadLine
-from xclrun.core.errors import UsageError
+from xclrun.config.schema import DatasetConfig
 from xclrun.core.task import INTENT_SLOTS
 from xclrun.data.example import SPLITS, Example
 from xclrun.data.readers import mtop, read
-from xclrun.data.readers.files import BadRow, Place
+from xclrun.data.readers.files import Place
 
 from .conftest import mtop_line
 
@@ -101,63 +100,6 @@ def test_tags_are_right_in_any_unit_of_offsets(words: list[str], data: st.DataOb
 def test_a_slot_covers_every_token_that_it_overlaps(slots: str, tags: tuple[str, ...], inside: int) -> None:
     example, count = parse_and_count(mtop_line("abcd efgh ij", slots))
     assert (example.tags, count) == (tags, inside)
-
-
-def spans(*values: object) -> str:
-    return json.dumps({"tokens": ["a"] * len(values), "tokenSpans": values})
-
-
-BAD = {
-    "no intent: neither the first nor the second column starts with IN:": "hello world",
-    "no intent": mtop_line(intent=None),
-    "the intent has no name after IN:": mtop_line(intent="IN:"),
-    "3 columns instead of 8 (id, intent, slots, utterance": "1\tIN:X\tcall",
-    "2 columns instead of 7 (intent, slots, utterance": "IN:X\tcall",
-    "9 columns instead of 8": mtop_line(utterance="call\tmum"),
-    "the tokens column is not JSON (Unterminated string starting at at character 2)": mtop_line(json_tokens='{"tok'),
-    "the tokens column is not JSON that can be read": mtop_line(json_tokens="[" * 100_000),
-    'the tokens column is not {"tokens"': mtop_line(json_tokens="[1, 2]"),
-    "is not {": mtop_line(json_tokens='{"tokens": ["a"]}'),
-    "empty sentence": mtop_line(json_tokens='{"tokens": [], "tokenSpans": []}'),
-    "tokens must be a list of strings": mtop_line(json_tokens='{"tokens": "a", "tokenSpans": []}'),
-    "that are not blank": mtop_line(json_tokens='{"tokens": [" "], "tokenSpans": [{"start": 0, "length": 1}]}'),
-    "1 tokens but 0 tokenSpans": mtop_line(json_tokens='{"tokens": ["a"], "tokenSpans": []}'),
-    "whole numbers": mtop_line(json_tokens=spans({"start": 0.0, "length": 1})),
-    "not in order": mtop_line(json_tokens=spans({"start": 2, "length": 1}, {"start": 0, "length": 1})),
-    "or one is empty": mtop_line(json_tokens=spans({"start": 0, "length": 0})),
-    "slot '5:8:CONTACT' is not start:end:SL:NAME": mtop_line(slots="5:8:CONTACT"),
-    "slot 'a:8:SL:CONTACT' is not": mtop_line(slots="a:8:SL:CONTACT"),
-    "slot '-1:8:SL:CONTACT' is not": mtop_line(slots="-1:8:SL:CONTACT"),
-    "slot 5:99:SL:CONTACT does not lie inside the sentence (0 to 12)": mtop_line(slots="5:99:SL:CONTACT"),
-    "slot 8:5:SL:CONTACT does not lie": mtop_line(slots="8:5:SL:CONTACT"),
-    "slot 4:12:SL:B overlaps the one before it, which ends at 8": mtop_line(slots="0:8:SL:A,4:12:SL:B"),
-    "slot 4:5:SL:A covers no token": mtop_line(slots="4:5:SL:A"),
-}
-
-
-@pytest.mark.parametrize(("reason", "line"), BAD.items())
-def test_a_bad_line_says_what_is_wrong(reason: str, line: str) -> None:
-    with pytest.raises(BadRow) as error:
-        parse(line)
-    assert reason in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_bad_lines_are_named_by_path_and_line(config: Config, mtop_root: Root) -> None:
-    path = mtop_root("en") / "en" / "train.txt"
-    path.write_bytes(mtop_line(id="a").encode() + b"\n\xff\n")
-    with pytest.raises(UsageError) as error:
-        read(config())
-    assert str(error.value) == f"{path}:2: not UTF-8 (byte 1 of the line)"
-
-
-def test_bad_lines_are_skipped_and_counted(config: Config, mtop_root: Root) -> None:
-    path = mtop_root("de", "en") / "en" / "train.txt"
-    lines = [mtop_line(id="a").encode(), b"bad", b"\xff", mtop_line(id="a").encode(), mtop_line(id="b").encode()]
-    path.write_bytes(b"\n".join(lines))
-    splits, notes = read(config(on_bad_line=OnBadLine.skip))
-    assert [e.id for e in splits["en", "train"]] == ["a", "b"]
-    assert notes == {"skipped": {"en/train": 3}}
 
 
 def test_slots_with_an_end_inside_a_word_are_counted(config: Config, mtop_root: Root) -> None:

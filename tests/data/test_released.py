@@ -1,72 +1,24 @@
-"""Readers of classification data as released: XNLI, PAWS-X, MLDoc and MARC."""
+"""Classification data as released, beyond one file a split: XNLI, relations, genres, and the tasks of a stream."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from xclrun.config.schema import DatasetConfig
+from xclrun.config.schema import DatasetConfig, PartConfig, StatementsConfig
 from xclrun.core.errors import UsageError
 from xclrun.data.example import Example
 from xclrun.data.load import load_dataset
+from xclrun.data.notes import told
 from xclrun.data.readers import read
 
+from .test_readers_table import BOOLQ, GOOD, MNLI, lay, write
+
 Config = Callable[..., DatasetConfig]
-SPLITS = ("train", "dev", "test")
-
-
-def write(path: Path, *lines: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes("".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
-
-
-def pawsx(folder: Path, *rows: str) -> None:
-    for language, train in (("en", "train"), ("de", "translated_train")):
-        for name in (train, "dev_2k", "test_2k"):
-            write(folder / language / f"{name}.tsv", "id\tsentence1\tsentence2\tlabel", *rows)
-
-
-def test_pawsx(tmp_path: Path, config: Config) -> None:
-    pawsx(tmp_path, "1\tA b .\tB a .\t1", "2\tC  d .\tD c .\t0")
-    dataset = load_dataset(config("pawsx", task="sequence_class"))
-    first = Example("1", "de", ("A", "b", "."), "1", None, None, "B a .")
-    assert dataset.split("de", "train") == (first, Example("2", "de", ("C", "d", "."), "0", None, "C  d .", "D c ."))
-    assert (dataset.languages, dataset.labels, dataset.tags) == (("de", "en"), ("0", "1"), ())
-
-
-def test_mldoc(tmp_path: Path, config: Config) -> None:
-    for name in ("english", "german"):
-        for suffix in ("train.1000", "dev", "test"):
-            write(
-                tmp_path / name / f"{name}.{suffix}", "CCAT\tBonds rose.", r"MCAT\tb'K\xc3\xb6ln'".replace(r"\t", "\t")
-            )
-    dataset = load_dataset(config("mldoc", task="sequence_class"))
-    assert dataset.languages == ("de", "en")
-    assert [e.tokens for e in dataset.split("de", "test")] == [("Bonds", "rose."), ("Köln",)]
-    assert dataset.split("en", "train")[0] == Example("train-1", "en", ("Bonds", "rose."), "CCAT")
-    write(tmp_path / "german" / "german.train.5000", "CCAT\tBonds")
-    with pytest.raises(UsageError, match=r"'de' has its train split twice: .*1000 and .*5000; keep one"):
-        read(config("mldoc", task="sequence_class"))
-
-
-REVIEW = {"review_id": "de_1", "stars": "4", "review_body": "Gut.", "review_title": "Ja", "product_category": "home"}
-
-
-def test_marc(tmp_path: Path, config: Config) -> None:
-    for split in SPLITS:
-        write(tmp_path / split / f"dataset_de_{split}.json", json.dumps({**REVIEW, "language": "de"}))
-    [example] = load_dataset(config("marc", task="sequence_class")).split("de", "dev")
-    assert example == Example("de_1", "de", ("Gut.",), "4", None, None, "Ja . home")
-    for change, reason in [({"stars": 6}, "label '6'"), ({"review_body": None}, "'review_body' must be a string")]:
-        write(tmp_path / "train" / "dataset_de_train.json", json.dumps({**REVIEW, **change}))
-        with pytest.raises(UsageError, match=f"dataset_de_train.json:1: {reason}"):
-            read(config("marc", task="sequence_class"))
-    write(tmp_path / "train" / "dataset_de_train.json", "[1]")
-    with pytest.raises(UsageError, match="an example is an object, not list"):
-        read(config("marc", task="sequence_class"))
 
 
 XNLI_HEADER = "language\tgold_label\tsentence1\tsentence2\tpairID"
@@ -109,6 +61,126 @@ def test_xnli_mistakes(xnli: Path, config: Config) -> None:
         read(config("xnli", task="sequence_class"))
 
 
+def test_a_split_of_two_sizes_is_refused(tmp_path: Path, config: Config) -> None:
+    for suffix in ("train.1000", "train.5000", "dev", "test"):
+        write(tmp_path / "german" / f"german.{suffix}", "CCAT\tBonds")
+    with pytest.raises(UsageError, match=r"'de' has its train split twice: .*1000 and .*5000; keep one"):
+        read(config("mldoc", task="sequence_class"))
+
+
 def test_files_of_labels_have_no_tags(config: Config) -> None:
     with pytest.raises(UsageError, match=r"dataset.task=token_tags: the files of dataset.reader=marc hold a label"):
         load_dataset(config("marc", task="token_tags"))
+
+
+FEWREL = {"tokens": ["Rome", "is", "in", "Italy"], "h": ["rome", "Q220", [[0]]], "t": ["italy", "Q38", [[3]]]}
+
+
+def relations(folder: Path, content: Any) -> None:
+    for name in ("train_wiki.json", "val_wiki.json"):
+        write(folder / name, content if isinstance(content, str) else json.dumps(content))
+
+
+def mnli(folder: Path, *rows: dict[str, Any]) -> None:
+    for name in ("train", "dev_matched"):
+        write(folder / f"multinli_1.0_{name}.jsonl", *map(json.dumps, rows))
+
+
+def test_a_released_file_of_relations(config: Config, tmp_path: Path) -> None:
+    relations(tmp_path, {"P131": [FEWREL, {**FEWREL, "tokens": ["Rome"]}], "P17": [FEWREL]})
+    coded = load_dataset(config("fewrel", task="sequence_class"))
+    assert coded.labels == ("P131", "P17")
+    (tmp_path / "pid2name.json").write_text(json.dumps({"P131": ["located in", "where it is"]}))
+    named = load_dataset(config("fewrel", task="sequence_class", name="named"))
+    [first, second, third] = named.split("en", "train")
+    assert [e.id for e in (first, second, third)] == ["P131-1", "P131-2", "P17-1"]
+    assert (first.label, second.tokens, third.label) == ("located in", ("Rome",), "P17")
+    assert first.facts == {"head": "rome", "tail": "italy"}
+    # Two relations of one name stay two.
+    (tmp_path / "pid2name.json").write_text(json.dumps({code: ["in", ""] for code in ("P131", "P17")}))
+    assert load_dataset(config("fewrel", task="sequence_class", name="alike")).labels == ("in (P131)", "in (P17)")
+
+
+def test_pairs_on_which_annotators_did_not_agree_are_left_out_and_counted(config: Config, tmp_path: Path) -> None:
+    mnli(tmp_path, MNLI, {**MNLI, "gold_label": "-", "pairID": "5"})
+    dataset = load_dataset(config("mnli", task="sequence_class"))
+    assert dataset.sizes() == {"en": 1}
+    said = "2 pairs on whose label annotators did not agree (-): left out (en/train: 1, en/test: 1)"
+    assert told([dataset])[0] == said
+
+
+def test_genres_are_keys(config: Config, tmp_path: Path) -> None:
+    others = [{**MNLI, "genre": genre, "pairID": genre, "gold_label": "neutral"} for genre in ("travel", "fiction")]
+    mnli(tmp_path, MNLI, *others)
+    parts = {genre: PartConfig(where={"genre": [genre]}, label_prefix="") for genre in ("slate", "travel")}
+    dataset = load_dataset(config("mnli", task="sequence_class", parts=parts))
+    assert [e.id for key in dataset.languages for e in dataset.split(key, "test")] == ["4e", "travel"]
+    assert dataset.labels == ("entailment", "neutral")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"P1": [FEWREL, {"tokens": ["a"]}]}, r"json:2: example 2 of the relation 'P1' needs tokens, h and t"),
+        ({"P1": [{**FEWREL, "tokens": []}]}, r"json:1: example 1 of the relation 'P1': tokens must be a list of words"),
+        ({"P1": [{**FEWREL, "h": [""]}]}, r"json:1: example 1 of the relation 'P1': h and t must begin with a name"),
+        ({" ": [FEWREL]}, r"train_wiki\.json:1: the label is blank"),
+        ({"P1": 3}, r"train_wiki\.json: the relation 'P1' must be a list"),
+        ([], r"train_wiki\.json: must be an object"),
+        ("{", r"train_wiki\.json: the file is not JSON"),
+    ],
+)
+def test_a_malformed_file_of_relations_is_named(content: Any, told: str, config: Config, tmp_path: Path) -> None:
+    relations(tmp_path, content)
+    with pytest.raises(UsageError, match=told):
+        load_dataset(config("fewrel", task="sequence_class"))
+
+
+def test_a_missing_file_and_another_language_are_told(config: Config, tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", json.dumps(BOOLQ))
+    with pytest.raises(UsageError, match=r"no test split; looked for val\.jsonl or dev\.jsonl"):
+        load_dataset(config("boolq", task="sequence_class"))
+    with pytest.raises(
+        UsageError, match=r"dataset\.languages: no 'de' in boolq, whose only language is 'en'; Known: en"
+    ):
+        load_dataset(config("boolq", task="sequence_class", languages=["de"]))
+
+
+def test_the_tasks_of_a_stream_are_one_as_statements(config: Config, tmp_path: Path) -> None:
+    """LL's wording of each, from its released layout."""
+    more = {
+        "yelp": '"4","Fine."', "amazon": '"1","Bad","It is bad."', "agnews": '"1","x","y"', "dbpedia": '1,"x","y"',
+        "yahoo": '"1","a","b","c"',
+    }  # fmt: skip
+    for reader in ("boolq", "wic", "wsc", "mnli", *more):
+        [row] = GOOD[reader][2]
+        other = {"idx": 99, "pairID": "99", "gold_label": "neutral"}
+        lay(tmp_path / reader, reader, more.get(reader) or json.dumps({**json.loads(row), **other}))
+    relations(tmp_path / "fewrel", {"P1": [FEWREL], "P2": [FEWREL]})
+    kinds = {
+        "boolq": "question", "wic": "sense", "wsc": "coreference", "mnli": "inference", "yelp": "sentiment",
+        "amazon": "sentiment", "agnews": "news", "dbpedia": "topic", "yahoo": "topic", "fewrel": "relation",
+    }  # fmt: skip
+    parts = {name: PartConfig(reader=name, root=name, statements=kind) for name, kind in kinds.items()}
+    dataset = load_dataset(
+        config("boolq", task="sequence_class", root=str(tmp_path), parts=parts, statements=StatementsConfig())
+    )
+    true = {key: {str(e.text_b) for e in dataset.split(key, "train") if e.label == "true"} for key in dataset.languages}
+    assert true["boolq"] == {"is it so"}
+    assert true["fewrel"] == {"rome - P1 - italy", "rome - P2 - italy"}
+    assert true["wsc"] <= {"himself refers to Mark", "himself is Mark", "himself is the pronoun of Mark"}
+    # WiC's statements are false here, as their labels are.
+    assert true["wic"] == set()
+    assert {e.text_b for e in dataset.split("wic", "train")} <= {
+        "set is used in the same sense",
+        "set is the polysemous word",
+    }
+    assert true["mnli"] <= {f"This {verb} {label}" for verb in ("implies", "is") for label in ("entailment", "neutral")}
+    assert {words.split()[-1 if "sentiment" in words else 3].rstrip(".") for words in true["yelp"]} == {
+        "negative",
+        "positive",
+    }
+    assert all(("Sci/Tech" in text) != ("World" in text) for text in true["agnews"])
+    [first, *_] = dataset.split("mnli", "train")
+    assert first.tokens == ("It", "rains", ".", "It", "is", "wet", ".")
+    assert dataset.split("wic", "train")[0].tokens == ("A", "set", ".", "They", "set", ".")

@@ -107,7 +107,6 @@ ODD = [
     ("distilbert", {"activation": "nope"}, "the encoder cannot be read .*nope not found in ACT2FN"),
     ("llama", {"hidden_act": "nope"}, "the encoder cannot be read .*nope"),
     ("llama", {"rope_scaling": "x"}, "the encoder cannot be read .*"),
-    ("modernbert", {"global_rope_theta": "x"}, "the encoder cannot be read .*"),
     ("modernbert", {"initializer_range": []}, "the encoder cannot be read .*"),
 ]
 

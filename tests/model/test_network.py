@@ -157,12 +157,6 @@ def test_pretrained_weights_that_cannot_be_read_are_refused(folder: Path) -> Non
         weights(path=str(folder))
 
 
-def test_sentences_longer_than_the_encoder_s_positions_are_refused(folder: Path) -> None:
-    weights(path=str(folder), max_length=40)
-    with pytest.raises(UsageError, match=r"max_length=41.*has 40 positions; set model.max_length=40 or less"):
-        weights(path=str(folder), max_length=41)
-
-
 def test_positions_of_xlmr_start_behind_the_padding_s(tmp_path: Path) -> None:
     shape = XLMRobertaConfig(
         vocab_size=PIECES,
@@ -177,8 +171,6 @@ def test_positions_of_xlmr_start_behind_the_padding_s(tmp_path: Path) -> None:
     longest = batch([9], labels=[0], tags=[[0] * 9], extra=1)
     assert longest.input_ids.shape == (1, 20)
     assert model.loss(longest).isfinite()
-    with pytest.raises(UsageError, match=r"max_length=21.*has 20 positions"):
-        weights(path=str(tmp_path), max_length=21)
 
 
 def test_the_first_layers_are_those_of_the_whole_encoder(tmp_path: Path) -> None:
@@ -221,7 +213,7 @@ def test_what_the_files_lack_is_drawn_for_each_run_as_when_they_are_read(
     model(shape, add_pooling_layer=False).save_pretrained(tmp_path)
     alone = {}
     for seed in (1, 2):
-        monkeypatch.setattr(encoder, "_kept", {})
+        monkeypatch.setattr(encoder, "_last_read", {})
         alone[seed] = weights(seed=seed, path=str(tmp_path))
     assert not same(alone[1], alone[2], "encoder.pooler.dense.weight")
     monkeypatch.setattr(encoder, "_read_encoder", None)
@@ -231,7 +223,7 @@ def test_what_the_files_lack_is_drawn_for_each_run_as_when_they_are_read(
 
 def test_a_trimmed_copy_leaves_the_encoder_that_was_read_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its word embeddings are not copied before they are cut, so they must not be the ones that are trained."""
-    monkeypatch.setattr(encoder, "_kept", {})
+    monkeypatch.setattr(encoder, "_last_read", {})
     encoder.read_ahead(small(path=str(folder)))
     read, words = load_file(folder / "model.safetensors"), "embeddings.word_embeddings.weight"
     kept = np.array([0, 3, 7, 8])

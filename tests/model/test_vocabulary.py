@@ -14,6 +14,8 @@ from xclrun.data.example import Dataset, Example
 from xclrun.model.source import SPECIAL, encoder_identity
 from xclrun.model.vocabulary import learn_wordpieces, load_tokenizer
 
+from .pretrained import write_encoder
+
 SENTENCES = [
     "remind me to water the plants on Monday",
     "Erinnere mich am Montag daran , die Blumen zu gießen !",
@@ -170,11 +172,13 @@ def test_a_pretrained_tokenizer_is_read_from_its_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "has no tokenizer.json"), ("{", "tokenizer cannot be read")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "has no tokenizer.json"), ("{", "its tokenizer cannot be read")]
+)
 def test_a_folder_without_a_tokenizer_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    (tmp_path / "model.safetensors").touch()
+    folder = write_encoder(tmp_path / "encoder")
+    (folder / "tokenizer.json").unlink()
     if content is not None:
-        (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(UsageError, match=message):
-        load_tokenizer(tiny(path=str(tmp_path)), corpus(), tmp_path / "cache")
+        (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(UsageError, match=rf"^model\.path=\S+ {message}[^\n]*$"):
+        load_tokenizer(tiny(path=str(folder)), corpus(), tmp_path / "cache")

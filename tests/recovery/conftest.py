@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +18,31 @@ import pytest
 from .commands import XCLRUN, predictions
 
 
-@pytest.fixture
-def faults() -> Callable[..., Any]:
-    """Call a function of ``faults.py`` in a process of its own, and return what it found."""
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Call a function of ``faults.py`` in a child of a process that imports once, and return what it found."""
+    told = tmp_path_factory.mktemp("faults") / "stderr"
+    command = [sys.executable, str(Path(__file__).with_name("faults.py")), "serve"]
+    with (
+        told.open("w") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        ) as server,
+    ):
 
-    def call(name: str, *arguments: object, timeout: float = 500.0) -> Any:
-        script = Path(__file__).with_name("faults.py")
-        done = subprocess.run(
-            [sys.executable, str(script), name, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        def call(name: str, *arguments: object, timeout: float = 500.0) -> Any:
+            asked = {"name": name, "arguments": [*map(str, arguments)], "folder": os.getcwd()}
+            assert server.stdin is not None
+            assert server.stdout is not None
+            print(json.dumps(asked | {"environment": dict(os.environ)}), file=server.stdin, flush=True)
+            answered, _, _ = select.select([server.stdout], [], [], timeout)
+            answer = server.stdout.readline().strip() if answered else ""
+            assert answer, f"{name}: no answer in {timeout} s, or an error:\n{told.read_text()}"
+            return json.loads(answer)
 
-    return call
+        yield call
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
 
 
 @pytest.fixture

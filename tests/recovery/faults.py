@@ -1,6 +1,7 @@
 """Runs that are killed in chosen places, in children forked from a process that has imported everything.
 
-A script, so that no process of the test runner is forked: ``python faults.py NAME ARGUMENT…`` prints one JSON value.
+A script, so that no process of the test runner is forked. ``python faults.py NAME ARGUMENT…`` prints one JSON value;
+``python faults.py serve`` prints one for each line of its input, from a child of a process that imports once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -273,8 +275,40 @@ def alone(log: str, role: str, *overrides: str) -> int:
     return command(role, Path(log), overrides)
 
 
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    f.__name__: f for f in (kills, writes, averages, broken, together, dies_after_checkpoint, alone)
+}
+
+
+def serve() -> None:
+    """Call the functions that the lines of the input name, each in a child, and print what they find, a line each."""
+    selftest.import_everything()
+    answers = os.fdopen(os.dup(1), "w")
+    # What functions print is no answer.
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                asked = json.loads(line)
+                os.chdir(asked["folder"])
+                os.environ.clear()
+                os.environ.update(asked["environment"])
+                found = json.dumps(FUNCTIONS[asked["name"]](*asked["arguments"]))
+                os.write(write, found.encode())
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answer:
+            print(answer.read(), file=answers, flush=True)
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    found = {f.__name__: f for f in (kills, writes, averages, broken, together, dies_after_checkpoint, alone)}[
-        sys.argv[1]
-    ](*sys.argv[2:])
-    print(json.dumps(found))
+    if sys.argv[1:] == ["serve"]:
+        serve()
+    else:
+        print(json.dumps(FUNCTIONS[sys.argv[1]](*sys.argv[2:])))

@@ -18,7 +18,7 @@ from tests.conftest import some
 from xclrun.store.records import read_predictions, read_records
 from xclrun.store.stages import StageStore
 
-from .commands import XCLRUN, events, predictions, small, trainings, whole
+from .commands import events, predictions, small, trainings, whole
 
 JOB = small("strategy=er")
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -281,11 +281,6 @@ def test_what_cannot_be_read_stops_neither_reports_nor_the_mirror(
 # A full disk.
 
 
-def _run(command: tuple[str, ...]) -> tuple[int, str]:
-    done = subprocess.run([*XCLRUN, *command], capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
-
-
 def test_no_space_for_the_weights(finished: Path, tmp_path: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
     """Weights cannot be written, smaller files can; the run that was there before is not touched."""
     outputs = tmp_path / "outputs"
@@ -327,7 +322,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("free", [0, 40, 200, 400])
-def test_full_disk(free: int, small_disk: Path, finished: Path) -> None:
+def test_full_disk(free: int, small_disk: Path, finished: Path, xclrun: Callable[..., tuple[int, str]]) -> None:
     """The disk fills with ``free`` kilobytes left; with more space, the same command finishes."""
     outputs = small_disk / "outputs"
     shutil.copytree(finished, outputs)
@@ -335,13 +330,13 @@ def test_full_disk(free: int, small_disk: Path, finished: Path) -> None:
     with (small_disk / "ballast").open("wb") as ballast:
         left = shutil.disk_usage(small_disk).free
         ballast.write(b"0" * (left - 1024 * free))
-    code, told = _run(command)
+    code, told = xclrun(*command)
     assert code == 1
     assert "Traceback" not in told
     assert "no space left to write" in told
     assert list(outputs.glob("store/**/.tmp-*")) == []
     assert {key: value for key, value in predictions(outputs).items() if "-s1-" in key} == predictions(finished)
-    assert _run(("store", "verify", "--outputs", str(outputs)))[0] == 0
+    assert xclrun("store", "verify", "--outputs", str(outputs))[0] == 0
     (small_disk / "ballast").unlink()
-    assert _run(command)[0] == 0
+    assert xclrun(*command)[0] == 0
     assert whole(outputs)

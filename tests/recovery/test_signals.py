@@ -16,8 +16,10 @@ from .commands import events, predictions, small, wait_for, whole
 # Some 15 seconds of work each; that a stop in a hop changes nothing is tested in one process too (tests/train).
 pytestmark = pytest.mark.full
 
-# Hops of some seconds, of which nothing is saved but at a signal.
-LONG = small("strategy=er", "dataset.max_train=48", "trainer.epochs=15", "trainer.checkpoint_minutes=1000")
+# Hops of a second or more, of which nothing is saved but at a signal; those of two workers, which start one after the
+# other, of some seconds.
+HOPS = small("strategy=er", "dataset.max_train=48", "trainer.epochs=6", "trainer.checkpoint_minutes=1000")
+LONG = small(*HOPS, "trainer.epochs=15")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
@@ -28,7 +30,7 @@ def test_signal_in_a_hop(
     undisturbed: Callable[..., dict[str, str]],
     tmp_path: Path,
 ) -> None:
-    given = (*LONG, f"paths.outputs={tmp_path}", "-m")
+    given = (*HOPS, f"paths.outputs={tmp_path}", "-m")
     process = start(*given)
     wait_for(lambda: list(tmp_path.glob("runs/*/progress.json")))
     assert list(tmp_path.glob("store/*/*.checkpoints/*")) == []
@@ -47,7 +49,7 @@ def test_signal_in_a_hop(
 
     code, told = xclrun(*given)
     assert code == 0, told
-    assert predictions(tmp_path) == undisturbed(LONG)
+    assert predictions(tmp_path) == undisturbed(HOPS)
     assert len(events(tmp_path, "started")) == 2
     assert list(tmp_path.glob("store/*/*.checkpoints")) == []
     assert whole(tmp_path)

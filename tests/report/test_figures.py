@@ -234,7 +234,7 @@ def test_sixteen_colours_and_many_more_lines_can_be_told_apart() -> None:
 
 
 def test_a_strategy_has_its_colour_whoever_is_drawn_beside_it() -> None:
-    assert places(["er", "agem"], of=["naive", "agem", "er"]) == {"er": 2, "agem": 1}
+    assert places(["er", "agem"], every=["naive", "agem", "er"]) == {"er": 2, "agem": 1}
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from statsmodels.stats.multitest import multipletests
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import comparisons, summarise
-from xclrun.analysis.beside import beside, tuning_trials
 from xclrun.analysis.bootstrap import INTERVALS, Interval
+from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.metrics import forgetting
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -544,7 +544,7 @@ def test_unequal_budgets_are_marked() -> None:
     ]
     (comparison,) = comparisons(runs)
     table = budget_table(
-        comparison, tuning_trials(map(beside, [*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
+        comparison, tuning_trials(map(finished_run, [*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
     )
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert rows["er"]["steps"] == "150 ≠"

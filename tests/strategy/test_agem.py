@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from xclrun.strategy.shared.memory import MemorySettings
 from xclrun.train import loop
 from xclrun.train.loop import HopTraining
 
-from .real import context_of, gradients, perturbed, weights
+from .real import context_of, gradients, perturbed
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -129,17 +128,6 @@ def test_every_kth_step_alone_is_compared(make_run: Make) -> None:
     assert looked == [3, 6]
 
 
-@pytest.fixture
-def contradictory(changed_corpus: Callable[..., Path]) -> Path:
-    """A corpus in which German has the intents of English and Spanish the wrong way round."""
-
-    def swap(rows: list[dict[str, Any]]) -> None:
-        for row in rows:
-            row["label"] = {"alarm": "call", "call": "weather", "weather": "alarm"}[row["label"]]
-
-    return changed_corpus({("de", "train"): swap})
-
-
 def test_the_update_that_is_applied_is_the_projected_one(
     make_run: Make, do: Do, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,18 +171,6 @@ def test_the_update_that_is_applied_is_the_projected_one(
     do(make_run("strategy=agem", "model.dropout=0.0", f"trainer.lr={lr}"))
     assert seen["checked"] == 10 + 8
     assert 0 < seen["projected"] < 18
-
-
-def test_a_whole_run(make_run: Make, do: Do, contradictory: Path) -> None:
-    """Hop 1 is naive's, later ones are not; there is one update per main step; the memory is er's."""
-    run, naive, er = (make_run(f"strategy={name}", data=contradictory) for name in ("agem", "naive", "er"))
-    do(run)
-    assert run.stages[1].train == naive.stages[1].train
-    assert run.stages[2].train not in (naive.stages[2].train, er.stages[2].train)
-    assert [stage["training"]["updates"] for stage in run.directory.read_manifest()["stages"][1:]] == [12, 10, 8]
-    do(naive)
-    later, plain = weights(run, 2), weights(naive, 2)
-    assert any(not torch.equal(later[name], plain[name]) for name in plain)
 
 
 def test_bf16(make_run: Make, do: Do) -> None:

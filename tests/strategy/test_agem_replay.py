@@ -18,7 +18,7 @@ from xclrun.strategy.replay import Replay, ReplaySettings
 
 from .real import context_of, gradients, perturbed
 from .test_agem import formula
-from .test_replay import USED, stopped
+from .test_replay import USED
 
 Make = Callable[..., Run]
 Do = Callable[..., Run]
@@ -86,8 +86,8 @@ def test_an_empty_memory_compares_nothing_and_the_first_hop_with_what_it_has_wri
 
 
 def test_its_memory_is_that_of_replay_and_its_steps_are_the_main_ones(make_run: Make, do: Do) -> None:
-    wanted = do(make_run("strategy=agem_replay", *USED, outputs="undisturbed"))
-    naive = do(make_run(outputs="naive"))
+    wanted = do(make_run("strategy=agem_replay", *USED))
+    naive = do(make_run())
     counted = [stage["training"] for stage in wanted.directory.read_manifest()["stages"][1:]]
     assert [stage["updates"] for stage in counted] == [12, 10, 8]
     assert [stage["beside_examples"] for stage in counted[1:]] == [6 * 3, 6 * 2]
@@ -97,4 +97,3 @@ def test_its_memory_is_that_of_replay_and_its_steps_are_the_main_ones(make_run: 
             strategy.end_hop(context_of(wanted, hop))
     assert mine.state_dict() == theirs.state_dict()
     assert predicted(wanted) != predicted(naive)
-    stopped(make_run("strategy=agem_replay", *USED), wanted, do, 3, 7, 4)

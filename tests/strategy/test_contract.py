@@ -1,11 +1,17 @@
-"""The contract of a strategy's hooks: nothing is shared that the class itself does not say can be."""
+"""The contract of all strategies: what they share, that they resume, what they keep, note and refuse; the registry."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from tests.conftest import done, one_thread, small_run, some
+from tests.train.conftest import StopAt, predicted, stored
 from xclrun.compose.jobs import Composed
 from xclrun.compose.keys import expansions_known
 from xclrun.config.checks import check
@@ -13,11 +19,257 @@ from xclrun.config.files import choices, load_yaml, packaged
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import DataIdentity, digest, stages
+from xclrun.core.stream import Hop
 from xclrun.run import Run
 from xclrun.strategy import STRATEGIES, Strategy, make, register, strategy_class
 from xclrun.strategy.base import ANSWERED_BY
 from xclrun.strategy.er import ExperienceReplay
 from xclrun.strategy.naive import Naive
+from xclrun.train.progress import Listener
+from xclrun.train.stop import Stopped
+
+from .real import state
+
+Make = Callable[..., Run]
+Do = Callable[..., Run]
+
+# Two epochs of two steps in each hop, of which every second one replays.
+SHORT = ("dataset.max_train=7", "dataset.max_eval=4")
+WRITTEN = ("strategy.replay_write=0.4", "strategy.replay_interval=5", "strategy.replay_number=4")
+# What a strategy needs to do something on so few sentences.
+EFFECT = {
+    "replay": WRITTEN,
+    "agem_replay": WRITTEN,
+    "mbpa": (*WRITTEN, "strategy.neighbours=2", "strategy.adapt_steps=1"),
+    "joint_replay": ("strategy.rate=0.5",),
+    "der": ("strategy.memory=5",),
+    "derpp": ("strategy.memory=5",),
+    "gdumb": ("strategy.memory=5",),
+}
+EVERY = (*STRATEGIES, "er+lang_spec_trans", "kd_logit+lang_spec_ada_t")
+# Those whose first hop is not naive's: it replays, gathers, pulls, chooses, mixes or trains adapters.
+OWN_FIRST = {"replay", "agem_replay", "mbpa", "der", "derpp", "si", "l2_init", "gdumb", "multilingual"} | {
+    name for name in EVERY if "_ada_" in name or "_lora_" in name
+}
+
+
+def given(strategy: str) -> tuple[str, ...]:
+    """Return the overrides of a small run of a strategy, or of one over another (``er+lang_spec_trans``)."""
+    name, _, expansion = strategy.partition("+")
+    # Those that tune BERT's pooler are for sequence classification.
+    task = ("dataset.task=sequence_class",) if "pooler" in name else ()
+    over = (f"strategy.expansion={expansion}",) if expansion else ()
+    return (f"strategy={name}", *EFFECT.get(name, ()), *over, *task, *SHORT)
+
+
+@pytest.fixture(scope="module")
+def calm(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+    """Return a run that nothing disturbed, in a store of its own; each is done once."""
+
+    @cache
+    def get(*overrides: str) -> Run:
+        with one_thread():
+            return done(small_run(overrides, tmp_path_factory.mktemp("calm"), corpus))
+
+    return get
+
+
+def results(run: Run) -> tuple[Any, Any]:
+    return stored(run.store), predicted(run)
+
+
+class Trained(Listener):
+    """Notes the hops that are trained."""
+
+    def __init__(self) -> None:
+        self.hops: list[int] = []
+
+    def hop_started(self, run: Run, hop: Hop) -> None:
+        self.hops.append(hop.index)
+
+
+# --- Sharing.
+
+
+@pytest.mark.parametrize("strategy", [name for name in EVERY if name != "naive"])
+def test_a_run_after_naive_trains_what_is_new_and_equals_a_run_alone(
+    strategy: str, calm: Make, make_run: Make, do: Do
+) -> None:
+    """So it is for each pair: what two have in common, naive has too."""
+    overrides, trained = given(strategy), Trained()
+    naive = calm("strategy=naive", *(text for text in overrides if text.startswith("dataset.")))
+    run = make_run(*overrides)
+    shutil.copytree(naive.outputs, run.outputs)
+    alone = calm(*overrides)
+    do(run, trained)
+    assert run.id == alone.id
+    assert predicted(run) == predicted(alone)
+    assert stored(run.store).items() >= stored(alone.store).items()
+    known = {*naive.store.all_keys()}
+    assert trained.hops == [s.hop.index for s in run.stages if s.hop.index and s.train not in known]
+    assert (run.stages[1].train in known) == (strategy not in OWN_FIRST)
+    # No later hop of a sequence is naive's; of reference models each is some naive run's first hop.
+    assert not any(stage.train in known for stage in run.stages[2:])
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        ("er", "memory=0"),
+        ("agem", "memory=0"),
+        ("kd_logit", "weight=0"),
+        ("ewc", "penalty=0"),
+        ("mas", "penalty=0"),
+        ("si", "penalty=0"),
+        ("l2_prev", "penalty=0"),
+        ("l2_init", "penalty=0"),
+        ("lwf", "weight=0"),
+        ("der", "memory=0"),
+        ("der", "alpha=0"),
+        ("derpp", "alpha=0", "beta=0"),
+        ("replay", "replay_write=0"),
+        ("agem_replay", "replay_number=0"),
+        ("joint_replay", "rate=0"),
+        ("model_average", "weight=1"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("under", ["naive", "lang_spec_task"])
+def test_a_strategy_whose_settings_leave_it_nothing_to_do_is_naive_or_the_parts_beneath_it(
+    under: str, idle: tuple[str, ...], calm: Make
+) -> None:
+    name, *settings = idle
+    over = ("strategy.expansion=lang_spec_task",) if under != "naive" else ()
+    if over and not strategy_class(name).expandable:
+        pytest.skip("has no expansion")
+    run = calm(f"strategy={name}", *(f"strategy.{text}" for text in settings), *over, *SHORT)
+    found, wanted = stored(run.store), stored(calm(f"strategy={under}", *SHORT).store)
+    # Over parts, what a strategy gathers is stored with the weights: here nothing, in a file of its own.
+    assert found.keys() == wanted.keys()
+    assert all(found[key].items() >= files.items() for key, files in wanted.items())
+
+
+# --- Resuming.
+
+# One strategy of each kind of state, and naive's for all others; the full tier has all.
+SOME = ("er", "ewc_online", "derpp", "replay", "lang_spec_ada_t", "er+lang_spec_trans")
+
+
+@pytest.mark.parametrize(
+    "strategy", [name if name in SOME else pytest.param(name, marks=pytest.mark.full) for name in EVERY]
+)
+def test_stopped_after_every_step(strategy: str, calm: Make, make_run: Make, do: Do) -> None:
+    """A run that is stopped after each of its steps, and resumed each time."""
+    wanted, run, attempts = calm(*given(strategy)), make_run(*given(strategy)), 0
+    while not run.directory.finished:
+        listener = StopAt(1)
+        try:
+            do(run, listener, listener.stop)
+        except Stopped:
+            assert len(list(run.store.root.glob("*/*.checkpoints/*"))) == 1
+        attempts += 1
+        assert attempts < 100
+    # The last attempt has no step left.
+    assert attempts == 1 + sum(stage["training"]["step"] for stage in wanted.directory.read_manifest()["stages"][1:])
+    assert results(run) == results(wanted)
+    assert not list(run.store.root.glob("*/*.checkpoints"))
+
+
+# --- What is kept.
+
+
+@pytest.mark.parametrize("strategy", EVERY)
+def test_a_state_is_stored_where_there_is_one_and_comes_back_as_it_was(strategy: str, calm: Make) -> None:
+    """Its size is that of its tensors, and of a number for each example."""
+    run = calm(*given(strategy))
+    facts = run.directory.read_manifest()["stages"]
+    for hop, stage in enumerate(some(run.stages[1:]), start=1):
+        examples, size = (facts[hop]["kept"][name] for name in ("examples", "bytes"))
+        assert (size > 0) == (stage.state is not None)
+        if stage.state is None:
+            continue
+        kept, again = state(run, hop), run.strategy()
+        again.load_state_dict(kept)
+        found = again.state_dict()
+        assert (found.facts, found.tensors.keys()) == (kept.facts, kept.tensors.keys())
+        assert not [name for name, tensor in kept.tensors.items() if not torch.equal(found.tensors[name], tensor)]
+        assert size == sum(tensor.nbytes for tensor in kept.tensors.values()) + 8 * examples
+
+
+# --- Notes and refusals.
+
+
+MANY = "strategy=gem dataset=mini order=[en,de] model.vocab_size=600"
+ADAPTING = " ".join(("strategy=mbpa", *WRITTEN))
+POINTS = f"{ADAPTING} evaluate.every_examples=20 trainer.selection=last"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "note"),
+    [
+        (f"{MANY} strategy.memory=600", "each step goes through the whole memory, up to 600 sentences; "),
+        (f"{MANY} strategy.memory=500", None),
+        (f"{MANY} strategy.memory=600 strategy.compared=16", None),
+        ("strategy=replay strategy.replay_interval=26", None),
+        (
+            "strategy=replay strategy.replay_interval=40",
+            "strategy=replay does not use its memory in 2 of the 3 hops: strategy.replay_interval=40 exceeds their "
+            "26 to 36 training examples, counted over all epochs. Set it to 26 or less.",
+        ),
+        ("strategy=joint_replay strategy.rate=0.12", "strategy=joint_replay: nothing is replayed in 1 hops: "),
+        ("strategy=joint_replay strategy.rate=0.125", None),
+        (ADAPTING, None),
+        (POINTS, "strategy=mbpa: evaluation points inside hops, and AULTC, are of the unadapted model; "),
+        (f"{POINTS} strategy.adapt_points=true", None),
+        (f"{POINTS} strategy.neighbours=0", None),
+    ],
+)
+def test_settings_that_do_not_do_what_they_seem_to_are_noted(overrides: str, note: str | None, make_run: Make) -> None:
+    notes = make_run(*overrides.split()).notes
+    assert [note is not None and note in text for text in notes] == [True] * (note is not None)
+
+
+CLS = r"\[CLS\] of an earlier language comes from its own"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ("strategy=er strategy.interleave=replace strategy.every_k=1", r"strategy\.interleave=replace: "),
+        ("strategy=fc_pooler", r"strategy=fc_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
+        ("strategy=fc_reset_pooler", r"strategy=fc_reset_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
+        ("strategy=cos_pooler", r"strategy=cos_pooler dataset\.task=intent_slots: tunes BERT's pooler, "),
+        ("strategy=freeze_bottom strategy.layers=2", r"strategy\.layers=2: the encoder has 1 layers"),
+        ("strategy=lang_spec_enc strategy.layers=[]", r"strategy\.layers=\[\]: must be different layers"),
+        ("strategy=lang_spec_enc strategy.layers=[1,1]", r"strategy\.layers=\[.*\]: must be different layers"),
+        ("strategy=lang_spec_enc strategy.layers=[0]", r"strategy\.layers: there is no layer 0; .* layers 1 to 1$"),
+        ("strategy=lang_spec_enc strategy.layers=[2]", r"strategy\.layers: there is no layer 2; .* layers 1 to 1$"),
+        ("strategy=kd_rep strategy.expansion=lang_spec_trans", rf"strategy=kd_rep strategy\.expansion=\w+: .*{CLS}"),
+        ("strategy=kd_rep strategy.expansion=lang_spec_ada_f", rf"strategy=kd_rep strategy\.expansion=\w+: .*{CLS}"),
+        ("strategy=lang_spec_ft strategy.expansion=lang_spec_task", r"strategy=lang_spec_ft .*; only adapters"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_a_run_is_planned(overrides: str, told: str, make_run: Make) -> None:
+    with pytest.raises(UsageError, match=f"^{told}"):
+        make_run(*overrides.split())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expansion", "told"),
+    [
+        ("naive", "null,lang_spec_task", "cannot have one; agem, der"),
+        ("multilingual", "lang_spec_task", "multilingual mix languages in a batch"),
+        ("er", "lang_spec_tsk", "strategy.expansion=lang_spec_tsk: unknown; did you mean 'lang_spec_task'"),
+    ],
+)
+def test_an_expansion_that_cannot_be_is_refused_in_a_line(
+    strategy: str, expansion: str, told: str, xclrun: Callable[..., tuple[int, str]]
+) -> None:
+    code, said = xclrun("plan", f"strategy={strategy}", f"strategy.expansion={expansion}", "-m")
+    assert (code, said.count("\n"), told in said) == (2, 1, True), said
+
+
+# --- Hooks and their signatures.
 
 
 def hook(self: Any, *given: Any) -> Any: ...

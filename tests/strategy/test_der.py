@@ -123,15 +123,6 @@ def test_nothing_is_replayed_before_anything_was_seen(make_run: Make) -> None:
     assert torch.equal(loss, context.model.loss(main).detach())
 
 
-def test_what_it_signs(make_run: Make) -> None:
-    hops = make_run().stream.hops
-    for strategy in (der(), derpp(), derpp(alpha=0.0), derpp(beta=0.0)):
-        assert [bool(strategy.signature(hop)) for hop in hops] == [False, True, True, True]
-        assert strategy.state_signature(hops[1]) == strategy.described()
-    for strategy in (der(memory=0), der(alpha=0.0), derpp(alpha=0.0, beta=0.0)):
-        assert not any(strategy.signature(hop) or strategy.state_signature(hop) for hop in hops)
-
-
 @pytest.mark.parametrize("selection", ["best", "last"])
 def test_the_reservoir_goes_on_as_it_was_with_the_selected_weights(selection: str, finished: Make) -> None:
     run = finished("strategy=derpp", "strategy.memory=9", f"trainer.selection={selection}")
@@ -146,27 +137,6 @@ def test_the_reservoir_goes_on_as_it_was_with_the_selected_weights(selection: st
         assert len(stored.facts["kept"]) == 9
     languages = {language for language, _, _ in stored.facts["kept"]}
     assert len(languages) > 1
-
-
-@pytest.mark.parametrize("strategy", ["derpp", "si"])
-def test_stopped_anywhere_inside_a_hop_and_continued_is_the_same(
-    strategy: str, make_run: Make, do: Callable[..., Run], finished: Make
-) -> None:
-    """In the first epoch of a hop and in the second, of which what was gathered in the first may be what is kept."""
-    given: tuple[str, ...] = (f"strategy={strategy}",)
-    given += ("strategy.memory=9",) if strategy == "derpp" else ()
-    calm = finished(*given)
-    for steps in (7, 15):
-        run = make_run(*given, outputs=f"stopped-{steps}")
-        listener = StopAfter(steps)
-        with pytest.raises(Stopped):
-            do(run, listener, listener.stop)
-        do(run)
-        assert files(run) == files(calm)
-        for hop in (1, 2, 3):
-            one, other = state(run, hop), state(calm, hop)
-            assert one.facts == other.facts
-            assert all(torch.equal(one.tensors[name], tensor) for name, tensor in other.tensors.items())
 
 
 def test_stopped_after_the_epoch_that_is_selected_its_reservoir_comes_back(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from tests.conftest import some
 from xclrun.compose.jobs import Composed
 from xclrun.run import Run
-from xclrun.strategy import State
 from xclrun.strategy.er import ExperienceReplay, ReplaySettings
 
 SIZES = {"en": 40, "de": 30, "es": 3}
@@ -99,30 +97,6 @@ def test_memory_depends_on_the_seed(learn: Any) -> None:
     first, again, other = (learn(er(), SIZES, seed=seed).memory.to_facts() for seed in (1, 1, 2))
     assert first == again
     assert first != other
-
-
-def test_what_it_signs() -> None:
-    """Hop 1 is trained as by naive; the memory exists from then on."""
-    hops = er().stream(("en", "de", "es")).hops
-    everything = {"name": "er", "memory": 10, "every_k": 3, "version": ExperienceReplay.version}
-    everything |= {"selection": "reservoir", "interleave": "extra", "expansion": None}
-    assert [er().signature(hop) for hop in hops] == [{}, {}, everything, everything]
-    assert [er().state_signature(hop) for hop in hops[1:]] == [everything] * 3
-    assert [er(memory=0).signature(hop) for hop in hops] == [{}] * 4
-    assert [er().serving_signature(hop) for hop in hops] == [{}] * 4
-
-
-def test_state_round_trip(context: Any, learn: Any) -> None:
-    strategy = learn(er(), SIZES, hops=[1, 2])
-    state = strategy.state_dict()
-    assert not state.tensors
-    again = er()
-    again.load_state_dict(State(json.loads(json.dumps(state.facts))))
-    assert again.state_dict() == strategy.state_dict()
-    assert replayed(again, context(3, SIZES), 6) == replayed(strategy, context(3, SIZES), 6)
-    for one in (strategy, again):
-        one.end_hop(context(3, SIZES))
-    assert again.state_dict() == strategy.state_dict()
 
 
 def test_a_state_that_was_taken_does_not_change(context: Any, learn: Any) -> None:

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from xclrun.core.errors import UsageError
-from xclrun.core.task import SPAN
 from xclrun.run import Run
 from xclrun.strategy.er_ace import ERACE
 from xclrun.strategy.shared.memory import MemorySettings
@@ -87,12 +85,3 @@ def test_steps_in_between_and_the_first_hop_are_plain(make_run: Make) -> None:
     main = context.batch("de", np.arange(4))
     list(strategy.replay(1, main, context))
     assert torch.equal(strategy.loss(main, context), context.model.loss(main))
-    assert [bool(strategy.signature(hop)) for hop in context.stream.hops] == [False, False, True, True]
-
-
-def test_questions_about_texts_are_refused_when_a_run_is_planned(make_run: Make) -> None:
-    reason = ERACE(MemorySettings("er_ace", 10, 1)).unfit([SPAN])
-    assert reason is not None
-    assert "no classes" in reason
-    with pytest.raises(UsageError, match=r"strategy.memory=-1"):
-        ERACE(MemorySettings("er_ace", -1, 1))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store.files import read_json
 from xclrun.strategy.er import ExperienceReplay, Interleave, ReplaySettings
@@ -44,11 +43,6 @@ def test_both_kinds_replay_the_same_batches(context: Any, learn: Any) -> None:
 def test_the_main_step_stays_where_there_is_nothing_to_replay(context: Any, learn: Any) -> None:
     assert languages(er(), context(1, SIZES)) == 6 * [["main"]]
     assert languages(learn(er(memory=0), SIZES, hops=[1, 2]), context(3, SIZES)) == 6 * [["main"]]
-
-
-def test_replacing_every_step_is_refused() -> None:
-    with pytest.raises(UsageError, match="no language after the first would be learnt"):
-        ExperienceReplay(ReplaySettings("er", 10, 1, interleave=Interleave.replace))
 
 
 def test_updates_of_a_whole_run(finished: Callable[..., Run]) -> None:

@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 
 from tests.conftest import some
 from xclrun.run import Run
-from xclrun.strategy import Length
 from xclrun.strategy.gem import GEM, GEMSettings, dual
 
 from .real import context_of, gradients, perturbed, untrained
@@ -154,11 +153,3 @@ def test_compared_bounds_what_a_step_looks_at(make_run: Make) -> None:
     for language, batch in some(strategy.memory_batches(context)):
         assert batch.size == 2
         assert set(batch.indices) <= set(strategy.memory.kept[language])
-
-
-def test_a_long_memory_is_told_before_a_run_begins(make_run: Make) -> None:
-    lengths = [Length(hop, 400, 25, 400, False) for hop in make_run().stream.hops[1:]]
-    [note] = GEM(GEMSettings("gem", 600, 1)).notes(lengths)
-    assert "up to 600 sentences" in note
-    assert not GEM(GEMSettings("gem", 500, 1)).notes(lengths)
-    assert not GEM(GEMSettings("gem", 600, 1, compared=16)).notes(lengths)

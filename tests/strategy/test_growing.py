@@ -87,7 +87,7 @@ def test_strategies_and_starts_share_what_they_can(make_run: Callable[..., Run])
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("dataset.blocks=1",), "dataset.blocks=1: at least 2 blocks"),
+        (("dataset.blocks=1",), "dataset.blocks=1: must be at least 2"),
         (("dataset.blocks=19",), "dataset.blocks=19: de/train has 18 examples; at most as many blocks"),
         (("dataset.blocks=3", "shots=2"), "dataset.blocks=3: blocks of a training split cannot be had with shots"),
         (("dataset.blocks=3", "dataset.repeat_to=40"), "cannot be had with dataset.repeat_to"),

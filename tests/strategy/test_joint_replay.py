@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from xclrun.run import Run
-from xclrun.strategy import Length
 from xclrun.strategy.joint_replay import JointReplay, JointReplaySettings
 from xclrun.strategy.shared.memory import remembered
 
@@ -63,17 +62,8 @@ def test_batches_are_uniform_over_all_earlier_data(make_run: Make, monkeypatch: 
     assert found[:80] == replayed(joint(rate=2.0), context, 10, monkeypatch), "draws depend on the step alone"
 
 
-def test_nothing_is_replayed_in_the_first_hop_which_is_shared(
-    make_run: Make, finished: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_replayed_in_the_first_hop(make_run: Make, finished: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     context = context_of(make_run(), 1)
     assert replayed(joint(1.0), context, 5, monkeypatch) == []
     stages = finished("strategy=joint_replay", "strategy.rate=0.5").directory.read_manifest()["stages"]
     assert [s["training"]["updates"] - s["training"]["step"] for s in stages[1:]] == [0, 5, 4]
-
-
-def test_a_rate_too_low_for_the_hops_is_told(make_run: Make) -> None:
-    lengths = [Length(hop, 16, 4, 16, False) for hop in make_run().stream.hops[1:]]
-    assert "nothing is replayed in 2 hops" in joint(0.2).notes(lengths)[0]
-    assert not joint(0.25).notes(lengths)
-    assert not joint(0.0).notes(lengths)

@@ -137,20 +137,6 @@ def test_half_precision_is_half_the_bytes_and_nearly_the_same(make_run: Make) ->
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_state_round_trip(kind: type[KDLogit], make_run: Make) -> None:
-    strategy = kind(settings())
-    context, _ = in_third_hop(strategy, make_run())
-    again = kind(settings())
-    again.load_state_dict(strategy.state_dict())
-    assert again.state_dict().facts == strategy.state_dict().facts
-    assert again.state_dict().tensors.keys() == strategy.state_dict().tensors.keys()
-    for one in (strategy, again):
-        list(one.replay(2, context.batch("es", np.arange(4)), context))
-    main = context.batch("es", np.arange(4))
-    assert torch.equal(strategy.loss(main, context), again.loss(main, context))
-
-
 @pytest.mark.parametrize("name", ["kd_logit", "kd_rep"])
 def test_a_whole_run(name: str, finished: Make) -> None:
     """The term draws the model to its teachers; the stored outputs are those of the hop's weights."""

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from tests.questions import write_questions
-from xclrun.core.task import INTENT_SLOTS, SPAN
 from xclrun.data.batches import Batch
 from xclrun.model.network import Output
 from xclrun.run import Run
@@ -108,17 +107,6 @@ def test_a_span_is_distilled_as_probabilities_over_the_words_of_its_text(make_ru
         torch.testing.assert_close(strategy.loss(batch, context), model.loss(batch) + 0.7 * total, rtol=1e-4, atol=1e-5)
 
 
-def test_the_first_hop_is_plain_and_shared(make_run: Make) -> None:
-    run = make_run()
-    strategy, context = lwf(), context_of(run, 1)
-    strategy.begin_hop(context)
-    batch = context.batch("en", np.arange(4))
-    context.model.eval()
-    assert torch.equal(strategy.loss(batch, context), context.model.loss(batch))
-    assert [bool(strategy.signature(hop)) for hop in run.stream.hops] == [False, False, True, True]
-    assert not any(lwf(weight=0.0).signature(hop) for hop in run.stream.hops)
-
-
 def test_with_heads_of_their_own_earlier_languages_each_have_a_teacher(finished: Make) -> None:
     """After hop 2 with a strong term the heads of en say of German sentences what they said before it."""
     runs = [
@@ -136,7 +124,3 @@ def test_with_heads_of_their_own_earlier_languages_each_have_a_teacher(finished:
         apart = direct(old, new, context, "de", range(8), 2.0) - direct(old, old.eval(), context, "de", range(8), 2.0)
         away.append(float(apart.detach()))
     assert 0 <= away[1] < 0.7 * away[0]
-
-
-def test_what_cannot_be() -> None:
-    assert "may not have learnt" in str(lwf().unfit([INTENT_SLOTS, SPAN]))

@@ -285,13 +285,6 @@ def test_points_adapt_where_that_is_asked_for_and_dev_rows_never(make_run: Make,
         assert last[columns].astype(words).equals(rows(adapted, hop)[columns].astype(words))
 
 
-def test_points_that_are_not_adapted_are_told(make_run: Make) -> None:
-    [note] = make_run(*MBPA, *POINTS).notes
-    assert note.startswith("strategy=mbpa: evaluation points inside hops, and AULTC, are of the unadapted model; ")
-    for other in ((*MBPA,), (*MBPA, *POINTS, "strategy.adapt_points=true"), (*MBPA, *POINTS, "strategy.neighbours=0")):
-        assert make_run(*other).notes == ()
-
-
 def test_what_it_signs() -> None:
     hops = sequence(("en", "de")).hops
     own = {"name", "neighbours", "key", "distance", "version"}

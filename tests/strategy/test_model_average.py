@@ -17,7 +17,6 @@ Make = Callable[..., Run]
 def test_a_hop_leaves_the_mean_of_the_weights_before_and_after_its_training(finished: Make) -> None:
     """Hop 2 trains as naive does, from the same weights: so its end is known. Hop 1 is naive's."""
     run, naive = finished("strategy=model_average", "strategy.weight=0.25"), finished()
-    assert run.stages[1].train == naive.stages[1].train
     before, after, found = weights(naive, 1), weights(naive, 2), weights(run, 2)
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, 0.75 * before[name] + 0.25 * after[name], rtol=1e-6, atol=1e-7)
@@ -33,8 +32,3 @@ def test_parts_of_a_language_are_as_its_hop_left_them(finished: Make) -> None:
         own = name.startswith(("intent", "tagger"))
         mean = (weights(plain, 1)[name] + weights(plain, 2)[name]) / 2
         torch.testing.assert_close(tensor, weights(plain, 2)[name] if own else mean, rtol=1e-6, atol=1e-7)
-
-
-def test_all_of_the_new_weights_is_plain_fine_tuning(make_run: Make) -> None:
-    run, naive = make_run("strategy=model_average", "strategy.weight=1"), make_run()
-    assert [stage.train for stage in run.stages] == [stage.train for stage in naive.stages]

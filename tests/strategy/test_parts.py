@@ -16,7 +16,6 @@ from torch import Tensor
 
 from tests.conftest import done, one_thread, small_run, some
 from xclrun.config.schema import StrategyConfig
-from xclrun.core.errors import UsageError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.prune import removable
@@ -150,7 +149,7 @@ def test_what_serves_a_language_after_each_hop(overrides: tuple[str, ...], made:
 
 @pytest.mark.parametrize("overrides", [*ALONE, *ADAPTERS], ids=name_of)
 def test_a_hop_is_naive_s_from_the_assembled_model(
-    overrides: tuple[str, ...], made: Callable[..., Made], tmp_path: Path
+    overrides: tuple[str, ...], made: Callable[..., Made], threads: None, tmp_path: Path
 ) -> None:
     """Train hops 2 and 3 by hand from the shared parameters of the hop before and fresh parts."""
     run, specific, _ = made(overrides)
@@ -275,17 +274,3 @@ def test_collecting_garbage_keeps_the_weights_that_an_unfinished_run_recalls(sto
     assert not wanted & {entry.path.name for entry in removable(run.store, run.outputs, weights=True)}
     do(run)
     assert wanted <= {entry.path.name for entry in removable(run.store, run.outputs, weights=True)}
-
-
-@pytest.mark.parametrize("layers", ["[]", "[1,1]"])
-def test_layers_that_cannot_be_meant(layers: str, make_run: Make) -> None:
-    with pytest.raises(
-        UsageError, match=r"^strategy\.layers=\[.*\]: must be different layers, counted from 1, or null$"
-    ):
-        make_run("strategy=lang_spec_enc", f"strategy.layers={layers}")
-
-
-@pytest.mark.parametrize("layer", [0, -1, 2])
-def test_layers_that_the_encoder_does_not_have(layer: int, make_run: Make, do: Do) -> None:
-    with pytest.raises(UsageError, match=rf"^strategy\.layers: there is no layer {layer}; .* layers 1 to 1$"):
-        do(make_run("strategy=lang_spec_enc", f"strategy.layers=[{layer}]"))

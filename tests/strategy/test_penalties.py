@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from xclrun.run import Run
-from xclrun.strategy import Context, State, make, strategy_class
+from xclrun.strategy import Context, make
 from xclrun.strategy.mas import MASSettings
 from xclrun.strategy.shared.penalty import PullSettings
 from xclrun.strategy.si import SI, SISettings
@@ -67,11 +67,6 @@ def test_l2_pulls_to_where_it_says(name: str, make_run: Make) -> None:
             assert all(not tensor.any() for tensor in found.values()), "the first training starts from nothing learnt"
         else:
             close_to_autograd(found, model, lambda n, p, anchor=anchor: 1.5 * (p - anchor[n]) ** 2)
-    hops = run.stream.hops
-    free = strategy_class(name)(PullSettings(name, penalty=0.0))  # type: ignore[call-arg]
-    assert [bool(strategy.signature(h)) for h in hops] == [False, name == "l2_init", True, True]
-    assert not any(free.signature(hop) for hop in hops)
-    assert strategy.state_dict() == State()
 
 
 def outputs_squared(model: Any, batch: Any) -> Tensor:

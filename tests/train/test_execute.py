@@ -18,7 +18,6 @@ from xclrun.core.errors import RunError
 from xclrun.run import Run
 from xclrun.store import predictions
 from xclrun.store.files import read_events, sha256
-from xclrun.strategy import STRATEGIES
 from xclrun.strategy.naive import Naive
 from xclrun.train import execute
 from xclrun.train.encodings import encodings
@@ -26,9 +25,6 @@ from xclrun.train.progress import Listener
 from xclrun.train.stop import StopFlag, Stopped
 
 from .conftest import predicted, stored
-
-# Those that tune BERT's pooler are not for the joint task, which reads no class through it.
-JOINT = [name for name in STRATEGIES if "pooler" not in name]
 
 # Of the corpus's languages the first two, which is enough for what holds from one hop to the next.
 SHORT = ("order=[en,de]", "trainer.epochs=1")
@@ -72,31 +68,6 @@ def finished(alone: Callable[..., Any], make_run: Make) -> Callable[..., Run]:
 
 
 # --- Shared equals unshared.
-
-
-@pytest.mark.parametrize("strategy", [name for name in JOINT if name != "naive"])
-def test_a_run_after_naive_trains_what_is_new_and_equals_a_run_alone(
-    strategy: str, alone: Callable[..., Any], finished: Callable[..., Run], make_run: Make, do: Do
-) -> None:
-    """So it is for each pair: what two have in common, naive has too."""
-    known, hearing = {*finished("strategy=naive", *SHORT).store.all_keys()}, Hearing()
-    run = do(make_run(f"strategy={strategy}", *SHORT), hearing)
-    everything, files, unshared = alone(f"strategy={strategy}", *SHORT)
-    assert run.id == unshared.id
-    assert predicted(run) == files
-    assert stored(run.store).items() >= everything.items()
-    # What the plan counts is what is trained: stages whose keys the store has not yet.
-    assert hearing.trained == [s.hop.index for s in run.stages if s.hop.index and s.train not in known]
-    assert hearing.shared == [False, *(stage.hop.index not in hearing.trained for stage in run.stages[1:])]
-
-
-def test_er_without_a_memory_is_naive(alone: Callable[..., Any]) -> None:
-    naive, er = alone("strategy=naive"), alone("strategy=er", "strategy.memory=0")
-    assert naive[0].items() <= er[0].items()
-    for stage in naive[2].stages:
-        rows = [predictions.read(found[2].directory.predictions(stage.hop.index)) for found in (naive, er)]
-        assert rows[0].drop_columns("run_id").equals(rows[1].drop_columns("run_id"))
-    assert alone("strategy=er")[2].stages[2].train not in naive[0]
 
 
 def test_reference_models_are_naive_s_first_hops(alone: Callable[..., Any]) -> None:

@@ -129,7 +129,7 @@ def test_without_a_number_of_steps_it_takes_as_many_as_passes_would(make_run: Ma
     ("overrides", "told"),
     [
         (("order=[en,de]", "trainer.mixture_steps=5"), r"trainer.mixture_steps=5: the order has no mixture of keys"),
-        (("order=[en+de]", "trainer.mixture_steps=0"), r"trainer.mixture_steps=0: must be a whole number of at least"),
+        (("order=[en+de]", "trainer.mixture_steps=0"), r"trainer.mixture_steps=0: must be at least 1"),
         (("order=[en+dd,es]",), r"order: the dataset has no language 'dd'; Known: de, en, es"),
         (("order=[en+de,de]",), r"order: the language 'de' is repeated in \[en\+de, de\]"),
         (("order=[en+de]", "trainer.batch_size=null"), r"trainer.batch_size=null order=\[…en\+de…\]: batches of a mix"),

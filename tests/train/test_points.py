@@ -169,7 +169,7 @@ def test_a_share_of_the_hops_data_is_a_number_of_its_own_for_each_hop(make_run: 
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["evaluate.every_share=1.5"], "evaluate.every_share=1.5: above 0, at most 1"),
+        (["evaluate.every_share=1.5"], "evaluate.every_share=1.5: must be above 0 and at most 1"),
         (["evaluate.every_share=0.1", EVERY], "evaluate.every_examples=10 is given too"),
         (["evaluate.keep_points=2"], "there are no points without evaluate.every_examples"),
         ([EVERY, "evaluate.keep_points=0"], "evaluate.keep_points=0: a whole number of at least 1, all, or null"),

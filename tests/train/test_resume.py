@@ -14,7 +14,7 @@ from xclrun.config.schema import StrategyConfig
 from xclrun.run import Run
 from xclrun.store.files import read_events
 from xclrun.store.tensors import load_tensors
-from xclrun.strategy import STRATEGIES, State, Strategy
+from xclrun.strategy import State, Strategy
 from xclrun.strategy.naive import Naive
 from xclrun.train.loop import HopTraining
 from xclrun.train.progress import Listener, Progress
@@ -22,16 +22,11 @@ from xclrun.train.stop import Stopped
 
 from .conftest import StopAt, copied, predicted, same, stored
 
-# Those that tune BERT's pooler are not for the joint task, which reads no class through it.
-JOINT = [name for name in STRATEGIES if "pooler" not in name]
-
 Make = Callable[..., Run]
 Do = Callable[..., Run]
 
 # Main steps of each hop on the corpus: 2 epochs of 6, 5 and 4 batches, and of their unions.
 HOPS = (12, 10, 8)
-# GDumb trains on a memory of 10 in every hop.
-STEPS = {"inc_joint": 12 + 20 + 28, "growing": 12 + 20 + 28, "gdumb": 3 * 6, "multilingual": 28, "zero_shot": 12}
 
 
 def interrupted(run: Run, do: Do, *steps: int) -> None:
@@ -68,30 +63,6 @@ def checkpoints(run: Run) -> list[Path]:
 def undisturbed(alone: Callable[..., Any]) -> Callable[[str], Any]:
     """Return what an undisturbed run of a strategy stores and predicts."""
     return lambda strategy: alone(f"strategy={strategy}")[:2]
-
-
-# One strategy of each kind, which is naive's too; the full tier has all.
-SOME = ("er", "ewc_online", "lang_spec_ada_t")
-
-
-@pytest.mark.parametrize(
-    "strategy", [name if name in SOME else pytest.param(name, marks=pytest.mark.full) for name in JOINT]
-)
-def test_stopped_after_every_step(strategy: str, undisturbed: Callable[[str], Any], make_run: Make, do: Do) -> None:
-    """A run that is stopped after each of its steps, and taken up again each time."""
-    run, attempts = make_run(f"strategy={strategy}"), 0
-    while not run.directory.finished:
-        listener = StopAt(1)
-        try:
-            do(run, listener, listener.stop)
-        except Stopped:
-            assert len(checkpoints(run)) == 1
-        attempts += 1
-        assert attempts < 100
-    # The last attempt has no step left.
-    assert attempts == STEPS.get(strategy, sum(HOPS)) + 1
-    assert (stored(run.store), predicted(run)) == undisturbed(strategy)
-    assert checkpoints(run) == []
 
 
 @pytest.mark.parametrize("step", [1, 12, 15], ids=lambda step: f"step {step}")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import add_run, check_readable, chosen_run, parser
+from xclrun.command.common import check_readable, chosen_run, outputs_parser
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import fitted, note
 from xclrun.store.rundir import RunDirectory, differing_results
@@ -14,29 +14,29 @@ from xclrun.store.rundir import RunDirectory, differing_results
 
 def main(arguments: Sequence[str]) -> int:
     """Do a run again; return the exit code: 1 where its predictions differ."""
-    options = parser(
+    parser = outputs_parser(
         "rerun",
         "The same run again, from its frozen config: it goes on where it stopped. With --fresh it is done anew in "
         "another folder, and its predictions are compared byte for byte; exit code 1 if they differ.",
     )
-    add_run(options)
-    options.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to do it anew")
-    given = options.parse_args(arguments)
-    directory = chosen_run(given.outputs, given.run)
+    parser.add_run()
+    parser.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to do it anew")
+    args = parser.parse_args(arguments)
+    directory = chosen_run(args.outputs, args.run)
     check_readable(directory)
     outputs = directory.path.parents[1]
-    if given.fresh is None:
+    if args.fresh is None:
         if directory.finished:
             print(f"{directory.run_id}: finished (--fresh DIR does it anew)")
             return 0
         again = _do(directory, outputs, fresh=False)
         print(f"{again.run_id}: finished")
         return 0
-    if given.fresh.resolve() == outputs.resolve():
-        raise UsageError(f"--fresh {given.fresh}: holds the run itself; name another folder")
+    if args.fresh.resolve() == outputs.resolve():
+        raise UsageError(f"--fresh {args.fresh}: holds the run itself; name another folder")
     if not directory.finished:
         raise UsageError(f"{directory.run_id} is not finished, so there is nothing to compare with; rerun it first")
-    again = _do(directory, given.fresh, fresh=True)
+    again = _do(directory, args.fresh, fresh=True)
     differing = differing_results(directory, again)
     if not differing:
         same = f"identical, all {len(again.results())} files of predictions and scores"

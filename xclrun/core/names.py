@@ -6,12 +6,14 @@ before anything runs; `slug`, `link`, `escape` and `markdown` write all others s
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import html
 import re
+from collections.abc import Iterable
 from urllib.parse import quote
 
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import UsageError, did_you_mean
 
 # Bytes of a slug; with prefixes and suffixes below the 255 of file systems.
 LONGEST = 120
@@ -33,6 +35,34 @@ def check_name(key: str, name: str) -> None:
     if problem := next((problem for problem, holds in problems.items() if holds), None):
         text = name if name.isprintable() else ascii(name)
         raise UsageError(f"{key}={text}: {problem}; a name begins with a letter or digit and has no slash")
+
+
+def matching(text: str, names: Iterable[str], kind: str = "run", where: str = "") -> str:
+    """Return the only name that equals a text, or else the only one that starts with it, or else that contains it.
+
+    Args:
+        kind, where: for messages: what the names name, and where they were looked for (``in outputs``).
+
+    Raises:
+        UsageError: no name matches, or several do.
+    """
+    candidates, place = sorted(names), f" {where}" if where else ""
+    if not text.strip():
+        raise UsageError(f"the name of a {kind} is empty; give its id, or a unique part of it")
+    if not candidates:
+        raise UsageError(f"there is no {kind}{place}")
+    for matches in (str.__eq__, str.startswith, str.__contains__):
+        matched = [name for name in candidates if matches(name, text)]
+        if len(matched) == 1:
+            return matched[0]
+        if matched:
+            more = ", …" if len(matched) > 4 else ""
+            raise UsageError(f"{text}: {len(matched)} {kind}s are called so: {', '.join(matched[:4])}{more}")
+    # Users mostly type the beginning of a run ID.
+    starts = {name[: len(text)]: name for name in candidates}
+    near = difflib.get_close_matches(text, starts, n=1)
+    hint = f"did you mean '{starts[near[0]]}'?" if near else did_you_mean(text, candidates, 8)
+    raise UsageError(f"no {kind}{place} is called '{text}'; {hint}")
 
 
 def slug(name: str) -> str:

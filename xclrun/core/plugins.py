@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,6 +111,14 @@ def hashes() -> list[str]:
 def flags() -> list[str]:
     """Return the arguments that load the same files again."""
     return [text for file in _given for text in ("--plugin", file)]
+
+
+def typed_command() -> str:
+    """Return this process's command as it can be typed again."""
+    # For every command, Hydra gets the long form of -m (see `xclrun.cli`).
+    arguments = [argument for argument in sys.argv[1:] if argument != "--multirun"]
+    several = ["-m"] if len(arguments) < len(sys.argv) - 1 else []
+    return shlex.join(["xclrun", *flags(), *arguments, *several])
 
 
 def load_given(arguments: Sequence[str]) -> list[str]:

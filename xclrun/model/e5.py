@@ -35,6 +35,8 @@ FILE = "e5-small-q4.bin"
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 # Raise it when the folder that is written changes: it is part of the encoder's identity.
 VERSION = 1
+# The longest text, in pieces.
+POSITIONS = 512
 
 BLOCK = np.dtype([("scale", "<f2"), ("weights", "u1", 16)])
 QUANTISED = 1

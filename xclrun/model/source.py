@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cache, lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.example import Dataset
 from xclrun.model import e5
-from xclrun.model.families import Family, family, number
+from xclrun.model.families import Family, check_length, family, number
 from xclrun.model.folder import BERTS, check_folder, read_object, refuse_code, weight_files
 from xclrun.store.files import sha256
 
@@ -142,6 +140,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
         return identity
     if model.path is None and model.package is not None:
         e5.packaged_file()
+        check_length(model, e5.POSITIONS, f"of {given_as(model)}")
         return digest([e5.SHA256, e5.VERSION])
     folder = locate(model).resolve()
     check_folder(folder, given_as(model), model)
@@ -232,8 +231,8 @@ def check_layers(model: ModelConfig) -> None:
     Raises:
         UsageError: it has fewer.
     """
-    if model.layers is not None and (there := _depth(model)) is not None and model.layers > there:
-        raise UsageError(f"model.layers={model.layers}: the encoder has {there} layers")
+    if model.layers is not None and (layers := _depth(model)) is not None and model.layers > layers:
+        raise UsageError(f"model.layers={model.layers}: the encoder has {layers} layers")
 
 
 def check_masks(model: ModelConfig, key: str) -> None:
@@ -289,36 +288,38 @@ def family_of(model: ModelConfig) -> Family:
     return family(settings_of(model), f"model.family={model.family}" if from_scratch(model) else given_as(model))
 
 
+# Settings that transformers' configs do not list: its code asks for them by name.
+UNLISTED: Mapping[str, tuple[str, ...]] = {
+    "deberta": ("embedding_size", "talking_head"),
+    "deberta-v2": (
+        "attention_head_size", "conv_act", "conv_groups", "conv_kernel_size", "embedding_size", "norm_rel_ebd",
+        "position_buckets", "share_att_key",
+    ),
+    "qwen2": ("head_dim",),
+    **dict.fromkeys(("mistral", "gemma", "gemma2", "modernbert"), ("rope_scaling",)),
+}  # fmt: skip
+
+
 def check_settings(model: ModelConfig) -> None:
-    """Check that the library's code of the family knows each of ``model.settings``: it takes any, and reads its own.
+    """Check that transformers can build the encoder with ``model.settings``; its configs accept settings of any name.
 
     Raises:
-        UsageError: names one that it never reads.
+        UsageError: a setting is unknown or set elsewhere, or no encoder can be built with it.
     """
     if not from_scratch(model) or not model.settings:
         return
-    own, all_known = _settings_known(model.family)
+    import torch
+    from transformers import AutoConfig, PretrainedConfig
+
+    from xclrun.model.encoder import fresh_encoder
+
+    library = AutoConfig.for_model(model.family)
+    listed = {*library.to_dict(), *library.attribute_map, *UNLISTED.get(model.family, ())}
     for key in model.settings:
         if key in DROPOUTS:
             raise UsageError(f"model.settings.{key}: is set from model.dropout={model.dropout}; give that")
-        if key not in all_known:
-            raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {did_you_mean(key, own)}")
-
-
-# How the library's code reads a setting.
-_READ = re.compile(r"""config\.(\w+)|attr\((?:self\.)?config, ["'](\w+)["']""")
-
-
-@cache
-def _settings_known(kind: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the settings that the library's config lists of a family alone, and all that its code knows.
-
-    Some settings are listed nowhere: the code asks whether they are there.
-    """
-    from transformers import AutoConfig, PretrainedConfig
-
-    made = AutoConfig.for_model(kind)
-    code = [file.read_text(encoding="utf-8") for file in Path(inspect.getfile(type(made))).parent.glob("modeling_*.py")]
-    read = {name for text in code for names in _READ.findall(text) for name in names if name}
-    listed = frozenset(made.to_dict()) | frozenset(made.attribute_map)
-    return listed - frozenset(PretrainedConfig().to_dict()), listed | read
+        if key not in listed:
+            suggestion = did_you_mean(key, listed - PretrainedConfig().to_dict().keys())
+            raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {suggestion}")
+    with torch.device("meta"):
+        fresh_encoder(model, model.vocab_size or len(SPECIAL), 0)

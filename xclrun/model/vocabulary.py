@@ -8,8 +8,9 @@ marker, which tells a word's first piece from the others: ``▁wa`` becomes ``wa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.batches import Encoded
 from xclrun.data.example import Dataset
-from xclrun.model.folder import TOKENIZER_FILES
+from xclrun.model.folder import TOKENIZER_FILES, one_line
 from xclrun.model.source import (
     SPECIAL,
     alphabet,
@@ -99,10 +100,10 @@ def learnt_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: C
 def load_tokenizer(
     model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note
 ) -> PreTrainedTokenizerFast:
-    """Return the encoder's tokenizer; one that is learnt is kept in ``cache``.
+    """Return the encoder's tokenizer; a vocabulary learned from the data is cached in ``cache``.
 
     Args:
-        warn: called with a line on a kept file that is damaged, and is made again.
+        warn: called with a line on a cached file that is damaged and is made again.
 
     Raises:
         UsageError: the folder of a pretrained encoder has no fast tokenizer.
@@ -111,24 +112,25 @@ def load_tokenizer(
 
     if from_scratch(model):
         path = learnt_vocabulary(model, dataset, cache, warn)
-        return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
+        vocabulary: dict[str, Any] = {"vocab_file": str(path)}
+        if "vocab" in signature(BertTokenizerFast).parameters:
+            # From transformers 5 on.
+            pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}}
+        return BertTokenizerFast(**vocabulary, do_lower_case=False, strip_accents=False)
     folder = locate(model, warn)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
-    try:
-        # The library warns of Mistral's tokenizers wherever its own version saved the folder, unless told not to.
-        options = {"use_fast": True, "local_files_only": True, "trust_remote_code": False, "fix_mistral_regex": False}
+    # The library warns of Mistral's tokenizers wherever another version saved the folder, unless the option is given.
+    options = {"use_fast": True, "local_files_only": True, "trust_remote_code": False, "fix_mistral_regex": False}
+    with one_line(f"model.path={folder}: its tokenizer cannot be read"):
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    except Exception as error:
-        # What the tokenizers' own reader raises is a plain Exception.
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"model.path={folder}: its tokenizer cannot be read ({first_line})") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UsageError(f"model.path={folder}: has no fast tokenizer; it needs a tokenizer.json")
     if tokenizer.pad_token_id is None:
-        # Padding is masked, so any piece can stand there; models that only go on with texts have none for it.
+        # Padding is masked, so any piece serves. Decoders have none for it.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.bos_token
     if hasattr(tokenizer, "add_prefix_space"):
-        # GPT-2's class refuses single words without it; `xclrun.data.encode` gives them the space that they need.
+        # GPT-2's class refuses single words without it; `xclrun.data.encode` adds the spaces.
         tokenizer.add_prefix_space = True
     return tokenizer

@@ -102,9 +102,7 @@ def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
     """Return the finished few-shot runs, each run id once, as a table with `COLUMNS`, a row for each metric."""
     import pandas as pd
 
-    runs = sorted(
-        {r.run_id: r for r in records if is_few_shot(r) and r.status == "finished"}.values(), key=lambda r: r.run_id
-    )
+    runs = sorted({r.run_id: r for r in records if is_few_shot(r) and r.finished}.values(), key=lambda r: r.run_id)
     named = labels(runs)
     found = []
     for run in runs:

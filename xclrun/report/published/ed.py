@@ -38,6 +38,5 @@ def ed_tables() -> dict[tuple[str, str], dict[tuple[str, str, str], float]]:
 
 
 def published(table: str, dataset: str, row: str, language: str) -> float:
-    """Return a number of Table 2, 3 or 5; NaN where there is none."""
     measure = "directional_agreement" if table == "3" else "accuracy"
     return ed_tables().get((table, dataset), {}).get((row, language, measure), math.nan)

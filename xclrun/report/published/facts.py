@@ -7,6 +7,5 @@ from importlib import resources
 
 
 def facts(name: str) -> list[dict[str, str]]:
-    """Return the rows of a file beside this module."""
     text = resources.files("xclrun.report.published").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))

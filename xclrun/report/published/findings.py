@@ -77,7 +77,6 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """What there is to say of it here."""
         if math.isnan(self.ours):
             return "not run"
         if self.ours == 0:
@@ -137,7 +136,6 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
 
 
 def _of_order(order: str, metric: str) -> float:
-    """Return the forgetting of naive fine-tuning in one of the paper's orders."""
     return next(
         row.value for row in over_orders([order]) if (row.model, row.metric, row.measure) == ("naive", metric, "F")
     )

@@ -107,7 +107,6 @@ def scores(task: str, source: str = SOURCE) -> dict[tuple[str, int, str], Report
 
 
 def drops(task: str) -> dict[tuple[str, int], float]:
-    """Return (language, K) → score without source training minus score with it, as a fraction (Table 4)."""
     return {(r.language, r.shots): r.mean for r in fsxlt_tables()["4"] if r.task == task}
 
 
@@ -124,7 +123,6 @@ def confusions(task: str) -> dict[tuple[str, int], dict[tuple[str, str], int]]:
 
 @cache
 def scripts() -> dict[str, str]:
-    """Return language → its script (Table 9)."""
     return {row["iso"]: row["script"] for row in facts("wals_features.csv")}
 
 
@@ -166,5 +164,4 @@ def distance(task: str, one: Association) -> float:
 
 
 def closest(task: str, factor: str) -> Association:
-    """Return the association that comes closest to Table 3."""
     return min((a for a in published_associations(task) if a.factor == factor), key=lambda a: distance(task, a))
