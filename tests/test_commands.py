@@ -207,7 +207,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
         given = parse_args(self, *arguments)
         _, selected = getattr(given, "select_on", None) or ("dev", "strategy")
         keys = {*parse_filters(getattr(given, "filter", [])), *selected.split(",")} - {*known_keys(), "strategy"}
-        raise SystemExit(f"no key is called {', '.join(keys)}" if keys else 0)
+        raise SystemExit(f"unknown key {', '.join(keys)}" if keys else 0)
 
     def parse_and_compose(self: Parser, arguments: Sequence[str]) -> Any:
         given = parse_with_overrides(self, arguments)

@@ -288,9 +288,9 @@ def test_a_setting_is_set_in_the_grids_whose_strategies_have_it() -> None:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("strategy.weight=7", r"^no key is called 'strategy\.weight'; .*; kd_logit, .* and model_average have it"),
-        ("strategy.memori=7", r"^no key is called 'strategy\.memori'; did you mean 'strategy.memory'"),
-        ("trainer.lrr=7", r"^no key is called 'trainer\.lrr'; did you mean 'trainer.lr'"),
+        ("strategy.weight=7", r"^unknown key 'strategy\.weight'; .*; kd_logit, .* and model_average have it"),
+        ("strategy.memori=7", r"^unknown key 'strategy\.memori'; did you mean 'strategy.memory'"),
+        ("trainer.lrr=7", r"^unknown key 'trainer\.lrr'; did you mean 'trainer.lr'"),
     ],
 )
 def test_a_setting_that_no_grid_has_is_refused(typed: str, told: str) -> None:

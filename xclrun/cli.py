@@ -1,6 +1,6 @@
-"""The command line: a thin entry. Overrides go to Hydra; the first word may be a subcommand.
+"""The command line: a subcommand, or overrides for Hydra.
 
-Nothing heavy is imported before it is known what is wanted, so that help answers at once.
+Heavy modules are imported only where needed, so that help answers at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(arguments)
     except SystemExit as end:
         if raised_in(end):
-            # Not the end that the command chose.
             return _report(RunError(f"{told(end)}: a plug-in must not end the process"))
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except KeyboardInterrupt:
         print("\nxclrun: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away, as in `xclrun report | head`; nothing is left to say.
+        # The reader went away, as in `xclrun report | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except BaseException as error:
@@ -69,7 +68,7 @@ def _dispatch(arguments: list[str]) -> int:
         return _completion(arguments[1:])
     if not first.startswith(("-", "+", "~")) and "=" not in first:
         raise UsageError(
-            f"no command is called '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value"
+            f"unknown command '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value"
         )
     return _hydra(arguments)
 
@@ -102,12 +101,12 @@ def _hydra(arguments: list[str]) -> int:
 
 
 def _run(overrides: list[str], arguments: list[str]) -> None:
-    """Launch the jobs of a command, be it one or many."""
+    """Launch the jobs of a command."""
     from xclrun.compose.jobs import command_jobs, launcher
     from xclrun.compose.space import Space
 
     before = sys.argv
-    # What the sweep is noted under, to be given again.
+    # The command that the sweep's file records.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
         jobs, config = command_jobs(overrides)
@@ -122,38 +121,29 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
-    """Return the flags and overrides of a run; the flags are Hydra's.
+    """Return the flags and overrides of a run; the flags are some of Hydra's.
 
     Raises:
-        UsageError: a flag is unknown, or is one of Hydra's that cannot do here what it says.
+        UsageError: a flag is unknown.
     """
     parser = argparse.ArgumentParser("xclrun", add_help=False)
     for names in (("--help", "-h"), ("--hydra-help",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")):
         parser.add_argument(*names, action="store_true")
-    for names in (
-        *(("--package", "-p"), ("--config-dir", "-cd"), ("--config-path", "-cp"), ("--config-name", "-cn")),
-        ("--experimental-rerun",),
-    ):
-        parser.add_argument(*names)
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
     shown = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
     parser.add_argument("--info", "-i", nargs="?", const="all", choices=shown)
     parser.add_argument("overrides", nargs="*")
 
     def refuse(message: str) -> NoReturn:
+        advice = "values are set as key=value, see `xclrun --help`"
         if "--outputs" in message:
-            raise UsageError("--outputs is an option of commands; a run takes paths.outputs=DIR, or XCLRUN_OUTPUTS=DIR")
-        raise UsageError(f"{message}; values are set as key=value, see `xclrun --help`")
+            advice = "--outputs is an option of commands; a run takes paths.outputs=DIR, or XCLRUN_OUTPUTS=DIR"
+        raise UsageError(f"{message}; {advice}")
 
     parser.error = refuse  # type: ignore[method-assign]
-    given = parser.parse_intermixed_args(arguments)
-    if given.config_path is not None or given.config_name is not None:
-        raise UsageError(
-            "--config-path and --config-name would replace xclrun's configs; --config-dir=DIR adds to them"
-        )
-    if given.experimental_rerun is not None:
-        raise UsageError("--experimental-rerun reads a pickle, which is never done here; give the same command again")
-    return given
+    return parser.parse_intermixed_args(arguments)
 
 
 def _hydra_main(arguments: list[str]) -> None:

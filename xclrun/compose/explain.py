@@ -39,7 +39,7 @@ def explain(error: BaseException) -> str:
             return _unknown_choice(cause)
         if unknown := re.match(r"Could not override '([^']+)'", str(cause)):
             key = unknown[1].replace("/", ".")
-            return f"no key is called '{key}'; {nearest(key)}"
+            return f"unknown key '{key}'; {nearest(key)}"
     # OmegaConf adds the key to any error; it is empty where a name in a map is null.
     for cause in chain:
         key = getattr(cause, "full_key", None)
@@ -79,5 +79,5 @@ def _unknown_choice(error: MissingConfigException) -> str:
 def _wrong_value(key: str, message: str) -> str:
     what = message.partition("\n")[0]
     if "is not in struct" in what or " not in '" in what:
-        return f"no key is called '{key}'; {nearest(key)}"
+        return f"unknown key '{key}'; {nearest(key)}"
     return f"{key}: {next((said for part, said in VALUES.items() if part in what), what)}"

@@ -44,9 +44,9 @@ _COMPOSED: dict[tuple[str, ...], DictConfig] = {}
 
 
 def register() -> None:
-    """Make the typed schemas and the sweeps known to Hydra, whose store of them lasts as long as the process.
+    """Add the typed schemas, the sweeps, and the strategies and readers of plug-ins to Hydra's store.
 
-    Strategies and dataset readers of plug-ins get a choice each, unless a YAML in a config folder gives it.
+    A YAML in a config folder replaces the choice of a plug-in.
     """
     _register_packaged()
     store = ConfigStore.instance()
@@ -145,12 +145,7 @@ def _is_value(override: Override) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """The config of one job.
-
-    Attributes:
-        config: typed.
-        overrides: what the job was asked for.
-    """
+    """The config of one job, and its overrides."""
 
     config: Config
     overrides: tuple[str, ...]
@@ -163,11 +158,7 @@ class Composed:
 
 
 def compose_command(arguments: Sequence[str]) -> list[Composed]:
-    """Compose all jobs of a command.
-
-    Raises:
-        UsageError: it is a search, whose jobs nobody knows yet; or as `command_jobs`.
-    """
+    """Compose all jobs of a command; refuse a search, whose jobs are not known yet."""
     jobs, _ = command_jobs(arguments)
     if isinstance(jobs, Space):
         raise UsageError(f"{SWEEPER}: `xclrun` and `xclrun plan` search; here a command is needed whose jobs are known")
@@ -175,13 +166,10 @@ def compose_command(arguments: Sequence[str]) -> list[Composed]:
 
 
 def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, DictConfig]:
-    """Compose all jobs of a command, or read what it searches.
-
-    Args:
-        arguments: as given to ``xclrun``; ``-m`` is allowed and changes nothing.
+    """Compose all jobs of a command, or its search space.
 
     Returns:
-        The jobs or the space, and the config that holds Hydra's own node, which says how they are launched.
+        The jobs or the space, and a config with Hydra's node, for `launcher`.
     """
     overrides = parse(checked([a for a in arguments if a not in ("-m", "--multirun")]))
     hydra_overrides = [str(o.input_line) for o in overrides if o.is_hydra_override()]
@@ -208,7 +196,7 @@ def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, Dict
     return jobs, main
 
 
-# Keys, or what they are below → whether a job makes any use of them, and what it needs to.
+# Keys, or their parents → whether they have an effect on a job, and what they need.
 USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
     "dataset.buckets": (lambda config: config.shots is not None, "shots=K; all training data is learnt without it"),
     "dataset.statements": (
@@ -230,32 +218,22 @@ USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
 
 
 def _check_used(overrides: Sequence[Override], jobs: Sequence[Composed]) -> None:
-    """Check that no value is given which no job makes use of, as if it had an effect.
-
-    Raises:
-        UsageError: names the first one, and what it needs.
-    """
+    """Refuse an override that has an effect on no job."""
     for override in overrides:
         for above, (used, needed) in USED.items():
             if f"{override.key_or_group}.".startswith(f"{above}.") and not any(used(job.config) for job in jobs):
-                # Of what adds to a map the sign need not have been typed.
                 raise UsageError(f"{str(override.input_line).lstrip('+')}: needs {needed}")
 
 
-def compose_trials(of: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:
-    """Compose the jobs of some settings of a search, a list for each.
-
-    Args:
-        of: what is searched.
-        trials: key → value as text, for each key that is searched.
-    """
+def compose_trials(searched: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:
+    """Compose the jobs of each trial of a search: searched key → value as text."""
     with composing():
-        composer = Composer(of.of_hydra)
-        return [compose_jobs(expand(checked(of.overrides(values))), composer) for values in trials]
+        composer = Composer(searched.of_hydra)
+        return [compose_jobs(expand(checked(searched.overrides(values))), composer) for values in trials]
 
 
 def launcher(config: DictConfig) -> Any:
-    """Return the launcher that a config of `command_jobs` asks for, one of `hydra_plugins.xclrun.launcher`."""
+    """Return the launcher of a config, one of `hydra_plugins.xclrun.launcher`."""
     from hydra.core.plugins import Plugins
 
     return Plugins.instance().instantiate_launcher(None, None, config)  # type: ignore[arg-type]
@@ -323,7 +301,7 @@ def typed(cfg: DictConfig) -> Config:
     config = OmegaConf.to_object(cfg)
     assert isinstance(config, Config)
     if added := next(_added(cfg, config), None):
-        raise UsageError(f"no key is called '{added}'; {nearest(added)}")
+        raise UsageError(f"unknown key '{added}'; {nearest(added)}")
     if strategy not in choices()["strategy"]:
         check_name("strategy", strategy)
         config.strategy_label = strategy

@@ -1,4 +1,4 @@
-"""What was typed, as Hydra takes it: parsed, checked, and rewritten where Hydra reads it otherwise than a person."""
+"""Overrides of the command line: checked, and rewritten where Hydra would misread them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 from xclrun.core.plugins import load_folder
 
-# An order with words in parentheses, random(1), which Hydra would take for a call of a function; those are its own.
+# An order with arguments, random(1), which Hydra would take for a function call; not the functions of Hydra itself.
 _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
-# Keys that hold entries under names of the user's own.
+# Keys of maps with free names.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
 
 # Nodes of Hydra's config that xclrun uses, and that ``--config-dir`` sets.
@@ -49,7 +49,7 @@ _config_dirs: set[str] = set()
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """Return parsed overrides; a mistake in their grammar is Hydra's OverrideParseException."""
+    """Parse overrides; a mistake in their grammar raises Hydra's OverrideParseException."""
     state = GlobalHydra.instance()
     # With it, glob() finds the choices of a group.
     config_loader = state.config_loader() if state.is_initialized() else None
@@ -57,18 +57,15 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def rewritten(overrides: Sequence[str]) -> list[str]:
-    """Rewrite values that Hydra takes for choices, and a choice that it takes for a value.
+    """Rewrite overrides that Hydra would misread; a sweep is rewritten job by job.
 
-    - ``order=[en,de]`` is ``order=list order.languages=[en,de]``. Languages that are given without an order are a list
-      too: a list must not pass under the name of another order.
-    - ``order=random(1)`` is ``order=random order.seed=1``; see `_of_call`.
+    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``, and so does ``order.languages`` alone: a list
+      must not have the name of another order.
+    - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_of_call`.
     - ``strategy.expansion=NAME`` is the choice of a group.
-    - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so do the ``where`` of a part, the
-      kinds of statements, the columns of a hub dataset and the settings of an encoder's family. So does
-      ``model.settings.KEY=VALUE``, or it replaces one.
-    - ``~/folder`` is a path, which neither the shell nor Hydra puts there.
-
-    What is swept is left for each job.
+    - ``dataset.parts={…}`` and other maps in `_MAPS` take new entries, and ``model.settings.KEY=VALUE`` a new or
+      another one.
+    - ``~/folder`` is a path, which the shell does not expand after a ``=``.
     """
     result = []
     for text in overrides:
@@ -88,10 +85,9 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
         elif _MAPS.fullmatch(key) and bare.startswith("{"):
             text = f"+{text}"
         elif key.startswith("model.settings."):
-            # A choice has some of them, which are replaced.
             text = f"++{text}"
         elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
-            # To Hydra no choice is a value.
+            # No expansion is a value, not a choice.
             separator = "." if bare == "null" or bare.startswith("{") else "/"
             text = f"strategy{separator}expansion={value}"
         result.append(text)
@@ -125,12 +121,11 @@ def _swept(text: str) -> bool:
 
 
 def checked(arguments: Sequence[str]) -> list[str]:
-    """Return a command's overrides as Hydra takes them; refuse those that would not do there what they seem to.
+    """Return a command's overrides as Hydra takes them; refuse those without the effect that they seem to have.
 
     Raises:
-        UsageError: a key is empty or removed; a group's choice is no name, or is added to another; several sweeps;
-            Hydra's own launcher or sweeper is chosen.
-        hydra.errors.HydraException: an override that cannot be parsed.
+        UsageError: one line with the override and the reason.
+        hydra.errors.HydraException: an override cannot be parsed.
     """
     overrides = rewritten(arguments)
     groups = {**choices(), "strategy/expansion": expansions_known()}
@@ -195,10 +190,11 @@ def _check_choice(override: Override, known: Sequence[str] | dict[str, str]) -> 
 
 
 def own_files(folder: Path) -> str:
-    """Return the override that adds a folder of YAML files of the user's own (``--config-dir``); load its plug-ins.
+    """Return the override that adds a folder of YAML files (``--config-dir``), and load its plug-ins.
 
     Raises:
-        UsageError: there is none; a file in it is not text, or see `yaml_danger`; or see `load_folder`.
+        UsageError: the folder is missing, or a file in it is unreadable or dangerous (`yaml_danger`); or see
+            `load_folder`.
     """
     if not folder.is_dir():
         raise UsageError(f"--config-dir {folder}: there is no such folder")

@@ -1,8 +1,7 @@
-"""Names given by users: which are refused, and how they are written in file names, links, HTML and Markdown.
+"""Names that users choose: checks, and how file names, links, HTML and Markdown show them.
 
-A dataset, strategy or sweep is named by its user, and the name stands in folder names, in commands and on pages. What
-would do harm in a folder or a command is refused before anything runs (`check_name`); everything else is written so
-that it stays text (`slug`, `link`, `escape`, `markdown`).
+Names of datasets, strategies and sweeps appear in folder names, commands and pages. `check_name` refuses harmful names
+before anything runs; `slug`, `link`, `escape` and `markdown` write all others so that they stay text.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from urllib.parse import quote
 
 from xclrun.core.errors import UsageError, did_you_mean
 
-# Bytes of a slug: with a prefix, a suffix and what `store.files` puts before it, below the 255 of file systems.
+# Bytes of a slug; with prefixes and suffixes below the 255 of file systems.
 LONGEST = 120
 
 
@@ -24,28 +23,18 @@ def check_name(key: str, name: str) -> None:
     """Refuse a name that is empty, hidden, looks like an option, leads to another folder, or is not printable.
 
     Args:
-        key: what the name was given as, for the message: ``dataset.name``, ``--name``.
-
-    Raises:
-        UsageError: one line that says what is wrong with it.
+        key: key or option, for the message: ``dataset.name``, ``--name``.
     """
-    name = str(name)
-    wrong = (
-        "is empty"
-        if not name.strip()
-        else "has a character that cannot be printed"
-        if not name.isprintable()
-        else "leads to another folder"
-        if "/" in name or "\\" in name or name in (".", "..")
-        else "would be a hidden file"
-        if name.startswith(".")
-        else "looks like an option"
-        if name.startswith("-")
-        else ""
-    )
-    if wrong:
-        shown = name if name.isprintable() else ascii(name)
-        raise UsageError(f"{key}={shown}: {wrong}; a name begins with a letter or digit and has no slash")
+    problems = {
+        "is empty": not name.strip(),
+        "has a character that cannot be printed": not name.isprintable(),
+        "leads to another folder": "/" in name or "\\" in name or name in (".", ".."),
+        "would be a hidden file": name.startswith("."),
+        "looks like an option": name.startswith("-"),
+    }
+    if problem := next((problem for problem, holds in problems.items() if holds), None):
+        text = name if name.isprintable() else ascii(name)
+        raise UsageError(f"{key}={text}: {problem}; a name begins with a letter or digit and has no slash")
 
 
 def matching(text: str, names: Iterable[str], kind: str = "run", where: str = "") -> str:
