@@ -117,7 +117,7 @@ def test_four_bits_are_widened_as_the_layout_says() -> None:
     blocks["weights"][1, 3] = 0x9F
     expected = [[0.5 * (j - 8) for j in range(16)] + [0.5 * (7 - j) for j in range(16)], [16.0] * 32]
     expected[1][3], expected[1][19] = -2.0 * 7, -2.0 * 1
-    assert e5._widened(blocks).reshape(2, 32).tolist() == expected
+    assert e5.widened(blocks).reshape(2, 32).tolist() == expected
 
 
 # --- With them.
