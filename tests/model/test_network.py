@@ -18,7 +18,7 @@ from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import derive
 from xclrun.model import encoder
-from xclrun.model.network import Model, build
+from xclrun.model.network import build
 
 from .conftest import batch
 
@@ -253,17 +253,6 @@ def test_an_unknown_architecture_is_refused(folder: Path) -> None:
 def test_shapes_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         weights(**changes)
-
-
-def test_parameters_of_the_paper_s_model() -> None:
-    """CCL, Table 7: mBERT with 114 intents and 152 tags; nothing is allocated."""
-    with torch.device("meta"):
-        encoder = BertModel(BertConfig(vocab_size=119_547))
-        model = Model(encoder, classes=114, tags=152, dropout=0.1)
-    body, total = (sum(p.numel() for p in part.parameters()) for part in (encoder, model))
-    assert body == 177_853_440
-    assert total - body == 769 * 114 + 769 * 152 + 152**2 + 2 * 152
-    assert total == 178_081_402
 
 
 def test_output_depends_on_no_padding() -> None:
