@@ -41,8 +41,9 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
         from xclrun.launch.search import plan_search, search_forecast
 
-        searched = search_forecast(plan_search(jobs, launcher(config).made()), given.width if given.budget else None)
-        print(json.dumps(searched.to_json(), indent=1) if given.json else searched.render())
+        width = given.width if given.budget else None
+        search_facts, text = search_forecast(plan_search(jobs, launcher(config).made()), width)
+        print(json.dumps(search_facts, indent=1) if given.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)
     if given.missing:
