@@ -334,11 +334,7 @@ def scaled(cost: Cost, n: int, **changes: Any) -> Cost:
 
 
 def makespan(seconds: Sequence[float], width: int) -> float:
-    """Return when the last job ends if ``width`` jobs run at a time and start in order.
-
-    >>> makespan([3, 1, 1, 2], 2)
-    4.0
-    """
+    """Return when the last job ends if ``width`` jobs run at a time and start in order."""
     free = [0.0] * width
     for job in seconds:
         heapq.heapreplace(free, free[0] + job)
