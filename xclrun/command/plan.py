@@ -40,8 +40,9 @@ def main(arguments: Sequence[str]) -> int:
             raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
         from xclrun.launch.search import plan_search, search_forecast
 
-        searched = search_forecast(plan_search(jobs, launcher(config).made()), args.width if args.budget else None)
-        print(json.dumps(searched.to_json(), indent=1) if args.json else searched.render())
+        width = args.width if args.budget else None
+        search_facts, text = search_forecast(plan_search(jobs, launcher(config).made()), width)
+        print(json.dumps(search_facts, indent=1) if args.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)
     if args.missing:

@@ -14,10 +14,10 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from xclrun.config.schema import Device
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
@@ -57,11 +57,6 @@ class Line:
         time = "unknown" if self.seconds is None else duration(self.seconds)
         disk = "unknown" if self.bytes is None else size(self.bytes)
         return (self.strategy, *map(str, (self.runs, self.finished, self.asked, self.needed)), time, disk)
-
-    def times(self, n: int, name: str) -> Line:
-        """Return the forecast of as many unfinished runs ``n`` times over."""
-        counts = (self.runs * n, 0, self.asked * n, self.needed * n)
-        return Line(name, *counts, total([self.seconds] * n), total([self.bytes] * n))
 
 
 class Costs:
@@ -288,11 +283,6 @@ class Budget:
     bytes: int | None
     devices: tuple[str, ...] = ()
 
-    def times(self, n: int, rounds: int) -> Budget:
-        """Return the cost of ``n`` such sets of runs in several rounds, one after another."""
-        seconds, wall, weights = total([self.seconds] * n), total([self.wall] * rounds), total([self.bytes] * n)
-        return Budget(self.runs * n, self.trainings * n, self.width, seconds, wall, weights, self.devices)
-
     def to_json(self) -> dict[str, Any]:
         """Return the facts for ``--json``."""
         return asdict(self)
@@ -308,6 +298,9 @@ class Budget:
         on = f" on {', '.join(self.devices)}" if self.devices else ""
         facts = {name: f"{self.seconds / 3600:.2f}{on}", "disk": f"{size(self.bytes)} of weights", "wall time": wall}
         return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items())])
+
+
+Cost = TypeVar("Cost", Line, Budget)
 
 
 def budget(runs: Sequence[Run], width: int) -> Budget:
@@ -334,12 +327,14 @@ def budget(runs: Sequence[Run], width: int) -> Budget:
     )
 
 
-def makespan(seconds: Sequence[float], width: int) -> float:
-    """Return when the last job ends if ``width`` jobs run at a time and start in order.
+def scaled(cost: Cost, n: int, **changes: Any) -> Cost:
+    """Return a cost ``n`` times over; what is unknown stays unknown."""
+    numbers = {name: value * n for name, value in vars(cost).items() if isinstance(value, int | float)}
+    return replace(cost, **(numbers | changes))
 
-    >>> makespan([3, 1, 1, 2], 2)
-    4.0
-    """
+
+def makespan(seconds: Sequence[float], width: int) -> float:
+    """Return when the last job ends if ``width`` jobs run at a time and start in order."""
     free = [0.0] * width
     for job in seconds:
         heapq.heapreplace(free, free[0] + job)

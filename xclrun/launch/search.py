@@ -38,7 +38,7 @@ from xclrun.core.identity import digest, flat
 from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import as_note, duration, if_slow, line, many, note
 from xclrun.data.notes import read_notes, told
-from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table
+from xclrun.launch.forecast import Budget, Line, budget, forecast, forecast_table, scaled
 from xclrun.launch.sweep import Launcher, Sweep, SweepFailed, check_writable, given_name
 from xclrun.launch.trials import SAMPLERS, Setting, Trials
 from xclrun.run import Run, notes, plan_jobs
@@ -213,71 +213,42 @@ def _points_lacking(runs: Iterable[Run]) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class SearchForecast:
-    """Estimated cost of a search, if each setting cost as much as its first, and shared no hop with another.
-
-    Attributes:
-        search: the search.
-        made: settings that were tried.
-        trial: cost of one setting: a line of the forecast, or a budget.
-        total: cost of all settings that are left.
-    """
-
-    search: Search
-    made: int
-    trial: Line | Budget
-    total: Line | Budget
-
-    @property
-    def notes(self) -> list[str]:
-        """Warnings of the readers and of the settings."""
-        return [*told([self.search.probe[0].dataset], read_notes), *notes(self.search.probe)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the facts for ``--json``."""
-        s = self.search
-        return {
-            "search": {
-                "name": s.name,
-                "objective": s.objective.name,
-                "searched": {key: str(domain) for key, domain in s.space.searched.items()},
-                "trials": s.most,
-                "made": self.made,
-                "runs_of_a_trial": len(s.probe),
-            },
-            "trial": asdict(self.trial),
-            "total": asdict(self.total),
-            "notes": self.notes,
-        }
-
-    def render(self) -> str:
-        """Return the text for a terminal."""
-        s, made = self.search, f"; {many(self.made, 'trial')} made" if self.made else ""
-        runs = f"{many(s.most, 'trial')} of {many(len(s.probe), 'run')}{made}"
-        if isinstance(self.trial, Line) and isinstance(self.total, Line):
-            costs = forecast_table([replace(self.trial, strategy="one trial"), self.total], "trials")
-        else:
-            assert isinstance(self.total, Budget)
-            costs = self.total.render()
-        basis = f"each trial as {_text(s.space.probe)}; hops that settings share are trained once"
-        head = f"{s.name}: search by {s.objective.title} ({s.objective.name}): {runs}"
-        return "\n".join([head, *s.lines, "", costs, basis, *(as_note(text, sys.stdout) for text in self.notes)])
-
-
-def search_forecast(search: Search, width: int | None = None) -> SearchForecast:
-    """Estimate the cost of a search.
+def search_forecast(search: Search, width: int | None = None) -> tuple[dict[str, Any], str]:
+    """Estimate the cost of a search, if each setting cost as much as its first, and shared no hop with another.
 
     Args:
         width: jobs side by side, for a budget; None: a forecast.
+
+    Returns:
+        The facts for ``--json``, and the text for a terminal.
     """
-    made = search.done()
+    made, probe = search.done(), search.probe
     left = search.most - made
+    trial: Line | Budget
+    total: Line | Budget
     if width is None:
-        line = forecast(search.probe).total
-        return SearchForecast(search, made, line, line.times(left, f"{left} left of {search.most}"))
-    single = replace(budget(search.probe, max(1, width // search.together)), width=width)
-    return SearchForecast(search, made, single, single.times(left, ceil(left / search.together)))
+        trial = forecast(probe).total
+        total = scaled(trial, left, strategy=f"{left} left of {search.most}", finished=0)
+        costs = forecast_table([replace(trial, strategy="one trial"), total], "trials")
+    else:
+        trial = replace(budget(probe, max(1, width // search.together)), width=width)
+        wall = None if trial.wall is None else trial.wall * ceil(left / search.together)
+        total = scaled(trial, left, width=width, wall=wall)
+        costs = total.render()
+    warnings = [*told([probe[0].dataset], read_notes), *notes(probe)]
+    about = {
+        "name": search.name,
+        "objective": search.objective.name,
+        "searched": {key: str(domain) for key, domain in search.space.searched.items()},
+        "trials": search.most,
+        "made": made,
+        "runs_of_a_trial": len(probe),
+    }
+    runs = f"{many(search.most, 'trial')} of {many(len(probe), 'run')}" + (f"; {many(made, 'trial')} made" * (made > 0))
+    text = [f"{search.name}: search by {search.objective.title} ({search.objective.name}): {runs}", *search.lines, ""]
+    text += [costs, f"each trial as {_text(search.space.probe)}; hops that settings share are trained once"]
+    text += [as_note(warning, sys.stdout) for warning in warnings]
+    return {"search": about, "trial": asdict(trial), "total": asdict(total), "notes": warnings}, "\n".join(text)
 
 
 def search(space: Space, launcher: Launcher) -> None:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,11 +34,6 @@ class Pack:
 
     runs: tuple[str, ...] = ()
     stages: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def concerned(self) -> tuple[str, ...]:
-        """The ids of all runs whose directories the job reads."""
-        return tuple(dict.fromkeys([*self.runs, *(run for run, _ in self.stages)]))
 
 
 @dataclass(frozen=True)
@@ -115,14 +109,14 @@ class Submission:
     @classmethod
     def new(cls, outputs: Path, sweep: str) -> Submission:
         """Make the folder of a new submission."""
-        parent, stamp = outputs / "slurm" / sweep, time.strftime("%Y%m%d-%H%M%S")
-        parent.mkdir(parents=True, exist_ok=True)
-        for suffix in itertools.chain([""], itertools.count(1)):
-            folder = parent / f"{stamp}{suffix and f'-{suffix}'}"
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
-                break
-        return cls(folder)
+        while True:
+            folder = outputs / "slurm" / sweep / time.strftime("%Y%m%d-%H%M%S")
+            try:
+                folder.mkdir(parents=True)
+                return cls(folder)
+            except FileExistsError:
+                # Another command submitted the sweep in this second.
+                time.sleep(1)
 
     def write_packs(self, packs: Sequence[Pack]) -> list[PackFiles]:
         """Write the packs of the next array."""

@@ -79,7 +79,7 @@ class PackJob:
         pack, host = files.read(), os.uname().nodename
         os.environ["XCLRUN_JOB"] = job = slurm.this_job() or f"{host}:{os.getpid()}"
         line(f"xclrun: job {job} on {host}")
-        for run_id in pack.concerned:
+        for run_id in dict.fromkeys([*pack.runs, *(run for run, _ in pack.stages)]):
             try:
                 self.runs.append(thaw(RunDirectory(files.outputs / "runs" / run_id)))
             except (XclrunError, OSError) as error:
