@@ -11,14 +11,14 @@ def main(arguments: Sequence[str]) -> int:
     """Evaluate averaged weights of runs; return the exit code."""
     parser = outputs_parser(
         "average",
-        "Evaluate the mean of the weights at the last evaluation points of each hop of a run: a choice of checkpoint "
-        "that needs no dev data. The run must have kept them (evaluate.keep_points); nothing is trained. Its "
-        "predictions lie beside the run, and reports show them as one more rule.",
+        "Average the weights at the last evaluation points of each hop of a run and evaluate the result: a choice of "
+        "checkpoint without dev data. The run must have kept the points (evaluate.keep_points); nothing is trained. "
+        "Reports show the predictions as one more selection rule.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help=RUN_HELP)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="N", help="the mean of the last N points, or of all where fewer")
-    which.add_argument("--all", action="store_true", help="the mean of all points")
+    which.add_argument("--last", type=int, metavar="N", help="average the last N points, or all if there are fewer")
+    which.add_argument("--all", action="store_true", help="average all points")
     args = parser.parse_args(list(arguments))
     if args.last is not None and args.last < 1:
         parser.error(f"--last {args.last}: a whole number of at least 1")

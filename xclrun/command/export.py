@@ -1,4 +1,4 @@
-"""``xclrun export RUN DIR``: a trained hop for other programs."""
+"""``xclrun export RUN DIR``: export a trained model in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from xclrun.command.common import chosen_run, outputs_parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write a hop of a run as files; return the exit code."""
+    """Export a hop of a run; return the exit code."""
     parser = outputs_parser(
         "export",
-        "Write the model after a hop as files: the encoder as a folder that AutoModel.from_pretrained reads, with its "
-        "tokenizer; beside it the heads and what a language has of its own (safetensors), and export.json, which says "
-        "what each is.",
+        "Export the model after a hop: the encoder as a folder for AutoModel.from_pretrained, with its tokenizer; the "
+        "heads and language-specific parameters as safetensors; and export.json, which describes the files.",
     )
     parser.add_run()
     parser.add_argument("folder", metavar="DIR", type=Path, help="a folder that is new or empty")
@@ -22,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--language",
         metavar="KEY",
-        help="with which language's parts, where languages have parts of their own (default: the hop's)",
+        help="whose language-specific parameters, if any (default: those of the hop's language)",
     )
     args = parser.parse_args(list(arguments))
     directory = chosen_run(args.outputs, args.run)

@@ -16,15 +16,15 @@ def main(arguments: Sequence[str]) -> int:
     """Print the forecast of a command; return the exit code."""
     parser = Parser(
         prog="xclrun plan",
-        description="Show what `xclrun OVERRIDES -m` would do: runs, which are finished, hop trainings asked for and "
-        "needed after sharing, estimated time and disk. Nothing is trained.",
+        description="Dry run of `xclrun OVERRIDES -m`: runs, finished runs, hop trainings before and after "
+        "deduplication, estimated time and disk. Nothing is trained.",
         usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N]] [--json]",
     )
     parser.add_overrides(outputs=True)
-    parser.add_argument("--missing", action="store_true", help="name the commands that would make what measures lack")
+    parser.add_argument("--missing", action="store_true", help="print the commands of runs that measures need")
     parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time at a given width")
     parser.add_argument(
-        "--width", type=int, default=8, metavar="N", help="jobs side by side, for --budget (default: %(default)s)"
+        "--width", type=int, default=8, metavar="N", help="parallel jobs, for --budget (default: %(default)s)"
     )
     parser.add_json()
     args = parser.parse_with_overrides(arguments)

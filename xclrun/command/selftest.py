@@ -1,4 +1,4 @@
-"""``xclrun selftest``: are killed runs continued exactly, on this machine?"""
+"""``xclrun selftest``: test that killed runs resume exactly on this machine."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from xclrun.command.common import Parser, check_known
 from xclrun.core.errors import UsageError
 
-# Exit code where no difference was found, but some strategy was never killed: nothing was shown of it.
+# Exit code if no predictions differ, but a strategy could not be killed in time.
 INCONCLUSIVE = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Test strategies; return 1 on any difference, else `INCONCLUSIVE` where one was never killed, else 0."""
+    """Test strategies; return 1 on any difference, else `INCONCLUSIVE` if one was never killed, else 0."""
     parser = Parser(
         prog="xclrun selftest",
         description="Kill a small run of each strategy at random instants, resume it, and compare its predictions with "

@@ -1,4 +1,4 @@
-"""``xclrun status``: where the runs of a sweep stand."""
+"""``xclrun status``: the state of the runs of a sweep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print where runs stand; return 1 if any failed, was lost or is damaged, or something cannot be read."""
+    """Print the state of runs; return 1 if any failed, was lost or is damaged, or something cannot be read."""
     parser = outputs_parser(
         "status", "Show the state of a sweep's runs. Exit code 1 if any failed, was lost or is damaged."
     )
@@ -32,15 +32,14 @@ def main(arguments: Sequence[str]) -> int:
     runs: list[RunStatus] = []
 
     def show() -> bool:
-        """Print where the sweeps stand; return whether anything goes on."""
-        by_sweep = [(s, sweep_status(args.outputs, s["runs"], unreadable)) for s in sweeps]
+        """Print the sweeps; return whether a run is running or waiting."""
+        found = [(s["name"], s["command"], sweep_status(args.outputs, s["runs"], unreadable)) for s in sweeps]
         if args.json:
-            facts = [{"sweep": s["name"], "command": s["command"], "runs": [*map(asdict, own)]} for s, own in by_sweep]
+            facts = [{"sweep": n, "command": command, "runs": [*map(asdict, of)]} for n, command, of in found]
             print(json.dumps(facts, indent=1))
         else:
-            tables = [render(s["name"], s["command"], own) for s, own in by_sweep]
-            print(before + "\n".join(tables), flush=True)
-        runs[:] = [run for _, own in by_sweep for run in own]
+            print(before + "\n".join(render(*sweep) for sweep in found), flush=True)
+        runs[:] = [run for *_, of in found for run in of]
         return any(run.busy for run in runs)
 
     repeated(show, args.watch)

@@ -1,4 +1,4 @@
-"""``xclrun sync``: bring MLflow, or another tracker, up to date."""
+"""``xclrun sync``: send new runs to MLflow or another tracker."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Send runs; return the exit code."""
     parser = outputs_parser(
         "sync",
-        "Send runs to MLflow, or to another tracker, that it does not have, or has in an older state. Sending twice "
-        "changes nothing.",
+        "Send new and changed runs to MLflow, or to another tracker. Sending twice changes nothing.",
     )
     parser.add_argument(
         "--to", default="mlflow", metavar="TRACKER", help=f"{', '.join(TRACKERS)} (default: %(default)s)"
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         action="store_true",
         help="send all runs again; an mlflow.db that is damaged, or of another version of MLflow, is moved aside",
     )
-    parser.add_watch("do it again", 60.0)
+    parser.add_watch("send again", 60.0)
     parser.add_tracking()
     args = parser.parse_args(arguments)
     outputs = existing(args.outputs)
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     unreadable = Unreadable()
 
     def send() -> bool:
-        # Checked before sending, so that runs that end meanwhile are sent too.
+        # Checked before sending, so that runs that end meanwhile are sent in the next round.
         going = args.watch is not None and _going(outputs, unreadable)
         try:
             mirror = tracker(outputs, tracking)
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         except RunError as error:
             if args.watch is None or (args.rebuild and isinstance(error, UnusableDatabase)):
                 raise
-            # A server that is away for a while is no reason to stop watching.
+            # Continue watching: the server may come back.
             note(str(error))
         args.rebuild = False
         return going
@@ -68,19 +67,16 @@ def main(arguments: Sequence[str]) -> int:
         if not args.rebuild:
             raise
         note(f"{error.path} is moved to {error.move_aside()}")
-        return _again(arguments)
+        # In a new process, since MLflow keeps its connections to the old file in this one.
+        command = [sys.executable, "-m", "xclrun", *flags(), "sync", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        print(done.stdout, end="")
+        return done.returncode
     return unreadable.code
 
 
-def _again(arguments: Sequence[str]) -> int:
-    """Do the command once more, in a new process: in this one MLflow keeps its connections to the earlier file."""
-    command = [sys.executable, "-m", "xclrun", *flags(), "sync", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    print(done.stdout, end="")
-    return done.returncode
-
-
 def _going(outputs: Path, warn: Unreadable) -> bool:
+    """Whether a run of any sweep is running or waiting."""
     from xclrun.launch.status import sweep_status
     from xclrun.store.records import sweeps
 

@@ -1,4 +1,4 @@
-"""``xclrun ui``: MLflow's pages on the runs."""
+"""``xclrun ui``: MLflow's web interface on the runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xclrun.core.terminal import line
 
 def main(arguments: Sequence[str]) -> int:
     """Run MLflow's server in place of this process."""
-    parser = outputs_parser("ui", "Open MLflow's pages on the runs; ends with Ctrl-C.")
+    parser = outputs_parser("ui", "Start MLflow's web interface on the runs; ends with Ctrl-C.")
     parser.add_argument("--port", type=int, default=5000, help="port on this machine (default: %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     args = parser.parse_args(arguments)
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
     place = f"http://{args.host}:{args.port}"
     line("MLflow is starting, which takes a few seconds …")
-    # The server replaces this process, so another one waits for its answer.
+    # The server replaces this process, so another process waits for its answer.
     if not os.fork():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         server = os.getppid()
@@ -58,7 +58,7 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raise a UsageError where nothing can listen at a port: MLflow would say so in a traceback, and exit with 0."""
+    """Raise a `UsageError` if the port cannot be used: MLflow would print a traceback and exit with code 0."""
     try:
         kind, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind, socket.SOCK_STREAM) as probe:
