@@ -123,6 +123,11 @@ def drawn(section: StrategySection, part: Part, name: str) -> Figure:
     return plot.draw()
 
 
+def rows_of(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return the rows by their cells at the left, as header → cell."""
+    return {row[: table.left]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+
+
 @cache
 def all_pairs(verdicts: Verdicts) -> Table:
     """Return the table of all pairs, made once: its tests take most of the time."""
