@@ -10,8 +10,9 @@ import numpy as np
 
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
 from xclrun.core.task import short_name
-from xclrun.report.inference import Verdicts
+from xclrun.report.inference import Inference, Verdicts
 from xclrun.report.part import Part, make_block
 from xclrun.report.strategies import ReportData, StrategySection
 from xclrun.report.summary import Summary
@@ -109,6 +110,14 @@ def section_of(records: Sequence[RunRecord], **given: Any) -> StrategySection:
     """Return the section of a report about records of one dataset and model."""
     (comparison,) = comparisons(records)
     return StrategySection(comparison, ReportData(records, **given))
+
+
+def inference_of(
+    records: Sequence[RunRecord], resampled: Any = None, kind: str | None = None, **given: Any
+) -> Inference:
+    """Return the tests of records of one dataset and model."""
+    (comparison,) = comparisons(records)
+    return Inference(comparison, References(records), resampled or {}, kind, **given)
 
 
 def summary_of(records: Sequence[RunRecord]) -> Summary:
