@@ -25,6 +25,8 @@ from xclrun.report.tables import Cell, Table
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from xclrun.report.write import Report
+
 
 @dataclass(frozen=True)
 class _Drawn:
@@ -36,29 +38,17 @@ class _Drawn:
 
 
 def page(
-    name: str,
-    made: str,
-    commands: Sequence[str],
-    sections: Sequence[Section],
-    drawings: Mapping[str, str],
-    formats: Sequence[str],
-    records: Sequence[RunRecord],
-    caveats: Sequence[str],
-    left_out: Mapping[str, tuple[str, str]] | None = None,
+    report: Report, made: str, commands: Sequence[str], drawings: Mapping[str, str], formats: Sequence[str]
 ) -> str:
     """Return the page.
 
     Args:
-        name: of the report.
         made: when, for people.
         commands: what was typed to make the report and the runs.
         drawings: name of a figure → SVG; a figure that is missing here is skipped.
         formats: further formats of the figures besides SVG.
-        records: all runs, of any status.
-        caveats: about the report as a whole.
-        left_out: as given to `xclrun.report.write_report`.
     """
-    runs = runs_table(records, left_out)
+    runs, sections = runs_table(report.records, report.left_out), report.sections
     tables = [table for section in sections for block in section.blocks for table in block.tables]
     # Numbers of the sets of runs behind cells.
     behind = dict.fromkeys(
@@ -73,11 +63,11 @@ def page(
         [one for one in section.blocks if one.tables or any(plot.name in drawn for plot in one.plots)]
         for section in sections
     ]
-    finished = [record for record in records if record.status == "finished"]
+    finished = [record for record in report.records if record.status == "finished"]
     return templates().get_template("page.html").render(
-        name=name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
+        name=report.name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
         defined=definitions(sections), sections=list(zip(sections, blocks, strict=True)), drawn=drawn,
-        report_caveats=caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
+        report_caveats=report.caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),
         more=more_formats(formats),
     )  # fmt: skip

@@ -166,8 +166,7 @@ def write_report(
     # Few-shot runs have no order and no measures of forgetting: they have separate sections.
     others = [record for record in unique if not is_few_shot(record)]
     compared = comparisons(others)
-    if options.baseline is not None:
-        _check_baseline(options.baseline, compared, unique)
+    _check_baseline(options.baseline, compared, unique)
     data = ReportData(others, options, records if pool is None else pool, predictions, started, gradients, beside)
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures", options.formats) as workers:
@@ -178,8 +177,7 @@ def write_report(
     figures = [path for plot in every for path in saved[plot.name]]
     drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    few_shot = few_shot_scores(unique)
-    left_out = left_out or {}
+    few_shot, left_out = few_shot_scores(unique), left_out or {}
     caveats = report_caveats(unique, left_out)
     report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, left_out)
     _write_tables(sections, out / "tables")
@@ -191,9 +189,7 @@ def write_report(
     atomic_write(out / "runs.csv", runs_table(unique, left_out).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made, options))
     _remove_earlier(report)
-    atomic_write(
-        report.index, page(name, made, commands, sections, drawings, options.formats, unique, report.caveats, left_out)
-    )
+    atomic_write(report.index, page(report, made, commands, drawings, options.formats))
     return report
 
 
@@ -212,12 +208,10 @@ def _remove_earlier(report: Report) -> None:
             path.unlink(missing_ok=True)
 
 
-def _check_baseline(label: str, compared: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
+def _check_baseline(label: str | None, compared: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
     few_shot = labels_of(r for r in records if is_few_shot(r) and r.status == "finished").values()
-    labels = list(
-        dict.fromkeys([*(name for comparison in compared for name in comparison.strategies), *sorted(few_shot)])
-    )
-    if label not in labels and called(label) not in labels:
+    labels = [*dict.fromkeys([*(name for one in compared for name in one.strategies), *sorted(few_shot)])]
+    if label is not None and label not in labels and called(label) not in labels:
         hint = did_you_mean(label, labels) if labels else "there are no strategies to compare"
         raise UsageError(f"--baseline {label}: no strategy of this report is called so; {hint}")
 

@@ -53,14 +53,13 @@ class Reported:
 def fsxlt_tables() -> dict[str, tuple[Reported, ...]]:
     """Return table number → its numbers, in the order of the paper."""
     scale = {"3": 1.0, "14": 1000.0}
-    found: dict[str, list[Reported]] = {}
+    tables: dict[str, tuple[Reported, ...]] = {}
     for row in facts("fsxlt_tables.csv") + facts("fsxlt_more_tables.csv"):
         table, unit = row["table"], scale.get(row["table"], 100.0)
         mean, std = (float(row[key]) / unit if row[key] else math.nan for key in ("mean", "std"))
-        found.setdefault(table, []).append(
-            Reported(table, row["task"], row["language"], int(row["shots"]), row["method"], mean, std)
-        )
-    return {table: tuple(rows) for table, rows in found.items()}
+        reported = Reported(table, row["task"], row["language"], int(row["shots"]), row["method"], mean, std)
+        tables[table] = (*tables.get(table, ()), reported)
+    return tables
 
 
 @cache
