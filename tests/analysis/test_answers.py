@@ -7,6 +7,7 @@ import pytest
 from transformers.data.metrics.squad_metrics import get_raw_scores
 from transformers.data.processors.squad import SquadExample
 
+from tests.conftest import some
 from xclrun.analysis.answers import best, exact, f1, rule_of, words
 from xclrun.analysis.base_scores import Counts, of_split
 from xclrun.core.task import ANSWER_F1, EXACT_MATCH
@@ -90,7 +91,7 @@ def test_a_key_has_the_rule_of_its_language_and_english_that_of_mlqa_only_in_mlq
         "en": [("en", "mlqa"), ("mlqa-en", "")],
         "squad": [("en", ""), ("xquad-en", ""), ("th", ""), ("squad", ""), ("en", "xquad"), ("squad", "mlqa")],
     }
-    for rule, keys in rules.items():
+    for rule, keys in some(rules.items()):
         assert {rule_of(*key) for key in keys} == {rule}, keys
 
 
