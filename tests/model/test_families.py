@@ -18,12 +18,13 @@ from xclrun.core.errors import UsageError
 from xclrun.model.encoder import pretrained_encoder
 from xclrun.model.families import FAMILIES, UNFIT
 from xclrun.model.folder import check_folder
+from xclrun.model.source import check_settings
 from xclrun.model.structure import is_embedding, layer
 from xclrun.run import Run
 from xclrun.train.encodings import encodings
 from xclrun.train.stop import Stopped
 
-from .encoders import ENDED, LAYERS, tokenizer, write_family
+from .encoders import ENDED, FURTHER, LAYERS, tokenizer, write_family
 from .pretrained import CONFIG, write_encoder
 
 # Libraries that import what is going out of use.
@@ -128,6 +129,35 @@ def test_settings_that_make_no_encoder_are_refused_in_one_line(
 
     with pytest.raises(UsageError, match=rf"^model.path=\S+: {told}[^\n]*$"):
         planned_and_read()
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "message"),
+    [
+        ("deberta-v2", FURTHER["deberta-v2"], None),
+        ("llama", {"num_key_value_heads": 1}, None),
+        (
+            "bert",
+            {"hiden_act": "relu"},
+            r"model\.settings\.hiden_act: bert has no such setting; did you mean 'hidden_act'",
+        ),
+        (
+            "bert",
+            {"hidden_act": "nope"},
+            r"model\.family=bert model\.settings=.*: the encoder cannot be built \(.*nope",
+        ),
+    ],
+)
+def test_settings_of_a_new_encoder_are_checked_by_building_it(
+    family: str, settings: dict[str, Any], message: str | None
+) -> None:
+    shape = {"hidden_size": 16, "hidden_layers": 1, "attention_heads": 2, "intermediate_size": 24, "vocab_size": 30}
+    model = ModelConfig(name="new", family=family, settings=settings, **shape)
+    if message is None:
+        check_settings(model)
+        return
+    with pytest.raises(UsageError, match=rf"^{message}[^\n]*$"):
+        check_settings(model)
 
 
 def library(family: str, folder: Path) -> Any:

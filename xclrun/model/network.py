@@ -27,7 +27,7 @@ from xclrun.data.batches import Batch
 from xclrun.data.encode import Frame
 from xclrun.data.packing import Packing
 from xclrun.data.transfer import sent
-from xclrun.model.encoder import empty_encoder, fresh_encoder, keep_rows, pretrained_encoder, pretrained_shape, shape_of
+from xclrun.model.encoder import empty_encoder, fresh_encoder, keep_rows, pretrained_encoder, pretrained_shape
 from xclrun.model.families import family
 from xclrun.model.folder import BERTS
 from xclrun.model.heads import ClassHead, Pooler, SpanHead, WordHead, tag_head
@@ -369,11 +369,13 @@ def skeleton(
         if isinstance(shape.pad_token_id, int):
             # A trimmed vocabulary may have fewer rows than the padding's id.
             shape.pad_token_id = min(shape.pad_token_id, shape.vocab_size - 1)
-    else:
-        check_layers(config)
-        shape = shape_of(config, vocabulary or config.vocab_size or 0, 0)
+    check_layers(config)
     with torch.device("meta"):
-        return Model(empty_encoder(shape), classes, tags, config.dropout, task=task, several=several)
+        if config.path is not None:
+            encoder = empty_encoder(shape)
+        else:
+            encoder = fresh_encoder(config, vocabulary or config.vocab_size or 0, 0)
+        return Model(encoder, classes, tags, config.dropout, task=task, several=several)
 
 
 def build(
