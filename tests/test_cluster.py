@@ -377,17 +377,20 @@ def test_debug_does_what_jobs_would(xclrun: Callable[..., tuple[int, str]], tmp_
 # --- A job that is told to stop.
 
 
-def test_tries_that_get_no_further() -> None:
-    def started(*positions: list[int]) -> list[dict[str, Any]]:
-        return [{"event": "started", "position": p} for p in positions]
-
-    assert not fruitless(started([0, 0]), [0, 0])
-    assert fruitless(started([0, 0], [0, 0]), [0, 0])
-    assert not fruitless(started([0, 0], [0, 0]), [0, 5])
-    assert not fruitless(started([0, 0], [0, 5]), [0, 5])
-    assert fruitless(started([0, 0], [0, 5], [0, 5]), [0, 5])
-    # A training that is done has no checkpoint any more.
-    assert not fruitless(started([1, 90], [1, 90]), [2, 0])
+@pytest.mark.parametrize(
+    ("starts", "now", "expected"),
+    [
+        ([[0, 0]], [0, 0], False),
+        ([[0, 0], [0, 0]], [0, 0], True),
+        ([[0, 0], [0, 0]], [0, 5], False),
+        ([[0, 0], [0, 5]], [0, 5], False),
+        ([[0, 0], [0, 5], [0, 5]], [0, 5], True),
+        # A finished training has no checkpoint any more.
+        ([[1, 90], [1, 90]], [2, 0], False),
+    ],
+)
+def test_tries_that_get_no_further(starts: list[list[int]], now: list[int], expected: bool) -> None:
+    assert fruitless([{"event": "started", "position": position} for position in starts], now) is expected
 
 
 @pytest.mark.parametrize(
@@ -521,47 +524,36 @@ def test_gpus_are_assigned_in_turn(launcher: Local, runs: int, gpus: str, places
 
 
 @pytest.mark.parametrize(
-    ("visible", "n", "runs", "expected"),
-    [
-        ("0,1,2,3,4,5,6,7", 1, 9, 8),
-        ("0,1,2,3,4,5,6,7", 1, 3, 3),
-        ("0,1", 2, 9, None),
-        ("0,1", 1, 1, None),
-        ("0", 1, 9, None),
-    ],
+    ("gpus", "n", "runs", "hint"), [(8, 1, 9, 8), (8, 1, 3, 3), (2, 2, 9, None), (2, 1, 1, None), (1, 1, 9, None)]
 )
 def test_gpus_that_a_sweep_leaves_idle_are_reported_with_the_key_that_uses_them(
-    visible: str,
-    n: int,
-    runs: int,
-    expected: int | None,
-    make_run: Callable[..., Run],
-    monkeypatch: pytest.MonkeyPatch,
+    gpus: int, n: int, runs: int, hint: int | None, make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+) -> None:  # fmt: skip
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
     for name in ("work", "work_in_processes", "conclude"):
         monkeypatch.setattr(local, name, lambda *given: None)
     planned = tuple(make_run("runtime.device=auto", f"seed={seed}") for seed in range(runs))
-    sweep = Sweep("x", "xclrun", planned)
-    Local(n=n).do(sweep, sweep.runs)
+    Local(n=n).do(Sweep("x", "xclrun", planned), planned)
     told = " ".join(capsys.readouterr().err.split())
-    assert ("GPUs are visible" in told) is (expected is not None)
-    if expected is not None:
-        assert f"{len(visible.split(','))} GPUs are visible" in told
-        key = f"hydra.launcher.n={expected}"
-        assert key in told
-        [field] = [field for field in dataclasses.fields(Local) if field.name == "n"]
-        assert key.startswith(f"hydra.launcher.{field.name}=")
+    assert (f"{gpus} GPUs are visible" in told) is (f"hydra.launcher.n={hint}" in told) is (hint is not None)
 
 
-def test_which_gpus_there_are(make_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
-    assert Local().gpus_of([make_run("runtime.device=auto")]) == ["2", "5"]
-    assert Local().gpus_of([make_run("runtime.device=cpu")]) == []
-    assert Local(gpus=[7]).gpus_of([make_run("runtime.device=cpu")]) == ["7"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert Local().gpus_of([make_run("runtime.device=auto")]) == []
+@pytest.mark.parametrize(
+    ("visible", "launcher", "device", "expected"),
+    [
+        ("2, 5", Local(), "auto", ["2", "5"]),
+        ("2, 5", Local(), "cpu", []),
+        ("2, 5", Local(gpus=[7]), "cpu", ["7"]),
+        ("", Local(), "auto", []),
+    ],
+)
+def test_the_gpus_of_workers(
+    visible: str, launcher: Local, device: str, expected: list[str], make_run: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert launcher.gpus_of([make_run(f"runtime.device={device}")]) == expected
 
 
 @pytest.mark.full

@@ -68,21 +68,15 @@ def test_of_a_large_sweep_only_runs_that_run_or_need_attention_are_listed(monkey
     assert nothing.splitlines() == ["mine: 21 runs: 21 finished", "  xclrun -m", how]
 
 
-def test_missing(tmp_path: Path) -> None:
+def test_missing_and_finished(tmp_path: Path, finished: Callable[..., Run]) -> None:
     assert run_status(RunDirectory(tmp_path / "runs" / "a")) == RunStatus("a", "missing")
-
-
-def test_finished(finished: Callable[..., Run]) -> None:
     run = finished()
     found = run_status(run.directory)
     assert (found.run_id, found.state, found.hop, found.hops) == (run.id, "finished", 3, 3)
     assert found.host == f"{socket.gethostname()}:{os.getpid()}"
     assert found.seconds == run.directory.read_manifest()["seconds"]
-
-
-def test_a_joint_run_has_one_hop(finished: Callable[..., Run]) -> None:
-    found = run_status(finished("strategy=multilingual").directory)
-    assert (found.state, found.hop, found.hops) == ("finished", 1, 1)
+    joint = run_status(finished("strategy=multilingual").directory)
+    assert (joint.state, joint.hop, joint.hops) == ("finished", 1, 1)
 
 
 def test_running_tells_hop_step_and_host(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:

@@ -1,1 +1,1 @@
-"""Runs on a Slurm cluster: what is written at submission, what a job does with it, and what Slurm says."""
+"""Runs on a Slurm cluster: packing, submission by Submitit, the jobs, and their states."""

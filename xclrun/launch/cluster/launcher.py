@@ -136,9 +136,9 @@ class Slurm(Launcher):
                 executor = submitit.SlurmExecutor(files[0].path.parent, max_num_timeout=10**6, python=python)
                 try:
                     executor.update_parameters(**self._parameters(sweep.name, after))
-                    jobs = executor.submit_array([PackJob(one.path, self.requeue) for one in files])
+                    jobs = executor.submit_array([PackJob(pack.path, self.requeue) for pack in files])
                 except (FailedJobError, FailedSubmissionError) as error:
-                    raise UsageError(f"Slurm refuses the jobs: {_last_line(error)}") from error
+                    raise UsageError(f"Slurm refuses the jobs: {_first_error(error)}") from error
                 submission.add_array([job.job_id for job in jobs], packs)
                 arrays.append(submission.arrays[-1]["job"])
                 what = "shared trainings" if packs[0].stages else "runs"
@@ -204,8 +204,8 @@ def _announce_to_server(sweep: Sweep) -> None:
             note(f"{error}; `xclrun sync` sends everything later", "  ")
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines()]
+def _first_error(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines()] or ["sbatch failed"]
     return next((line for line in lines if "error:" in line), lines[0]).removeprefix("sbatch: error: ")
 
 
