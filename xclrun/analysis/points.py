@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from xclrun.analysis import metrics
 from xclrun.analysis.record import RunRecord, point_score
-from xclrun.analysis.selection import directional_agreement, last, oracle, selected, spread
+from xclrun.analysis.selection import directional_agreement, oracle, selected
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ RULES = {
             lambda hop: selected(hop.dev, hop.test, hop.seen),
         ),
         Rule("oracle", "for each tested language its own dev", lambda hop: oracle(hop.dev, hop.test)),
-        Rule("last", "the last checkpoint, without any dev data", lambda hop: last(hop.test), dev=False),
+        Rule("last", "the last checkpoint, without any dev data", lambda hop: hop.test[-1], dev=False),
     )
 }  # fmt: skip
 
@@ -258,7 +258,7 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
     means = [_mean([of[np.newaxis] for of in parts]) for parts in zip(*of_orders, strict=True)]
     several = [same for same in by_stream.values() if len(same) > 1]
     none = np.full((1, len(languages)), np.nan)
-    spreads = [_mean([spread(np.stack([pair[k] for pair in same])) for same in several] or [none]) for k in (0, 1)]
+    spreads = [_mean([np.ptp([pair[k] for pair in same], axis=0) for same in several] or [none]) for k in (0, 1)]
     return Selected(tuple(languages), means[0], means[1], *spreads, *means[2:])
 
 

@@ -29,22 +29,12 @@ def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
     return _at_best(np.asarray(dev, dtype=float), test)
 
 
-def last(test: ArrayLike) -> np.ndarray:
-    """Test scores at the last point. Shape (..., N)."""
-    return np.asarray(test, dtype=float)[..., -1, :]
-
-
 def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:
     """Return test scores at the best point of ``dev``, shape (..., P, N) or (..., P, 1) for all languages: (..., N)."""
     # NaN, a score that was not measured, would be the largest of all.
     best = np.where(np.isnan(dev), -np.inf, dev).argmax(axis=-2, keepdims=True)
     at = np.take_along_axis(np.asarray(test, dtype=float), best, axis=-2)
     return np.where(np.isnan(dev).all(axis=-2), np.nan, at[..., 0, :])
-
-
-def spread(scores: ArrayLike) -> np.ndarray:
-    """Max − min over seeds (the first axis) of selected scores, shape (seeds, ...) → (...)."""
-    return np.ptp(np.asarray(scores, dtype=float), axis=0)
 
 
 def directional_agreement(dev: ArrayLike, test: ArrayLike) -> float:
