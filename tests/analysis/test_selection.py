@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xclrun.analysis.selection import directional_agreement, oracle, selected
+from xclrun.analysis.points import directional_agreement, oracle, selected
 
 DEV = np.array([[0.5, 0.2, 0.1], [0.6, 0.1, 0.3], [0.4, 0.9, 0.2]])
 TEST = DEV[::-1] / 2
