@@ -12,7 +12,7 @@ from xclrun.analysis.fewshot.words import (
     improved_predictions,
     improved_words,
     jaccard,
-    jaccard_matrix,
+    jaccards,
     lexical_overlap,
     presence,
 )
@@ -27,8 +27,8 @@ def test_overlap_is_a_share_of_the_source() -> None:
 def test_jaccard_is_a_share_of_the_union() -> None:
     assert jaccard("abc", "cd") == pytest.approx(1 / 4)
     assert math.isnan(jaccard([], []))
-    found = jaccard_matrix([{"a", "b"}, {"b"}, {"c"}])
-    np.testing.assert_allclose(found, [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]])
+    vocabularies = [Words(frozenset(), frozenset(words), frozenset(), {}) for words in ("ab", "b", "c")]
+    assert jaccards({("de", 1): vocabularies, ("fr", 1): vocabularies[:1]}) == {1: {"de": pytest.approx(0.5 / 3)}}
 
 
 def test_improved_predictions_by_presence_in_the_bucket() -> None:

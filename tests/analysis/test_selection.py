@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xclrun.analysis.selection import directional_agreement, oracle, selected, spread
+from xclrun.analysis.points import directional_agreement, oracle, selected
 
 DEV = np.array([[0.5, 0.2, 0.1], [0.6, 0.1, 0.3], [0.4, 0.9, 0.2]])
 TEST = DEV[::-1] / 2
@@ -29,10 +29,6 @@ def test_a_dev_score_that_was_not_measured_chooses_nothing() -> None:
     np.testing.assert_array_equal(selected(dev, TEST, [2]), [nan] * 3)
     np.testing.assert_array_equal(oracle(dev, TEST), [TEST[0, 0], TEST[2, 1], nan])
     assert directional_agreement([1, nan, 2, 3], [0.1, 0.9, 0.2, 0.3]) == 1
-
-
-def test_spread_over_seeds() -> None:
-    np.testing.assert_allclose(spread([[0.5, 0.7], [0.8, 0.6], [0.6, 0.7]]), [0.3, 0.1])
 
 
 def test_directional_agreement_by_brute_force() -> None:

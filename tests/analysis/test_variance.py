@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import warnings
 
 import numpy as np
@@ -42,12 +41,6 @@ def test_a_negative_component_has_no_share() -> None:
     assert min(c.variance for c in found) < 0
     assert all(c.share >= 0 for c in found)
     assert sum(c.share for c in found) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("values", [[[[1.0]]], [[1.0, 2.0]], [[[1.0], [math.nan]]]])
-def test_what_cannot_be_decomposed_is_refused(values: list) -> None:
-    with pytest.raises(ValueError, match="variance components need"):
-        nested_variance(values)
 
 
 def test_restricted_maximum_likelihood_gives_the_same() -> None:

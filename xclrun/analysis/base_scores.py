@@ -200,11 +200,7 @@ class Sentences:
         return Counts.of_f1(*self.spans)
 
     def scores(self, metric: Metric) -> np.ndarray:
-        """Return the scores of the cells, shape (cells,); NaN for metrics of other keys' tasks.
-
-        Raises:
-            ValueError: there are no counts for the metric.
-        """
+        """Return the scores of the cells, shape (cells,); NaN for metrics of other keys' tasks."""
         if metric.of is Scored.keys and self.own:
             return self.scores(self.own[0])
         if self.own and metric not in self.own:
@@ -238,11 +234,7 @@ class Sentences:
         return np.broadcast_to(_float(counts), self.predicted.shape)
 
     def answered(self, likeness: str) -> tuple[np.ndarray, None]:
-        """Return the similarity of each answer to a gold answer, ``f1`` or ``exact``, in [0, 1]: shape (S, cells).
-
-        Raises:
-            ValueError: there are no answers.
-        """
+        """Return the similarity of each answer to a gold answer, ``f1`` or ``exact``, in [0, 1]: shape (S, cells)."""
         if self.answers is None:
             raise ValueError("there are no answers")
         return self.answers[list(LIKENESS).index(likeness)], None
@@ -269,9 +261,6 @@ class Sentences:
         The statements of an example have its id before the last ``#``; class 1 is true. Among the statements of an
         example with exactly one true statement and others, the true one counts: 1 where no other has a higher P(true);
         1/k where k have the same.
-
-        Raises:
-            ValueError: probabilities were not read.
         """
         if self.log2_gold is None:
             raise ValueError("choices between statements need probabilities")
@@ -338,11 +327,7 @@ class Alignment:
         self._rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def rows(self, table: pa.Table) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays.
-
-        Raises:
-            ValueError: an example occurs twice.
-        """
+        """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays."""
         columns = [table[name].cast("string") for name in COLUMNS[:3]]
         if self._columns is None or not all(a.equals(b) for a, b in zip(columns, self._columns, strict=True)):
             split, languages, ids = (column.to_numpy().astype(str) for column in columns)

@@ -97,12 +97,7 @@ def online_codelength(blocks: Sequence[BlockCode], start_knows: bool = False) ->
     Args:
         blocks: each under the model trained on the blocks before; the first one under the start.
         start_knows: whether the start knows the head and codes the first block; otherwise that is coded uniformly.
-
-    Raises:
-        ValueError: no block.
     """
-    if not blocks:
-        raise ValueError("a codelength needs at least one block")
     first = blocks[0].bits if start_knows else blocks[0].uniform
     bits = math.fsum([first, *(block.bits for block in blocks[1:])])
     return Codelength(bits, sum(block.examples for block in blocks))
@@ -129,11 +124,7 @@ def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndar
 
 
 def of_block(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return kind of code → its `BlockCode`, as plain data.
-
-    Raises:
-        ValueError: see `BlockCode.of`.
-    """
+    """Return kind of code → its `BlockCode`, as plain data."""
     return {kind: asdict(BlockCode.of(*arrays)) for kind, arrays in codes(rows, classes).items()}
 
 
@@ -170,16 +161,10 @@ def code_of(record: RunRecord, metric: str) -> Codelength | None:
 
 
 def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
-    """Return the bits of each block as L counts them, shape (M,), summed over kinds of codes.
-
-    Raises:
-        ValueError: the run has no complete code.
-    """
+    """Return the bits of each block as L counts them, shape (M,), summed over kinds of codes that the run has."""
     total = np.zeros(record.config["dataset"]["blocks"])
     for kind in kinds:
-        coded = blocks(record, kind)
-        if coded is None:
-            raise ValueError(f"{record.run_id} has no codelength")
+        coded = blocks(record, kind) or []
         total += [block.bits for block in coded]
         if not start_knows(record, kind):
             total[0] += coded[0].uniform - coded[0].bits

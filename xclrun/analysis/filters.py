@@ -11,11 +11,7 @@ from xclrun.core.identity import flat
 
 
 def parse_filters(texts: Iterable[str]) -> dict[str, set[str]]:
-    """Return key → values of filters such as ``trainer.epochs=5`` or ``strategy=naive,er``.
-
-    Raises:
-        UsageError: a filter is not ``KEY=VALUE``, or repeats a key.
-    """
+    """Return key → values of filters such as ``trainer.epochs=5`` or ``strategy=naive,er``."""
     filters: dict[str, set[str]] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -34,9 +30,6 @@ def filtered(
 
     ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. Numbers are compared as numbers. Errors
     begin with ``option``.
-
-    Raises:
-        UsageError: no run has the key, or any of the values.
     """
     chosen = [(record, _settings(record)) for record in records]
     for key, values in filters.items():

@@ -124,11 +124,7 @@ MEASURES: dict[str, Measure] = {}
 
 
 def register(measure: Measure) -> Measure:
-    """Add a measure after the others.
-
-    Raises:
-        UsageError: the name is taken, a stream is unknown, or the entry is inconsistent (`_check`).
-    """
+    """Add a measure after the others."""
     if measure.name in MEASURES:
         raise UsageError(f"there is a measure {measure.name} already")
     if unknown := set(measure.streams) - STREAMS.keys():
@@ -360,11 +356,7 @@ for _measure in (
 
 
 def _check(measure: Measure) -> None:
-    """Check the parts of an entry against each other on `EXAMPLE`.
-
-    Raises:
-        UsageError: ``needs``, ``reference``, ``example``, ``by_language`` or the formula contradict each other.
-    """
+    """Check the parts of an entry against each other on `EXAMPLE`."""
     for n in (1, 3):
         mask = measure.needs(n)
         found = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__

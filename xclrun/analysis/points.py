@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 
 from xclrun.analysis import metrics
 from xclrun.analysis.record import RunRecord, point_score
-from xclrun.analysis.selection import directional_agreement, last, oracle, selected, spread
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,49 @@ def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -
     return float(np.mean([reference[i] - scores[place, i] for i, place in enumerate(places)]))
 
 
+# Smaller differences of test scores are no evidence that one checkpoint is better than another (ED §4).
+LEAST = 0.005
+
+
+def selected(dev: ArrayLike, test: ArrayLike, sources: Sequence[int]) -> np.ndarray:
+    """Return the test scores at the point with the best mean dev score of the hop's training languages, ``sources``.
+
+    Scores of P points in N languages have shape (..., P, N), the result (..., N). Of equal points the first is chosen.
+    A point that lacks one of the dev scores is never chosen; NaN without any candidate.
+    """
+    return _at_best(np.asarray(dev, dtype=float)[..., list(sources)].mean(axis=-1)[..., None], test)
+
+
+def oracle(dev: ArrayLike, test: ArrayLike) -> np.ndarray:
+    """Return the test score of each language at the point with its best dev score; shapes as for `selected`."""
+    return _at_best(np.asarray(dev, dtype=float), test)
+
+
+def _at_best(dev: np.ndarray, test: ArrayLike) -> np.ndarray:
+    """Return the test scores at the best point of ``dev``, shape (..., P, N), or (..., P, 1) for all languages."""
+    # argmax would choose NaN.
+    best = np.where(np.isnan(dev), -np.inf, dev).argmax(axis=-2, keepdims=True)
+    at = np.take_along_axis(np.asarray(test, dtype=float), best, axis=-2)
+    return np.where(np.isnan(dev).all(axis=-2), np.nan, at[..., 0, :])
+
+
+def directional_agreement(dev: ArrayLike, test: ArrayLike) -> float:
+    """Return the share of pairs of points in which dev of a changes in the direction of test of b, |Δ test| ≥ 0.005.
+
+    ``dev`` and ``test`` are scores of languages a and b at the P points, shape (P,). Ties in dev count as half. Pairs
+    without a score are left out; NaN if no pair differs enough.
+    """
+    a, b = np.asarray(dev, dtype=float), np.asarray(test, dtype=float)
+    first, second = np.triu_indices(len(a), k=1)
+    change_dev, change_test = a[second] - a[first], b[second] - b[first]
+    # Scores are multiples of 1/n, so a difference may be 0.005 but for rounding.
+    apart = (np.abs(change_test) >= LEAST - 1e-12) & ~np.isnan(change_dev)
+    if not apart.any():
+        return float("nan")
+    agrees = np.sign(change_dev[apart]) * np.sign(change_test[apart])
+    return float(np.mean((agrees + 1) / 2))
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule that chooses a checkpoint of a hop after the fact, for each tested language.
@@ -172,7 +214,7 @@ RULES = {
             lambda hop: selected(hop.dev, hop.test, hop.seen),
         ),
         Rule("oracle", "for each tested language its own dev", lambda hop: oracle(hop.dev, hop.test)),
-        Rule("last", "the last checkpoint, without any dev data", lambda hop: last(hop.test), dev=False),
+        Rule("last", "the last checkpoint, without any dev data", lambda hop: hop.test[-1], dev=False),
     )
 }  # fmt: skip
 
@@ -258,7 +300,7 @@ def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) 
     means = [_mean([of[np.newaxis] for of in parts]) for parts in zip(*of_orders, strict=True)]
     several = [same for same in by_stream.values() if len(same) > 1]
     none = np.full((1, len(languages)), np.nan)
-    spreads = [_mean([spread(np.stack([pair[k] for pair in same])) for same in several] or [none]) for k in (0, 1)]
+    spreads = [_mean([np.ptp([pair[k] for pair in same], axis=0) for same in several] or [none]) for k in (0, 1)]
     return Selected(tuple(languages), means[0], means[1], *spreads, *means[2:])
 
 

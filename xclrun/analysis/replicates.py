@@ -28,9 +28,6 @@ class Replicates:
         blocks: (order, seed, bucket) of the columns.
         values: shape (strategies, blocks), every one measured.
         languages: of each block, since bucket 3 of de is not bucket 3 of fr; empty: all blocks have the same.
-
-    Raises:
-        ValueError: the shape does not fit the labels, or a value is missing.
     """
 
     strategies: tuple[str, ...]
@@ -42,8 +39,6 @@ class Replicates:
         values = np.asarray(self.values, dtype=float)
         if values.shape != (len(self.strategies), len(self.blocks)) or not np.isfinite(values).all():
             raise ValueError("replicates need one finite value for each strategy and block")
-        if self.languages and len(self.languages) != len(self.blocks):
-            raise ValueError("replicates need the languages of every block, or of none")
         object.__setattr__(self, "values", values)
 
     @property

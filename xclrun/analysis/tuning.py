@@ -255,10 +255,6 @@ def choose(records: Iterable[RunRecord], keys: Sequence[str], what: str = DEV) -
         records: of any status; an unfinished run is a missing cell of the grid.
         keys: dotted, of the config.
         what: name of an objective, or `DEV`.
-
-    Raises:
-        UsageError: an unknown key or objective, a key that has one value or is no setting, an unfinished cell of the
-            grid, or a run without the necessary dev scores.
     """
     keys, option = tuple(dict.fromkeys(keys)), f"--select-on {what} {','.join(keys)}"
     known = objectives()
@@ -339,11 +335,7 @@ def _default_objective(known: dict[str, Objective], runs: Sequence[RunRecord]) -
 
 
 def scored_trial(values: dict[str, str], runs: Sequence[RunRecord], objective: Objective, option: str) -> Trial:
-    """Score a setting on dev over its finished runs.
-
-    Raises:
-        UsageError: a run has no such score.
-    """
+    """Score a setting on dev over its finished runs."""
     distinct = list(combinations(runs).values())
     scores = []
     for run in distinct:

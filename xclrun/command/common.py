@@ -140,12 +140,7 @@ def check_known(kind: str, name: str, known: Iterable[str], where: str) -> None:
 
 
 def chosen_run(outputs: Path, text: str) -> RunDirectory:
-    """Return the run with this ID, unique part of an ID, or path.
-
-    Raises:
-        UsageError: no run matches, or several do.
-        RunError: its config is missing.
-    """
+    """Return the run with this ID, unique part of an ID, or path."""
     if (path := Path(text).expanduser()).is_dir() and _is_run(path):
         run = RunDirectory(path.resolve())
     else:
@@ -181,12 +176,7 @@ def check_sweep(outputs: Path, name: str, known: Collection[str]) -> None:
 
 
 def chosen_sweeps(outputs: Path, name: str | None, warn: Unreadable) -> list[dict[str, Any]]:
-    """Return the sweep of a name, all sweeps for ``all``, and the most recent one for None.
-
-    Raises:
-        UsageError: there is none.
-        RunError: its file cannot be read.
-    """
+    """Return the sweep of a name, all sweeps for ``all``, and the most recent one for None."""
     from xclrun.store.records import sweeps
 
     known = {sweep["name"]: sweep for sweep in sweeps(outputs, warn)}

@@ -36,11 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def differences(directories: Sequence[RunDirectory]) -> dict[str, Any]:
-    """Return the differences between two runs as [value of the first run, value of the second].
-
-    Raises:
-        RunError: a run has not begun, or its files cannot be read.
-    """
+    """Return the differences between two runs as [value of the first run, value of the second]."""
     from xclrun.analysis.measures import headlines
 
     runs, measures = zip(*map(read_run, directories), strict=True)

@@ -60,11 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def plan_runs(overrides: Sequence[str]) -> list[Run]:
-    """Return the runs of a command, each once.
-
-    Raises:
-        UsageError: a job cannot work.
-    """
+    """Return the runs of a command, each once."""
     from xclrun.compose.jobs import compose_command
 
     return plan_jobs(job.config for job in compose_command(overrides))

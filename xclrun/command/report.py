@@ -302,9 +302,6 @@ def _chosen(
         named: whether the user named the sweep.
         select_on: objective and keys of the choice.
         more: whether there are finished runs that were not read.
-
-    Raises:
-        UsageError: no run has finished, or the settings cannot be compared.
     """
     from xclrun.analysis.filters import filtered
     from xclrun.analysis.reference import References
@@ -361,11 +358,7 @@ def _left_out(
 
 
 def _search(sweep: Sweep | None) -> list[str] | None:
-    """Return objective and keys of a sweep that is a search; else None.
-
-    Raises:
-        UsageError: the search has not ended: test scores must not be seen before it has chosen.
-    """
+    """Return objective and keys of a sweep that is a search; else None."""
     if sweep is None or (search := sweep.get("search")) is None:
         return None
     if not search["ended"]:
@@ -381,9 +374,6 @@ def _choice(records: Sequence[RunRecord], absent: Sequence[str], what: str, keys
 
     Args:
         absent: runs of the sweep that have no record.
-
-    Raises:
-        UsageError: the settings cannot be compared, or a run is absent.
     """
     from xclrun.analysis.tuning import choose
 

@@ -49,12 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
-    """Do a run in this process; return its directory in ``outputs``.
-
-    Raises:
-        UsageError, RunError: the run cannot be done, has become another run, or has failed.
-        Stopped: by a signal.
-    """
+    """Do a run in this process; return its directory in ``outputs``."""
     from xclrun.launch.console import Console
     from xclrun.launch.local import Local
     from xclrun.launch.sweep import check_writable

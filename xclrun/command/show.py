@@ -32,11 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_run(directory: RunDirectory) -> tuple[RunRecord, dict[str, dict[str, float]]]:
-    """Return the record of a run, and metric → measure → value over all languages, without undefined measures.
-
-    Raises:
-        RunError: the run has not begun, or its files cannot be read.
-    """
+    """Return the record of a run, and metric → measure → value over all languages, without undefined measures."""
     from xclrun.analysis.measures import measure
     from xclrun.analysis.reference import References
     from xclrun.launch.status import sweep_status
@@ -77,11 +73,7 @@ def scoring(run: RunRecord, metric: str) -> str:
 
 
 def describe(directory: RunDirectory) -> dict[str, Any]:
-    """Return the facts of a run; scores are in [0, 1], None where they were not measured.
-
-    Raises:
-        RunError: the run has not begun, or its files cannot be read.
-    """
+    """Return the facts of a run; scores are in [0, 1], None where they were not measured."""
     from xclrun.launch.cluster.files import jobs_of_runs
     from xclrun.launch.status import run_status
     from xclrun.store.records import sweeps

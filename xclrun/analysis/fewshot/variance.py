@@ -47,16 +47,11 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     """Estimate the components of balanced data.
 
     Args:
-        values: scores, shape (languages, buckets, seeds). Bucket b of one language is unrelated to bucket b of another;
-            seeds are the same in all. With one language there are no components between languages; with one seed,
-            bucket and rest cannot be separated.
-
-    Raises:
-        ValueError: another shape, a value that is not finite, or fewer than two buckets.
+        values: scores, shape (languages, two or more buckets, seeds). Bucket b of one language is unrelated to bucket b
+            of another; seeds are the same in all. With one language there are no components between languages; with one
+            seed, bucket and rest cannot be separated.
     """
     y = np.asarray(values, dtype=float)
-    if y.ndim != 3 or not np.isfinite(y).all() or y.shape[1] < 2:
-        raise ValueError("variance components need scores of shape (languages, at least two buckets, seeds)")
     a, b, n = y.shape
     mean, of_l, of_s = y.mean(), y.mean(axis=(1, 2)), y.mean(axis=(0, 1))
     of_lb, of_ls = y.mean(axis=2), y.mean(axis=1)

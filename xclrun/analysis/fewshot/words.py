@@ -75,14 +75,6 @@ def jaccard(one: Iterable[str], other: Iterable[str]) -> float:
     return len(a & b) / len(a | b) if a | b else math.nan
 
 
-def jaccard_matrix(vocabularies: Sequence[Collection[str]]) -> np.ndarray:
-    """Return the Jaccard index of all pairs of n vocabularies, shape (n, n); 1 on the diagonal."""
-    matrix = np.ones((len(vocabularies), len(vocabularies)))
-    for i, j in combinations(range(len(vocabularies)), 2):
-        matrix[i, j] = matrix[j, i] = jaccard(vocabularies[i], vocabularies[j])
-    return matrix
-
-
 def presence(pairs: Iterable[tuple[str, str]], bucket: Collection[tuple[str, str]]) -> np.ndarray:
     """Return the index into `PRESENCE` of each (word, gold label) for the (word, label) pairs of a bucket."""
     words, known = {word for word, _ in bucket}, set(bucket)
@@ -132,8 +124,8 @@ def jaccards(words: Mapping[tuple[str, int], Sequence[Words]]) -> Mapping[int, B
     means: dict[int, dict[str, float]] = {}
     for (language, k), buckets in words.items():
         if len(buckets) > 1:
-            matrix = jaccard_matrix([one.bucket for one in buckets])
-            means.setdefault(k, {})[language] = float(matrix[np.triu_indices(len(buckets), k=1)].mean())
+            pairs = combinations([one.bucket for one in buckets], 2)
+            means.setdefault(k, {})[language] = float(np.mean([jaccard(*pair) for pair in pairs]))
     return means
 
 
