@@ -25,8 +25,12 @@ def test_the_copied_facts_equal_the_source(name: str) -> None:
     shared = Path(__file__).parents[3] / "shared" / "reference" / name
     if not shared.is_file():
         pytest.skip("the published tables are not beside the project")
-    ours = Path(fsxlt.__file__).with_name(name)
-    assert ours.read_text(encoding="utf-8").splitlines() == shared.read_text(encoding="utf-8").splitlines()
+    theirs, ours = (path.read_text(encoding="utf-8") for path in (shared, Path(fsxlt.__file__).with_name(name)))
+    # Our names of metrics.
+    renamed = (("task", "metric"), ("intent", "intent_accuracy"), ("slots", "slot_f1"))
+    for before, after in renamed if name == "ccl_tables.csv" else ():
+        theirs = theirs.replace(f",{before},", f",{after},")
+    assert ours.splitlines() == theirs.splitlines()
 
 
 def test_a_number_that_several_tables_have_is_one_number() -> None:

@@ -30,10 +30,8 @@ from xclrun.report.heatmaps import heatmaps
 from xclrun.report.inference import MIXED, MIXED_NOTE, Inference, p_text
 from xclrun.report.latex import latex
 from xclrun.report.page import table_html
-from xclrun.report.part import Part, make_block
 from xclrun.report.parts.budgets import budget_table
-from xclrun.report.parts.confusions import confusion_figure, confusions
-from xclrun.report.parts.curves import score_matrices
+from xclrun.report.parts.confusions import confusion_figure
 from xclrun.report.parts.significance import bootstrap_table, significance
 from xclrun.report.parts.trade_offs import distance_figure, memory_figure, one_hop_figure, trade_off_figure
 from xclrun.report.strategies import StrategySection
@@ -485,30 +483,6 @@ def test_confusions_are_shares_of_the_gold_class() -> None:
     large = confusion_figure(summary, {"naive": many, "er": many}, [f"intent_{k}" for k in range(60)])
     assert not is_cut_off(large)
     assert "the 24 most frequent of 60" in " ".join(texts(large))
-
-
-def test_what_is_not_drawn_is_told() -> None:
-    class Predicted:
-        labels = ("set_alarm", "call")
-
-        @property
-        def sentences(self) -> None:
-            raise ValueError("none are needed")
-
-        def confusion(self, hop: int) -> np.ndarray:
-            return np.eye(2, dtype=int)
-
-    names = ("naive", "er", "agem", "ewc", "ewc_online", "kd_logit", "kd_rep", "lang_spec_trans")
-    made = [run(name, f"order{k}", 1, ("en", "th")) for name in names for k in range(1, 9)]
-    predicted: dict[str, Any] = {record.run_id: Predicted() for record in made}
-    few = {record.run_id: predicted[record.run_id] for record in made if record.strategy in names[:6]}
-
-    def told(part: Part, predictions: dict[str, Any]) -> str:
-        return " ".join(make_block(part, section_of(made, predictions=lambda: predictions)).paragraphs)
-
-    assert told(confusions, predicted).endswith("The first 6 of 8 strategies.")
-    assert "The first" not in told(confusions, few)
-    assert told(score_matrices, {}).endswith("Matrices of the first 6 of 8 orders.")
 
 
 def test_unequal_budgets_are_marked() -> None:

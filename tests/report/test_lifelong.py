@@ -250,11 +250,3 @@ def test_tables_say_whose_curves_are_of_the_unadapted_model() -> None:
         assert any(note.startswith(begin) for note in table.notes), table.title
     for more in ({"adapt_points": True}, {"adapt_points": False, "neighbours": 0}):
         assert not any("as it was trained" in note for table in tables(**more) for note in table.notes)
-
-
-def test_the_text_forgetting_of_the_published_table_contradicts_its_other_numbers() -> None:
-    """Why F_m of the table stands beside F_m_curve: by the text's own definition A_m could not be so low."""
-    table = ll.ll_tables()["1", "standard"]
-    single, naive = table["single_task", "A_m"].value, {k: table["naive", k].value for k in ("F_m", "I_m", "A_m")}
-    least = (single - naive["I_m"]) - 0.8 * naive["F_m"]
-    assert least > naive["A_m"]

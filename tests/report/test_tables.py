@@ -113,7 +113,6 @@ def test_behind_a_cell_of_one_language_are_the_runs_that_enter_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "note"),
     [
-        ({}, "slots: micro F1 over labelled spans"),
         ({"slot_f1": "span_micro"}, "slots: micro F1 over labelled spans"),
         ({"slot_f1": "tag_macro"}, "slots: macro F1 over single tags (evaluate.slot_f1=tag_macro), not span F1"),
     ],
