@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import gc
 import json
@@ -196,127 +195,14 @@ def write_corpus(folder: Path, change: Mapping[tuple[str, str], Callable[[list[d
 
 
 @cache
-def parsed(text: str) -> Any:
-    """Return one override as Hydra reads it."""
-    from xclrun.compose.overrides import parse
-
-    [override] = parse([text])
-    return override
-
-
-@cache
-def groups() -> set[str]:
-    """Return the names of all groups, also as keys of values."""
-    from xclrun.config.files import choices
-
-    return {key for name in (*choices(), "strategy/expansion") for key in (name, name.replace("/", "."))}
-
-
-@cache
-def composed_groups(overrides: tuple[str, ...]) -> Any:
-    """Compose the choices of groups, which is what takes Hydra a quarter of a second; values are as they are."""
-    from omegaconf import open_dict
-
-    from xclrun.compose.jobs import _load, loader
-
-    with loader() as config_loader:
-        cfg = _load(overrides, config_loader)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return cfg
-
-
-@cache
 def composed(overrides: tuple[str, ...]) -> Composed:
-    """Compose one job as the command line does: groups first, once for all tests, then values, as Hydra sets them."""
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.override_parser.types import OverrideType
-
-    from xclrun.compose.jobs import Composed, typed
+    """Compose one job."""
+    from xclrun.compose.jobs import Composer, compose_jobs, composing
     from xclrun.compose.overrides import rewritten
 
-    given = {text: parsed(text) for text in rewritten(overrides)}
-    # A protocol is there or not: what a key of it means is for the command's own composing to say.
-    plain = [
-        override
-        for override in given.values()
-        if override.type is OverrideType.CHANGE
-        and override.key_or_group not in groups()
-        and not override.key_or_group.startswith("protocol.")
-    ]
-    cfg = copy.deepcopy(composed_groups(tuple(text for text, override in given.items() if override not in plain)))
-    ConfigLoaderImpl._apply_overrides_to_config(plain, cfg)
-    return Composed(typed(cfg), tuple(given))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def remembering() -> Iterator[None]:
-    """Let Hydra read and merge the same files once: a command composes three times, most of the time of a small one.
-
-    Files and plug-ins of a user, which may change, are read each time.
-    """
-    from hydra._internal import defaults_list
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
-
-    from xclrun.core import plugins
-
-    merge, read = ConfigLoaderImpl._compose_config_from_defaults_list, ConfigRepository.load_config
-    choose = defaults_list._create_defaults_list
-    known: dict[Any, Any] = {}
-    files: dict[Any, Any] = {}
-    chosen: dict[Any, Any] = {}
-
-    def packaged(repo: Any) -> tuple[Any, ...]:
-        """Return where a repository's files come from; nothing where some are a user's."""
-        sources = tuple((source.provider, source.path) for source in repo.get_sources())
-        plain = not plugins._loaded and {provider for provider, _ in sources} == {"hydra", "main", "schema"}
-        return sources if plain else ()
-
-    def merged(self: Any, defaults: Any, repo: Any) -> Any:
-        sources = packaged(repo)
-        key = (*sources, *((one.config_path, one.package, one.parent, one.is_self) for one in defaults))
-        if sources and key in known:
-            return copy.deepcopy(known[key])
-        # Merging changes what was read, be it for the list of files or only now.
-        for one in defaults:
-            repo.load_config(one.config_path)
-        repo.cache = {name: copy.deepcopy(one) for name, one in repo.cache.items()}
-        found = merge(self, defaults, repo)
-        if sources:
-            known[key] = copy.deepcopy(found)
-        return found
-
-    def remembered(self: Any, config_path: str) -> Any:
-        sources = packaged(self)
-        key = (*sources, config_path)
-        found = files.get(key) or read(self, config_path)
-        if sources and found is not None:
-            files[key] = found
-        return found
-
-    def listed(repo: Any, name: Any, overrides: Any, **how: bool) -> Any:
-        # What is typed changes the files by its choices alone; which of them were used is noted with them.
-        if not (sources := packaged(repo)) or overrides.append_group_defaults or overrides.deletions:
-            return choose(repo, name, overrides, **how)
-        key = str((sources, name, overrides.override_choices, how))
-        if key not in chosen:
-            found = choose(repo, name, overrides, **how)
-            chosen[key] = found, {name: value for name, value in vars(overrides).items() if name != "config_overrides"}
-        found, noted = chosen[key]
-        vars(overrides).update(copy.deepcopy(noted))
-        return found
-
-    def shallow(self: Any, delegate: Any) -> None:
-        # Hydra's own copies its whole store, of which there is one; what it means to copy is the list of sources.
-        self.delegate, self.cache = copy.copy(delegate), {}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", merged)
-        patch.setattr(ConfigRepository, "load_config", remembered)
-        patch.setattr(defaults_list, "_create_defaults_list", listed)
-        patch.setattr(CachingConfigRepository, "__init__", shallow)
-        yield
+    with composing():
+        [job] = compose_jobs([rewritten(overrides)], Composer())
+    return job
 
 
 @pytest.fixture(scope="session", autouse=True)

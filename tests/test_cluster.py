@@ -23,10 +23,9 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.version import PACKAGE, code_version
 from xclrun.launch import local
-from xclrun.launch.cluster import job as job_module
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
-from xclrun.launch.cluster.files import Job, Pack, PackFiles, Submission, jobs_of_runs
+from xclrun.launch.cluster.files import Job, Pack, Submission, jobs_of_runs
 from xclrun.launch.cluster.job import fruitless
 from xclrun.launch.cluster.launcher import Slurm
 from xclrun.launch.cluster.packing import pack, shared_first
@@ -80,26 +79,37 @@ def calls(folder: Path) -> list[str]:
 # --- Slurm's words.
 
 
-def test_states_come_from_squeue_and_then_from_sacct(say: Say) -> None:
-    say(squeue="7_0|PENDING|Resources\n7_1|RUNNING|None\n8_0|RUNNING|None\n")
-    say(sacct="7_2|CANCELLED by 0|0:0\n7_2.batch|CANCELLED|0:15\n7_3|OUT_OF_MEMORY|0:125\n7_[4-5]|PENDING|0:0\n")
-    assert slurm.states(["7_0", "7_1", "7_2", "7_3", "7_4", "7_6"]) == {
-        "7_0": JobState("7_0", "PENDING", "Resources"),
-        "7_1": JobState("7_1", "RUNNING"),
-        "7_2": JobState("7_2", "CANCELLED"),
-        "7_3": JobState("7_3", "OUT_OF_MEMORY", "0:125"),
-        "7_4": JobState("7_4", "PENDING"),
-        "7_6": JobState("7_6", "UNKNOWN"),
+@pytest.mark.parametrize(
+    ("squeue", "sacct", "expected"),
+    [
+        (
+            "7_0|PENDING|Resources\n7_1|RUNNING|None\n8_0|RUNNING|None\n",
+            "7_2|CANCELLED by 0|0:0\n7_3|OUT_OF_MEMORY|0:125\n7_[4-5]|PENDING|0:0\n",
+            {
+                "7_0": ("PENDING", "Resources"), "7_1": ("RUNNING", ""), "7_2": ("CANCELLED", ""),
+                "7_3": ("OUT_OF_MEMORY", "0:125"), "7_4": ("PENDING", ""), "7_6": ("UNKNOWN", ""),
+            },
+        ),
+        # An array that was cancelled before any of its jobs began is one row.
+        (
+            "7|CANCELLED|None\n8_1|RUNNING|None\n",
+            "9_[0-2,5%2]|CANCELLED by 0|0:0\n",
+            dict.fromkeys(("7", "7_0", "7_3", "9_1", "9_5"), ("CANCELLED", ""))
+            | {"8_0": ("UNKNOWN", ""), "8_1": ("RUNNING", ""), "9_4": ("UNKNOWN", "")},
+        ),
+        ("", None, {"7_0": ("UNKNOWN", "")}),
+        (None, None, {"7_0": ("", "")}),
+        ("", "", {}),
+    ],
+    ids=["squeue first", "whole arrays", "no accounting", "no Slurm", "no jobs"],
+)  # fmt: skip
+def test_states(squeue: str | None, sacct: str | None, expected: dict[str, tuple[str, str]], say: Say) -> None:
+    say(**{name: text for name, text in (("squeue", squeue), ("sacct", sacct)) if text is not None})
+    found = slurm.states(expected)
+    assert found == {job: JobState(job, *facts) for job, facts in expected.items()}
+    assert {job for job, state in found.items() if state.live} == {
+        job for job, (state, _) in expected.items() if state in ("PENDING", "RUNNING")
     }
-    assert [job.live for job in slurm.states(["7_0", "7_1", "7_2", "7_6"]).values()].count(True) == 2
-
-
-def test_an_array_cancelled_before_it_began_is_told_as_one_job(say: Say) -> None:
-    say(squeue="7|CANCELLED|None\n8_1|RUNNING|None\n", sacct="9_[0-2,5%2]|CANCELLED by 0|0:0\n")
-    told = slurm.states(["7_0", "7_3", "8_0", "8_1", "9_1", "9_5", "9_4"])
-    cancelled = {job for job, state in told.items() if state == JobState(job, "CANCELLED")}
-    assert cancelled == {"7_0", "7_3", "9_1", "9_5"}
-    assert (told["8_0"].state, told["8_1"].state, told["9_4"].state) == ("UNKNOWN", "RUNNING", "UNKNOWN")
 
 
 def test_ten_thousand_jobs_are_asked_for_once_and_found_by_name(say: Say) -> None:
@@ -126,17 +136,6 @@ def test_sacct_is_asked_for_some_hundred_jobs_at_a_time(say: Say) -> None:
     assert calls(folder).count("y") == 1, "accounting that is not there is asked again and again"
 
 
-def test_sacct_may_fail_and_slurm_may_be_away(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    say(squeue="")
-    assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "UNKNOWN")}
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert slurm.states(["7_0"]) == {"7_0": JobState("7_0", "")}
-    assert not slurm.states(["7_0"])["7_0"].live
-    assert slurm.states([]) == {}
-    assert slurm.max_array() == slurm.BY_DEFAULT
-    assert not slurm.requeue("7_0")
-
-
 def test_a_command_that_does_not_answer_is_not_waited_for(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = say(squeue="")
     (folder / "squeue").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
@@ -144,9 +143,11 @@ def test_a_command_that_does_not_answer_is_not_waited_for(say: Say, monkeypatch:
     assert slurm.states(["7_0"])["7_0"].state == ""
 
 
-def test_max_array(say: Say) -> None:
+def test_max_array(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     say(scontrol="Configuration data\nMaxArraySize            = 17\nMaxJobCount = 5\n")
     assert slurm.max_array() == 17
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert slurm.max_array() == slurm.DEFAULT_MAX_ARRAY
 
 
 # --- Packing.
@@ -265,11 +266,15 @@ def test_the_copy_of_the_code(tmp_path: Path) -> None:
         "import xclrun, xclrun.config.files as c, xclrun.core.version as v; "
         "print(xclrun.__file__, v.code_version(), c.packaged('conf'))"
     )
-    (copy / "__main__.py").write_text(show)
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    (tmp_path / "show.py").write_text(show)
     # In a folder that holds another xclrun, and with another on the path.
     told = subprocess.run(
-        [sys.executable, str(copy)], cwd=PACKAGE.parent, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, str(copy), "-u", "-m", "show"],
+        cwd=PACKAGE.parent,
+        env={**os.environ, "PYTHONPATH": f"{PACKAGE.parent}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert told.stdout.split() == [str(copy / "xclrun/__init__.py"), code_version(), str(copy / "xclrun/conf")]
 
@@ -302,7 +307,8 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
     # Two shared trainings; four runs, of which an array takes three.
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
     [submission] = [Submission(p.parent) for p in outputs.glob("slurm/*/*/submission.json")]
-    scripts = [next((submission.folder / f"array-{i}").glob("*.sh")).read_text() for i in range(3)]
+    folders = [submission.folder / f"array-{i}" for i in range(3)]
+    scripts = [next(folder.glob("*.sh")).read_text() for folder in folders]
     for script in scripts:
         for option in (
             "--partition=gpu", "--gres=gpu:1", "--mem=16G", "--time=90", "--account=lab", "--qos=long",
@@ -312,21 +318,20 @@ def test_what_slurm_is_asked_for(say: Say, xclrun: Callable[..., tuple[int, str]
         assert "\nmodule load cuda\n" in script
         assert "wckey" not in script
         [started] = [line for line in script.splitlines() if line.startswith("srun")]
+        assert started.endswith(f" -u -m submitit.core._submit {next(f for f in folders if str(f) in started)}")
         assert f" apptainer exec --nv '/a b/x.sif' python -u {outputs}/slurm/code/" in started
     assert "--dependency" not in scripts[0]
     assert all("#SBATCH --dependency=afterany:77\n" in script for script in scripts[1:])
-    assert [next(word for word in script.split() if word.startswith("--array=")) for script in scripts] == [
-        "--array=0-1%2",
-        "--array=0-2%2",
-        "--array=0-0%1",
-    ]
+    arrays = [[word for word in script.split() if word.startswith("--array=")] for script in scripts]
+    assert arrays == [["--array=0-1%2"], ["--array=0-2%2"], []]
     jobs = jobs_of_runs(outputs)
-    assert sorted(job.id for job in jobs.values()) == ["77_0", "77_0", "77_1", "77_2"]
+    assert sorted(job.id for job in jobs.values()) == ["77", "77_0", "77_1", "77_2"]
+    assert {job.log.name for job in jobs.values()} == {f"77{i}_0_log.out" for i in ("", "_0", "_1", "_2")}
     # The frozen configs are there, and no run has begun.
     assert len(list(outputs.glob("runs/*/config.yaml"))) == 4
     assert not list(outputs.glob("runs/*/manifest.json"))
     # While Slurm has them, nothing is submitted again.
-    say(squeue="".join(f"77_{i}|PENDING|Priority\n" for i in range(4)))
+    say(squeue="".join(f"77{i}|PENDING|Priority\n" for i in ("", "_0", "_1", "_2")))
     code, told = xclrun(*given)
     assert (code, "4 running or queued already" in told) == (0, True)
     assert [call.split()[0] for call in calls(folder)].count("sbatch") == 3
@@ -386,28 +391,55 @@ def test_tries_that_get_no_further() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "requeued", "event"),
+    ("number", "state", "requeue", "tries", "code", "requeued", "error"),
     [
-        ("JobState=RUNNING Reason=None Requeue=1", True, None),
-        ("JobState=COMPLETING Reason=TimeLimit Requeue=1", True, None),
-        ("JobState=PENDING Reason=BeginTime Requeue=1", False, None),
-        ("JobState=COMPLETING Reason=None Requeue=1", False, "stopped"),
-        ("JobState=CANCELLED Reason=None Requeue=1", False, "stopped"),
-        ("JobState=RUNNING Reason=None Requeue=0", False, "ended"),
+        (signal.SIGUSR2, "RUNNING", True, 1, 255, True, None),
+        (signal.SIGTERM, "RUNNING", True, 1, 255, True, None),
+        (signal.SIGUSR2, "RUNNING", True, 2, 1, False, "hydra.launcher.time"),
+        (signal.SIGUSR2, "RUNNING", False, 1, 1, False, "hydra.launcher.requeue=false"),
+        (signal.SIGTERM, "COMPLETING", True, 1, 128 + signal.SIGTERM, False, None),
     ],
+    ids=["requeued", "preempted", "no progress", "not to be requeued", "cancelled"],
 )
 def test_a_stopped_job(
-    told: str, requeued: bool, event: str | None, say: Say, tmp_path: Path, make_run: Callable[..., Run],
-    monkeypatch: pytest.MonkeyPatch,
+    number: int, state: str, requeue: bool, tries: int, code: int, requeued: bool, error: str | None, say: Say,
+    make_run: Callable[..., Run],
 ) -> None:  # fmt: skip
-    folder = say(scontrol=told)
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
-    run, files = make_run(), PackFiles(tmp_path / "3.json")
-    assert job_module._stopped(files, [run], signal.SIGTERM) == 128 + signal.SIGTERM
-    assert ("scontrol requeue 7_3" in calls(folder)) == requeued
-    assert [noted["event"] for noted in files.events()] == ([event] if event else [])
-    assert (files.errors() is not None) == (event == "ended")
+    """A job as Submitit does it, signalled at its first step."""
+    folder, run = say(scontrol="", squeue=f"7_0|{state}|None\n"), make_run()
+    freeze(run)
+    job = given_away(run)
+    for _ in range(tries - 1):
+        job.files.add_event("started", position=[0, 0])
+    program = f"""
+import os, sys
+from pathlib import Path
+from submitit.core.submission import process_job
+from submitit.helpers import DelayedSubmission
+from xclrun.launch.cluster import job
+from xclrun.train.loop import HopTraining
+
+job.position = lambda runs: [0, 0]
+path, update = Path(sys.argv[1]), HopTraining._update
+HopTraining._update = lambda *given: (os.kill(os.getpid(), {number:d}), update(*given))[1]
+submission = DelayedSubmission(job.PackJob(path, requeue={requeue}))
+submission.set_timeout(60, 3)
+submission.dump(path.parent / "7_0_submitted.pkl")
+process_job(path.parent)
+"""
+    slurm_job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(job.files.path)],
+        env={**os.environ, **slurm_job, "SLURM_JOB_ID": "8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "a checkpoint is saved" in done.stderr
+    assert ((folder / "calls").exists() and "scontrol requeue 7_0" in calls(folder)) == requeued
+    assert (job.files.errors() is not None) == (error is not None)
+    assert error is None or error in str(job.files.errors())
 
 
 # --- Status.
@@ -418,8 +450,8 @@ def given_away(run: Run, errors: dict[str, str] | None = None) -> Job:
     submission = Submission.new(run.outputs, "mine")
     submission.submitted = 0.0
     packs = [Pack(runs=(run.id,))]
-    submission.write_packs("array-0", packs)
-    submission.add_array("array-0", "7", packs)
+    submission.write_packs(packs)
+    submission.add_array(["7_0"], packs)
     [(job, _)] = submission.jobs()
     if errors is not None:
         job.files.add_event("ended", errors=errors, position=[0, 0])
@@ -427,33 +459,27 @@ def given_away(run: Run, errors: dict[str, str] | None = None) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("squeue", "state"),
+    ("squeue", "errors", "state"),
     [
-        ("7_0|PENDING|Resources\n", "waiting"),
-        ("7_0|RUNNING|None\n", "waiting"),
-        ("7_0|CANCELLED|None\n", "interrupted"),
-        ("7_0|NODE_FAIL|None\n", "failed"),
-        ("7_0|OUT_OF_MEMORY|None\n", "failed"),
-        ("7_0|COMPLETED|None\n", "lost"),
-        ("", "lost"),
+        ("7_0|PENDING|Resources\n", None, "waiting"),
+        ("7_0|RUNNING|None\n", None, "waiting"),
+        ("7_0|CANCELLED|None\n", None, "interrupted"),
+        ("7_0|NODE_FAIL|None\n", None, "failed"),
+        ("7_0|OUT_OF_MEMORY|None\n", None, "failed"),
+        ("7_0|COMPLETED|None\n", None, "lost"),
+        ("", None, "lost"),
+        ("7_0|FAILED|NonZeroExitCode\n", "the data has changed", "failed"),
     ],
 )
-def test_a_run_that_has_not_begun(squeue: str, state: str, say: Say, make_run: Callable[..., Run]) -> None:
+def test_a_run_that_has_not_begun(
+    squeue: str, errors: str | None, state: str, say: Say, make_run: Callable[..., Run]
+) -> None:
     say(squeue=squeue)
     run = make_run()
-    job = given_away(run)
+    job = given_away(run, errors and {run.id: errors})
     [found] = sweep_status(run.outputs, [run.id])
-    assert (found.state, found.job, found.log) == (state, "7_0", str(job.log))
-    assert "7_0" in found.detail
-    assert found.busy == (state == "waiting")
-
-
-def test_an_error_before_the_run_began(say: Say, make_run: Callable[..., Run]) -> None:
-    say(squeue="7_0|FAILED|NonZeroExitCode\n")
-    run = make_run()
-    given_away(run, {run.id: "the data has changed"})
-    [found] = sweep_status(run.outputs, [run.id])
-    assert (found.state, found.detail) == ("failed", "the data has changed")
+    assert (found.state, found.job, found.log, found.busy) == (state, "7_0", str(job.log), state == "waiting")
+    assert (errors or "7_0") in found.detail
 
 
 def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
@@ -480,12 +506,18 @@ def test_a_job_that_slurm_killed_is_lost_though_its_heartbeat_is_young(
 # --- GPUs of local workers.
 
 
-def test_gpus_are_handed_out_in_turn() -> None:
-    assert Local(n=3, per_gpu=2).places(9, ["0", "1"]) == ["0", "1", "0"]
-    assert Local(n=9, per_gpu=2).places(3, ["0", "1"]) == ["0", "1", "0"]
-    assert Local(n=9, per_gpu=2).places(9, ["0", "1"]) == ["0", "1", "0", "1"]
-    assert Local(n=9).places(9, ["0", "1"]) == ["0", "1"]
-    assert Local(n=2).places(9, []) == [None, None]
+@pytest.mark.parametrize(
+    ("launcher", "runs", "gpus", "places"),
+    [
+        (Local(n=3, per_gpu=2), 9, "01", ["0", "1", "0"]),
+        (Local(n=9, per_gpu=2), 3, "01", ["0", "1", "0"]),
+        (Local(n=9, per_gpu=2), 9, "01", ["0", "1", "0", "1"]),
+        (Local(n=9), 9, "01", ["0", "1"]),
+        (Local(n=2), 9, "", [None, None]),
+    ],
+)
+def test_gpus_are_assigned_in_turn(launcher: Local, runs: int, gpus: str, places: list[str | None]) -> None:
+    assert launcher.places(runs, list(gpus)) == places
 
 
 @pytest.mark.parametrize(

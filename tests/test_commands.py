@@ -185,8 +185,8 @@ def compose_new(arguments: Sequence[str]) -> None:
     else:
         sweep = next((text.partition("=")[2] for text in texts if text.startswith("sweep=")), None)
         params = sweep_nodes()[sweep]["hydra"]["sweeper"]["params"] if sweep in sweep_nodes() else ()
-        with jobs.loader() as config_loader:
-            compose(expand(texts, config_loader, params), config_loader)
+        with jobs.composing():
+            compose(expand(texts, params), jobs.Composer())
 
 
 Ask = Callable[[Printed], str]
@@ -207,7 +207,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
         given = parse_args(self, *arguments)
         _, selected = getattr(given, "select_on", None) or ("dev", "strategy")
         keys = {*parse_filters(getattr(given, "filter", [])), *selected.split(",")} - {*known_keys(), "strategy"}
-        raise SystemExit(f"no key is called {', '.join(keys)}" if keys else 0)
+        raise SystemExit(f"unknown key {', '.join(keys)}" if keys else 0)
 
     def parse_and_compose(self: Parser, arguments: Sequence[str]) -> Any:
         given = parse_with_overrides(self, arguments)

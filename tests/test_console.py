@@ -14,7 +14,7 @@ import pytest
 
 from xclrun.core.terminal import about, as_note, if_slow, line, note, size, table
 from xclrun.launch import workers as work
-from xclrun.launch.console import Console, step_line, workers_line
+from xclrun.launch.console import BAR, Console, step_line
 from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run
 from xclrun.train.progress import Listener, Progress
@@ -150,10 +150,10 @@ def test_no_minute_is_silent(
     run.directory.path.mkdir(parents=True)
     run.directory.write_progress({"hop": 1, "hops": 3, "name": "en", "step": 3, "steps": 4})
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"])
-    work._wait_for({worker.pid: None}, [run], TimeLeft([run]), lambda place: None)
-    assert "0 of 1 runs finished · [1/1] hop 1/3 en, step 3/4" in capsys.readouterr().err
+    work._wait_for({worker.pid: None}, [run], console, lambda place: None)
+    told = capsys.readouterr().err
+    assert "1 of 2 runs finished · [1/2] hop 1/3 en, step 3/4 · about " in told
     worker.wait()
-    assert "left" in workers_line([run], console.left)
 
 
 @pytest.mark.parametrize(
@@ -162,12 +162,12 @@ def test_no_minute_is_silent(
 def test_the_bar_fits_the_terminal_and_the_time_left_is_never_cut(make_run: Make, left: str) -> None:
     hop = make_run().stages[1].hop
     for steps, width in ((99, 80), (12345, 80), (99, 100), (12345, 200)):
-        told, after, bar = step_line(Progress(hop, 10, 10, steps, steps, 4800, 4.0), 6, left, width)
-        shown = f"  {told}" + (f" {'━' * bar} {after}" if bar else "")
-        assert len(shown) <= width
+        told, after = step_line(Progress(hop, 10, 10, steps, steps, 4800, 4.0), 6, left, width)
+        shown = f"  {told}" + (f" {'━' * BAR} {after}" if after else "")
+        assert len(shown) < width
         assert shown.endswith(left)
         assert f"step {steps}/{steps}" in shown
-    assert bar == 12
+    assert after
     assert "epoch 10/10" in shown
     assert "1200 examples/s" in shown
 
@@ -185,10 +185,9 @@ def test_what_takes_long_is_said_before_it_ends(
     # PyTorch takes seconds, once; not where nothing is left to do.
     importlib.import_module("xclrun.train.execute")
     run = make_run()
-    work.load(Console([run.id]), [run])
+    work.load(Console([run.id]))
     monkeypatch.delitem(sys.modules, "torch")
-    work.load(Console([run.id]), [])
-    work.load(Console([run.id]), [run])
+    work.load(Console([run.id]))
     assert capsys.readouterr().err == "  loading PyTorch …\n"
 
 

@@ -161,7 +161,7 @@ def test_source_and_target_are_found_by_any_of_their_codes(sentences: str, make:
         (["order.languages=[de,en]"], r"order=\[de,en\]: few-shot transfer goes from"),
         (["strategy=multilingual"], "strategy=multilingual: has hops of its own"),
         (["strategy=inc_joint"], "strategy=inc_joint: has hops of its own"),
-        (["protocol.source_trainer.epochs=0"], "protocol.source_trainer.epochs=0: must be a whole number"),
+        (["protocol.source_trainer.epochs=0"], "protocol.source_trainer.epochs=0: must be at least 1"),
         (["protocol.source_trainer.optimizer_state=kept"], "trainer.optimizer_state=fresh: must be protocol.source_tr"),
         (["protocol.source_trainer.precision=bf16"], "trainer.precision=fp32: must be protocol.source_trainer.prec"),
     ],
@@ -196,4 +196,5 @@ def test_keys_of_the_protocol_may_be_set_beside_a_sweep_that_chooses_it() -> Non
 def test_a_list_of_languages_is_no_sweep(xclrun: Callable[..., tuple[int, str]]) -> None:
     code, said = xclrun("plan", "experiment=fewshot", "language=[de,fr]", "-m")
     assert code == 2
-    assert said == "xclrun: language: ['de', 'fr'] is a list; give one value, or several without brackets as a sweep\n"
+    assert said.startswith("xclrun: language: ")
+    assert "['de', 'fr']" in said

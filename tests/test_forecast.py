@@ -317,12 +317,11 @@ def test_an_order_by_size_that_sizes_do_not_decide_is_named(make_run: Callable[.
 # The budget.
 
 
-def test_makespan() -> None:
-    """Two machines: 3 on the first; 1, then 1, then 2 on the second."""
-    assert makespan([3, 1, 1, 2], 2) == 4
-    assert makespan([3, 1, 1, 2], 1) == 7
-    assert makespan([3, 1, 1, 2], 9) == 3
-    assert makespan([], 2) == 0
+@pytest.mark.parametrize(
+    ("jobs", "width", "end"), [([3, 1, 1, 2], 2, 4), ([3, 1, 1, 2], 1, 7), ([3, 1, 1, 2], 9, 3), ([], 2, 0)]
+)
+def test_makespan(jobs: list[float], width: int, end: float) -> None:
+    assert makespan(jobs, width) == end
 
 
 def test_the_budget_by_hand(make_run: Callable[..., Run], do: Callable[..., Run]) -> None:

@@ -39,177 +39,61 @@ MTOP = {"en": 15667, "de": 13424, "fr": 11814, "hi": 11330, "es": 10934, "th": 1
 #   own         what the strategy does by itself: see OWN
 #   composed    another strategy beneath: what changes, `test_an_expansion_changes_what_it_does` says
 #   protocol    other hops, or how the source is trained: what changes, tests/test_fewshot says
-EXPECTED = {
-    "dataset.name": "id",
-    "dataset.reader": "id",
-    "dataset.task": "id",
-    "dataset.tags_are": "id",
-    "dataset.root": "nothing",
-    "dataset.hub": "nothing",
-    "dataset.hub_config": "nothing",
-    "dataset.hub_columns": "nothing",
-    # The fingerprints stand for what is read from the columns.
-    "dataset.word_column": "nothing",
-    "dataset.tag_column": "nothing",
-    # The fingerprints stand for what they are made of: tests/data/test_parts.
-    "dataset.parts": "nothing",
-    # Without statements; with them: tests/data/test_statements.
-    "dataset.statements.wrong": "nothing",
-    "dataset.statements.corrupt": "nothing",
-    "dataset.statements.tagging": "nothing",
-    "dataset.statements.context": "nothing",
-    "dataset.statements.kinds": "nothing",
-    "dataset.statements.kind": "id",
-    "dataset.languages": "id",
-    "dataset.max_train": "id",
-    "dataset.max_eval": "id",
-    "dataset.max_dev": "id",
-    "dataset.max_test": "id",
-    "dataset.stratified": "id",
-    "dataset.repeat_to": "id",
-    # Of the whole split; in blocks: tests/strategy/test_growing.
-    "dataset.blocks": "id",
-    "dataset.subset_seed": "id",
-    "dataset.on_bad_line": "nothing",
-    # What is read of questions: tests/data/test_questions.
-    "dataset.unanswerable": "id",
-    # Without shots; with them, see below.
-    "dataset.buckets.sampler": "nothing",
-    "dataset.buckets.draw_from": "nothing",
-    "dataset.buckets.counts": "nothing",
-    "dataset.buckets.number": "nothing",
-    "dataset.buckets.root": "nothing",
-    "dataset.replay.memory": "nothing",
-    "dataset.replay.every_k": "nothing",
-    "dataset.source_lr": "nothing",
-    "order.name": "id",
-    "order.languages": "id",
-    "order.by_size": "id",
-    # What comes of them is the id's: tests/data/test_orders.
-    "order.by": "nothing",
-    "order.seed": "nothing",
-    "order.start": "nothing",
-    "order.measure": "nothing",
-    "order.features": "nothing",
-    "strategy.name": "id",
-    "strategy.memory": "own",
-    "strategy.every_k": "own",
-    "strategy.selection": "own",
-    "strategy.interleave": "own",
-    "strategy.weight": "own",
-    "strategy.teacher_precision": "own",
-    "strategy.penalty": "own",
-    "strategy.gamma": "own",
-    "strategy.fisher_examples": "own",
-    "strategy.examples": "own",
-    "strategy.damping": "own",
-    "strategy.temperature": "own",
-    "strategy.beta": "own",
-    "strategy.margin": "own",
-    "strategy.compared": "own",
-    "strategy.rate": "own",
-    "strategy.layers": "own",
-    "strategy.start": "own",
-    "strategy.reduction": "own",
-    "strategy.adapter": "own",
-    "strategy.lora_rank": "own",
-    "strategy.lora_alpha": "own",
-    "strategy.lora_targets": "own",
-    "strategy.prefix_length": "own",
-    "strategy.reset": "own",
-    "strategy.alpha": "own",
-    "strategy.replay_write": "own",
-    "strategy.replay_interval": "own",
-    "strategy.replay_number": "own",
-    # What is evaluated alone; trainings are replay's.
-    "strategy.neighbours": "served",
-    "strategy.key": "served",
-    "strategy.distance": "served",
-    "strategy.adapt_steps": "served",
-    "strategy.adapt_lr": "served",
-    "strategy.adapt_penalty": "served",
-    "strategy.adapt_together": "served",
-    # With points inside hops it is more: tests/strategy/test_mbpa.
-    "strategy.adapt_points": "id",
-    "strategy.expansion": "composed",
-    # Other hops: tests/strategy/test_growing.
-    "strategy.continues": "composed",
-    "strategy.pretrained": "nothing",
-    "model.name": "id",
-    "model.hub": "nothing",
-    "model.revision": "nothing",
-    "model.path": "nothing",
-    "model.package": "nothing",
-    "model.layers": "all",
-    "model.trim_vocabulary": "all",
-    "model.vocab_size": "all",
-    "model.hidden_size": "all",
-    "model.hidden_layers": "all",
-    "model.attention_heads": "all",
-    "model.intermediate_size": "all",
-    "model.positions": "all",
-    "model.family": "all",
-    "model.settings": "all",
-    "model.token_types": "all",
-    "model.max_length": "all",
-    # Of questions alone: tests/train/test_span.
-    "model.windows.stride": "nothing",
-    "model.windows.question": "nothing",
-    "model.windows.answer": "nothing",
-    "model.dropout": "all",
-    "model.label_on": "all",
-    "model.lr": "id",
-    "model.source_lr": "nothing",
-    "trainer.epochs": "trained",
-    # What it changes in hops that mix several keys: tests/train/test_curriculum.
-    "trainer.mixture_steps": "id",
-    "trainer.batch_size": "trained",
-    "trainer.gradient_accumulation": "trained",
-    "trainer.optimizer": "trained",
-    "trainer.optimizer_state": "handed on",
-    "trainer.lr": "trained",
-    "trainer.betas": "trained",
-    "trainer.eps": "trained",
-    "trainer.weight_decay": "trained",
-    "trainer.clip_norm": "trained",
-    "trainer.schedule": "trained",
-    "trainer.warmup": "trained",
-    "trainer.precision": "evaluated",
-    "trainer.packing": "trained",
-    "trainer.cuda_graphs": "trained",
-    "trainer.selection": "trained",
-    "trainer.patience": "trained",
-    "trainer.checkpoint_minutes": "nothing",
-    "evaluate.batch_size": "evaluated",
-    # Where dev scores choose the weights; else it changes no more than the run's id: see below.
-    "evaluate.slot_f1": "trained",
-    "evaluate.every_examples": "evaluated",
-    "evaluate.every_share": "evaluated",
-    "evaluate.point_splits": "evaluated",
-    "evaluate.keep_points": "evaluated",
-    # A key of its own in the store: neither training nor evaluation changes.
-    "evaluate.attention": "id",
-    # Counted in training.
-    "evaluate.gradient_overlap": "trained",
-    "evaluate.class_gradients": "trained",
-    "tracking.enabled": "nothing",
-    "tracking.to": "nothing",
-    "tracking.uri": "nothing",
-    "tracking.experiment": "nothing",
-    "protocol": "protocol",
-    "protocol.name": "protocol",
-    **{f"protocol.source_trainer.{f.name}": "protocol" for f in dataclasses.fields(TrainerConfig)},
-    "source": "id",
-    "language": "id",
-    "seed": "all",
-    "shots": "id",
-    "bucket": "id",
-    "sweep_name": "nothing",
-    "paths.outputs": "nothing",
-    "paths.store": "nothing",
-    "runtime.device": "nothing",
-    "runtime.threads": "nothing",
-    "runtime.deterministic": "nothing",
+# Under further conditions: parts, tests/data/test_parts; statements, test_statements; questions, test_questions and
+# tests/train/test_span; orders, tests/data/test_orders; blocks and `continues`, tests/strategy/test_growing; points,
+# tests/strategy/test_mbpa; mixtures, tests/train/test_curriculum; buckets and slot F1, below.
+KEYS = {
+    "id": """
+        dataset.name dataset.reader dataset.task dataset.tags_are dataset.statements.kind dataset.languages
+        dataset.max_train dataset.max_eval dataset.max_dev dataset.max_test dataset.stratified dataset.repeat_to
+        dataset.blocks dataset.subset_seed dataset.unanswerable order.name order.languages order.by_size
+        strategy.name strategy.adapt_points model.name model.lr trainer.mixture_steps evaluate.attention source
+        language shots bucket
+    """,
+    "nothing": """
+        dataset.root dataset.hub dataset.hub_config dataset.hub_columns dataset.word_column dataset.tag_column
+        dataset.parts dataset.statements.wrong dataset.statements.corrupt dataset.statements.tagging
+        dataset.statements.context dataset.statements.kinds dataset.on_bad_line dataset.buckets.sampler
+        dataset.buckets.draw_from dataset.buckets.counts dataset.buckets.number dataset.buckets.root
+        dataset.replay.memory dataset.replay.every_k dataset.source_lr order.by order.seed order.start
+        order.measure order.features strategy.pretrained model.hub model.revision model.path model.package
+        model.windows.stride model.windows.question model.windows.answer model.source_lr
+        trainer.checkpoint_minutes tracking.enabled tracking.to tracking.uri tracking.experiment sweep_name
+        paths.outputs paths.store runtime.device runtime.threads runtime.deterministic
+    """,
+    "own": """
+        strategy.memory strategy.every_k strategy.selection strategy.interleave strategy.weight
+        strategy.teacher_precision strategy.penalty strategy.gamma strategy.fisher_examples strategy.examples
+        strategy.damping strategy.temperature strategy.beta strategy.margin strategy.compared strategy.rate
+        strategy.layers strategy.start strategy.reduction strategy.adapter strategy.lora_rank
+        strategy.lora_alpha strategy.lora_targets strategy.prefix_length strategy.reset strategy.alpha
+        strategy.replay_write strategy.replay_interval strategy.replay_number
+    """,
+    "served": """
+        strategy.neighbours strategy.key strategy.distance strategy.adapt_steps strategy.adapt_lr
+        strategy.adapt_penalty strategy.adapt_together
+    """,
+    "composed": "strategy.expansion strategy.continues",
+    "all": """
+        model.layers model.trim_vocabulary model.vocab_size model.hidden_size model.hidden_layers
+        model.attention_heads model.intermediate_size model.positions model.family model.settings
+        model.token_types model.max_length model.dropout model.label_on seed
+    """,
+    "trained": """
+        trainer.epochs trainer.batch_size trainer.gradient_accumulation trainer.optimizer trainer.lr
+        trainer.betas trainer.eps trainer.weight_decay trainer.clip_norm trainer.schedule trainer.warmup
+        trainer.packing trainer.cuda_graphs trainer.selection trainer.patience evaluate.slot_f1
+        evaluate.gradient_overlap evaluate.class_gradients
+    """,
+    "handed on": "trainer.optimizer_state",
+    "evaluated": """
+        trainer.precision evaluate.batch_size evaluate.every_examples evaluate.every_share evaluate.point_splits
+        evaluate.keep_points
+    """,
+    "protocol": "protocol protocol.name",
+}
+EXPECTED = {key: what for what, keys in KEYS.items() for key in keys.split()} | {
+    f"protocol.source_trainer.{f.name}": "protocol" for f in dataclasses.fields(TrainerConfig)
 }
 
 

@@ -70,6 +70,7 @@ def test_ci_lints_tests_each_python_that_is_supported_and_runs_everything_weekly
     for weekly in ("full", "newest"):
         assert "schedule" in jobs[weekly]["if"]
     assert "make CONSTRAINTS= test" in run["newest"]
+    assert "tests/test_transformers5.py" in run["newest"]
 
 
 def test_readme_and_citation_file_name_the_same_software() -> None:

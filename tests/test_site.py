@@ -64,6 +64,27 @@ def test_links_between_files_become_links_between_pages(site: Path) -> None:
     assert "](contents.md)" in home
 
 
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://code.example/lab/xclrun.git", "https://code.example/lab/xclrun"),
+        ("git@code.example:lab/xclrun.git", "https://code.example/lab/xclrun"),
+        ("../bare.git", None),
+        ("", None),
+    ],
+)
+def test_each_page_links_to_its_source(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, remote: str, address: str | None
+) -> None:
+    done = subprocess.CompletedProcess([], 0, stdout=f"{remote}\n")
+    monkeypatch.setattr(build.subprocess, "run", lambda *arguments, **options: done)
+    build.write_pages(tmp_path)
+    settings = (tmp_path / "zensical.toml").read_text(encoding="utf-8")
+    home = (tmp_path / "pages" / "index.md").read_text(encoding="utf-8")
+    assert (f'repo_url = "{address}"' in settings) == (address is not None)
+    assert (f"]({address}/edit/main/README.md)" in home) == (address is not None)
+
+
 def test_code_is_no_link(build: ModuleType) -> None:
     text = "[a](b.md) `[a](b.md)`\n\n    [a](b.md)\n\n```text\n[a](b.md)\n\n    x\n```\n[a](b.md)\n"
     changed = build.outside_code(text, lambda prose: build.LINK.sub("x", prose))

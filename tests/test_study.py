@@ -15,7 +15,7 @@ import pytest
 
 import xclrun
 from tests.conftest import SMALL, composed, read_csv
-from xclrun.analysis.beside import beside as of_record
+from xclrun.analysis.finished import finished_run
 from xclrun.core.errors import RunError, UsageError
 from xclrun.store import beside, records
 from xclrun.store.beside import runs_beside
@@ -152,7 +152,7 @@ def test_what_is_known_of_a_finished_run_is_read_again_when_the_run_was_written_
     assert len({run.settings for run in first if run.strategy == "naive"}) == 1
     assert (found(), read) == (runs, [])
     # The file holds what the records say.
-    assert first == [of_record(record) for record in records.read_records(one_of_many)]
+    assert first == [finished_run(record) for record in records.read_records(one_of_many)]
     (one_of_many / "runs" / again / "DONE").touch()
     assert (found(), read) == (runs, [again])
     (one_of_many / "runs" / gone / "DONE").unlink()
@@ -255,7 +255,7 @@ def test_figures_are_those_of_the_report(study: Study) -> None:
     assert {"matrices_jsonl_tiny_en-de-es_intent", "confusions_jsonl_tiny"} <= set(names)
     figure = study.figure("matrices_jsonl_tiny_en-de-es_int")
     assert [axes.get_title().split()[0] for axes in figure.axes[:3]] == ["naive", "er", "lang_spec_ft"]
-    for wrong, said in (("matrices", "is not one: matrices_jsonl"), ("matrix", "no figure is called 'matrix'")):
+    for wrong, said in (("matrices", "figures are called so: matrices_jsonl"), ("matrixes", "called 'matrixes'")):
         with pytest.raises(UsageError, match=said):
             study.figure(wrong)
 
@@ -274,8 +274,8 @@ def test_a_study_says_what_it_holds(study: Study, outputs: Path) -> None:
 def test_runs_of_an_empty_choice_and_wrong_names_are_one_line(study: Study, outputs: Path) -> None:
     for ask, said in (
         (lambda: xclrun.load(outputs / "no"), "there is no such folder"),
-        (lambda: study.matrix("x"), "no run is called 'x'"),
-        (lambda: study.matrix("jsonl-naive"), "is not one: jsonl-naive"),
+        (lambda: study.matrix("xyz"), "no run is called 'xyz'"),
+        (lambda: study.matrix("jsonl-naive"), "2 runs are called so: jsonl-naive"),
         (lambda: study.matrix("jsonl-er", "slot"), "did you mean 'slot_f1'"),
         (lambda: study.runs(strategy="ere"), "strategy 'ere' is not there; did you mean 'er'"),
         (lambda: study.where(stratgy="er"), "stratgy=er: unknown key; did you mean 'strategy'"),

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.config_loader import ConfigLoader
 from hydra.errors import HydraException
 
 from xclrun.compose.explain import explain
-from xclrun.compose.jobs import compose_command, loader
+from xclrun.compose.jobs import compose_command
 from xclrun.compose.overrides import own_files
 from xclrun.compose.sweep import expand, grids, sweep_nodes
 from xclrun.config.files import choices, published, sweep_files
@@ -45,8 +44,7 @@ SMALL = ("dataset=mini", "model=tiny", "model.hidden_layers=12", "tracking=none"
 def jobs() -> Callable[[str], list[dict[str, str]]]:
     """Return what each job of a sweep sets: key → value."""
     nodes = sweep_nodes()
-    with loader() as config_loader:
-        expanded = {name: expand([], config_loader, node["hydra"]["sweeper"]["params"]) for name, node in nodes.items()}
+    expanded = {name: expand([], node["hydra"]["sweeper"]["params"]) for name, node in nodes.items()}
     return lambda name: [dict(text.split("=", 1) for text in job) for job in expanded[name]]
 
 
@@ -256,51 +254,43 @@ TWO: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def config_loader() -> Any:
-    with loader() as found:
-        yield found
+def expanded(*typed: str, params: Any = TWO) -> list[str]:
+    return [" ".join(sorted(job)) for job in expand(typed, params)]
 
 
-def expanded(config_loader: ConfigLoader, *typed: str, params: Any = TWO) -> list[str]:
-    return [" ".join(sorted(job)) for job in expand(typed, config_loader, params)]
-
-
-def test_the_jobs_of_a_list_of_grids_are_those_of_each_once(config_loader: ConfigLoader) -> None:
+def test_the_jobs_of_a_list_of_grids_are_those_of_each_once() -> None:
     one = ["seed=1 strategy=naive", "seed=2 strategy=naive", "seed=1 strategy=er", "seed=2 strategy=er"]
     two = [f"seed=1 strategy.memory={k} strategy=er" for k in (5, 6)]
-    assert expanded(config_loader) == [*one, *two]
-    assert expanded(config_loader, params=TWO[0]) == expanded(config_loader, params=TWO[:1]) == one
+    assert expanded() == [*one, *two]
+    assert expanded(params=TWO[0]) == expanded(params=TWO[:1]) == one
 
 
-def test_what_is_typed_counts_more_in_every_grid(config_loader: ConfigLoader) -> None:
-    found = expanded(config_loader, "seed=9", "trainer=quick")
+def test_what_is_typed_counts_more_in_every_grid() -> None:
+    found = expanded("seed=9", "trainer=quick")
     assert found[:3] == [f"seed=9 strategy={name} trainer=quick" for name in ("naive", "er")] + [
         "seed=9 strategy.memory=5 strategy=er trainer=quick"
     ]
     # A strategy that is typed has none of the settings of the grid's own.
-    assert expanded(config_loader, "strategy=naive") == ["seed=1 strategy=naive", "seed=2 strategy=naive"]
+    assert expanded("strategy=naive") == ["seed=1 strategy=naive", "seed=2 strategy=naive"]
 
 
-def test_a_setting_is_set_in_the_grids_whose_strategies_have_it(config_loader: ConfigLoader) -> None:
+def test_a_setting_is_set_in_the_grids_whose_strategies_have_it() -> None:
     apart = [{"strategy": "naive"}, {"strategy": "er", "strategy.memory": "5,6"}]
-    assert expanded(config_loader, "strategy.memory=7", params=apart) == [
+    assert expanded("strategy.memory=7", params=apart) == [
         "strategy=naive",
         "strategy.memory=7 strategy=er",
     ]
     # None has it: it stays, and is refused.
-    assert expanded(config_loader, "strategy.weight=7", params=apart)[0] == "strategy.weight=7 strategy=naive"
-    assert expanded(config_loader, "strategy.memory=7", "strategy=agem", params=apart) == [
-        "strategy.memory=7 strategy=agem"
-    ]
+    assert expanded("strategy.weight=7", params=apart)[0] == "strategy.weight=7 strategy=naive"
+    assert expanded("strategy.memory=7", "strategy=agem", params=apart) == ["strategy.memory=7 strategy=agem"]
 
 
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("strategy.weight=7", r"^no key is called 'strategy\.weight'; .*; kd_logit, .* and model_average have it"),
-        ("strategy.memori=7", r"^no key is called 'strategy\.memori'; did you mean 'strategy.memory'"),
-        ("trainer.lrr=7", r"^no key is called 'trainer\.lrr'; did you mean 'trainer.lr'"),
+        ("strategy.weight=7", r"^unknown key 'strategy\.weight'; .*; kd_logit, .* and model_average have it"),
+        ("strategy.memori=7", r"^unknown key 'strategy\.memori'; did you mean 'strategy.memory'"),
+        ("trainer.lrr=7", r"^unknown key 'trainer\.lrr'; did you mean 'trainer.lr'"),
     ],
 )
 def test_a_setting_that_no_grid_has_is_refused(typed: str, told: str) -> None:

@@ -1,10 +1,11 @@
-"""The command line: a thin entry. Overrides go to Hydra; the first word may be a subcommand.
+"""The command line: a subcommand, or overrides for Hydra.
 
-Nothing heavy is imported before it is known what is wanted, so that help answers at once.
+Heavy modules are imported only where needed, so that help answers at once.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -12,11 +13,11 @@ import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from xclrun.core.errors import RunError, UsageError, XclrunError, did_you_mean
 from xclrun.core.plugins import load_given, load_installed, raised_in, told
-from xclrun.core.secret import put_away_arguments, redact
+from xclrun.core.secret import redact
 from xclrun.core.terminal import set_quiet
 
 QUIET = ("-q", "--quiet")
@@ -26,24 +27,22 @@ OPTIONS = ("--cfg", "--config-dir", "--help", "--info", "--multirun", "--package
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code: 0 done, 1 something failed, 2 wrong usage."""
-    given = put_away_arguments(sys.argv[1:] if argv is None else argv)
-    arguments = [argument for argument in given if argument not in QUIET]
-    set_quiet(arguments != given)
+    typed = list(sys.argv[1:] if argv is None else argv)
+    arguments = [argument for argument in typed if argument not in QUIET]
+    set_quiet(arguments != typed)
     if argv is None:
-        # What reads the command again, to show it, finds no password in it.
         sys.argv[1:] = arguments
     try:
         return _dispatch(arguments)
     except SystemExit as end:
         if raised_in(end):
-            # Not the end that the command chose.
             return _report(RunError(f"{told(end)}: a plug-in must not end the process"))
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     except KeyboardInterrupt:
         print("\nxclrun: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away, as in `xclrun report | head`; nothing is left to say.
+        # The reader went away, as in `xclrun report | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except BaseException as error:
@@ -69,7 +68,7 @@ def _dispatch(arguments: list[str]) -> int:
         return _completion(arguments[1:])
     if not first.startswith(("-", "+", "~")) and "=" not in first:
         raise UsageError(
-            f"no command is called '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value"
+            f"unknown command '{first}'; {did_you_mean(first, commands.COMMANDS)}; values are set as key=value"
         )
     return _hydra(arguments)
 
@@ -102,12 +101,12 @@ def _hydra(arguments: list[str]) -> int:
 
 
 def _run(overrides: list[str], arguments: list[str]) -> None:
-    """Launch the jobs of a command, be it one or many."""
+    """Launch the jobs of a command."""
     from xclrun.compose.jobs import command_jobs, launcher
     from xclrun.compose.space import Space
 
     before = sys.argv
-    # What the sweep is noted under, to be given again.
+    # The command that the sweep's file records.
     sys.argv = ["xclrun", "--multirun", *(a for a in arguments if a not in ("-m", "--multirun"))]
     try:
         jobs, config = command_jobs(overrides)
@@ -121,30 +120,30 @@ def _run(overrides: list[str], arguments: list[str]) -> None:
         sys.argv = before
 
 
-def _parsed(arguments: list[str]) -> Any:
-    """Return Hydra's flags and the overrides.
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """Return the flags and overrides of a run; the flags are some of Hydra's.
 
     Raises:
-        UsageError: a flag is unknown, or is one of Hydra's that would not do here what it says.
+        UsageError: a flag is unknown.
     """
-    from hydra._internal.utils import get_args_parser
+    parser = argparse.ArgumentParser("xclrun", add_help=False)
+    for names in (("--help", "-h"), ("--hydra-help",), ("--resolve",), ("--run", "-r"), ("--multirun", "-m")):
+        parser.add_argument(*names, action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    shown = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=shown)
+    parser.add_argument("overrides", nargs="*")
 
-    parser = get_args_parser()
-
-    def refuse(message: str) -> Any:
+    def refuse(message: str) -> NoReturn:
+        advice = "values are set as key=value, see `xclrun --help`"
         if "--outputs" in message:
-            raise UsageError("--outputs is an option of commands; a run takes paths.outputs=DIR, or XCLRUN_OUTPUTS=DIR")
-        raise UsageError(f"{message}; values are set as key=value, see `xclrun --help`")
+            advice = "--outputs is an option of commands; a run takes paths.outputs=DIR, or XCLRUN_OUTPUTS=DIR"
+        raise UsageError(f"{message}; {advice}")
 
     parser.error = refuse  # type: ignore[method-assign]
-    given = parser.parse_intermixed_args(arguments)
-    if given.config_path is not None or given.config_name is not None:
-        raise UsageError(
-            "--config-path and --config-name would replace xclrun's configs; --config-dir=DIR adds to them"
-        )
-    if given.experimental_rerun is not None:
-        raise UsageError("--experimental-rerun reads a pickle, which is never done here; give the same command again")
-    return given
+    return parser.parse_intermixed_args(arguments)
 
 
 def _hydra_main(arguments: list[str]) -> None:
@@ -233,22 +232,16 @@ def _short(message: str, most: int = 4000) -> str:
 
 
 def _as_usage_error(error: BaseException) -> BaseException:
-    """Turn what Hydra and OmegaConf raise about a command into one line."""
+    """Turn an error of Hydra, OmegaConf or YAML about a command into one line."""
     if isinstance(error, XclrunError):
         return error
-    try:
-        from hydra.errors import HydraException
-        from omegaconf.errors import OmegaConfBaseException
-        from yaml import YAMLError
-    except ImportError:
-        return error
-    # OmegaConf says of which key any error is.
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from xclrun.compose.explain import explain, explain_yaml
+
+    # OmegaConf adds the key to any error.
     if isinstance(error, HydraException | OmegaConfBaseException) or getattr(error, "full_key", None):
-        from xclrun.compose.explain import explain
-
         return UsageError(explain(error))
-    if isinstance(error, YAMLError):
-        from xclrun.compose.explain import explain_yaml
-
-        return UsageError(explain_yaml(error))
-    return error
+    return UsageError(explain_yaml(error)) if isinstance(error, YAMLError) else error

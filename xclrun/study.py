@@ -1,4 +1,4 @@
-"""What has run, as DataFrames: the Python API, for notebooks.
+"""The Python API: runs, scores, measures and predictions as DataFrames.
 
     import xclrun
     study = xclrun.load("outputs")
@@ -24,6 +24,7 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.files import default_outputs
 from xclrun.core.errors import RunError, UsageError, did_you_mean
+from xclrun.core.names import matching
 from xclrun.core.task import BY_SHORT
 from xclrun.store.records import UNREADABLE, read_gradients, read_predictions, read_records, sweeps
 from xclrun.store.rundir import RunDirectory
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 class Study:
     """The runs under an outputs folder.
 
-    Keywords of its methods are filters: the name of a column keeps the rows with that value, or with one of a list of
-    values; any other keyword is a key of the config, and keeps the runs that have it, as ``report --filter`` does. Keys
-    with dots are passed as ``**{"trainer.epochs": 5}``.
+    Keyword arguments are filters: a column keeps the rows with that value, or with one of a list of values. Any other
+    keyword is a config key and keeps the runs with that value, as ``report --filter`` does. Keys with dots are passed
+    as ``**{"trainer.epochs": 5}``.
 
     Attributes:
-        outputs: the folder that ``paths.outputs`` named.
-        records: the runs, of any status; only finished ones enter measures and figures.
+        outputs: the folder that ``paths.outputs`` names.
+        records: the runs, of any status; only finished runs enter measures and figures.
     """
 
     def __init__(self, outputs: Path, records: Sequence[RunRecord]) -> None:
@@ -66,7 +67,7 @@ class Study:
         return len(self.records)
 
     def __repr__(self) -> str:
-        finished = sum(record.status == "finished" for record in self.records)
+        finished = sum(record.finished for record in self.records)
         lines = [f"Study of {self.outputs}: {len(self)} runs, {finished} finished"]
         for what in ("dataset", "model", "strategy", "order", "seed"):
             values = list(dict.fromkeys(str(getattr(record, what)) for record in self.records))
@@ -75,19 +76,20 @@ class Study:
         return "\n".join(lines)
 
     def where(self, **filters: Any) -> Study:
-        """Return the runs that have a value, or one of several, of each of these keys of the config.
+        """Return the runs with these values of config keys, and the reference runs that they need for transfer.
 
-        ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. The reference runs that transfer is
-        measured against stay with the runs that need them.
+        ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names.
 
         Raises:
-            UsageError: no run has the key, or none of the values.
+            UsageError: no run has the key, or any of the values.
         """
-        kept = filtered(self.records, {key: set(_texts(value)) for key, value in filters.items()}, "")
-        return self._with_references(kept) if filters else self
+        return self._with_references(self._filtered(filters)) if filters else self
+
+    def _filtered(self, filters: Mapping[str, Any]) -> list[RunRecord]:
+        return filtered(self.records, {key: set(_texts(value)) for key, value in filters.items()}, "")
 
     def sweep(self, name: str | None = None) -> Study:
-        """Return the runs of a sweep, and their references; None: of the one that was started last.
+        """Return the runs of a sweep, by default the most recent one, and the reference runs that they need.
 
         Raises:
             UsageError: there is no such sweep.
@@ -97,20 +99,20 @@ class Study:
             raise UsageError(f"{self.outputs}: no sweep was started here")
         if name is not None and name not in known:
             raise UsageError(f"no sweep is called '{name}' in {self.outputs}; {did_you_mean(name, known)}")
-        wanted = known[name or list(known)[-1]]
-        return self._with_references([record for record in self.records if record.run_id in wanted])
+        run_ids = known[name or list(known)[-1]]
+        return self._with_references([record for record in self.records if record.run_id in run_ids])
 
-    def _with_references(self, kept: list[RunRecord]) -> Study:
-        return Study(self.outputs, kept + References(self.records).of(kept))
+    def _with_references(self, records: list[RunRecord]) -> Study:
+        return Study(self.outputs, records + References(self.records).of(records))
 
     def runs(self, **filters: Any) -> pd.DataFrame:
-        """Return a row for each run, indexed by run id: what it was, its status, and what it took (`COSTS`)."""
+        """Return a row for each run, indexed by run ID: its settings, status and costs (`COSTS`)."""
         import pandas as pd
 
         labels = strategy_labels(self.records)
         rows = [
             {
-                **self._named(record),
+                **_run_columns(record),
                 "label": labels[record.run_id],
                 "languages": " ".join(record.languages),
                 "status": record.status,
@@ -118,18 +120,18 @@ class Study:
             }
             for record in self.records
         ]
-        return self._kept(pd.DataFrame(rows, columns=None if rows else ["run"]), filters).set_index("run")
+        return self._where(pd.DataFrame(rows, columns=None if rows else ["run"]), filters).set_index("run")
 
     def scores(self, **filters: Any) -> pd.DataFrame:
-        """Return the score matrices in long form: a row for each run, metric, hop and language that was scored.
+        """Return the score matrices in long form: a row for each measured run, metric, hop and language.
 
-        ``learnt`` is what the hop trained on: a language, ``all``, or nothing before fine-tuning.
+        ``learnt`` is what the hop trained on: a language, ``all``, or empty before fine-tuning.
         """
         import pandas as pd
 
         rows = [
             {
-                **self._named(record),
+                **_run_columns(record),
                 "metric": metric,
                 "hop": hop,
                 "learnt": record.learnt[hop - 1] if hop else "",
@@ -141,14 +143,14 @@ class Study:
             for hop in range(record.hops + 1)
             for column, language in enumerate(record.languages)
         ]
-        return self._kept(pd.DataFrame(rows).dropna(subset="score", ignore_index=True), filters)
+        return self._where(pd.DataFrame(rows).dropna(subset="score", ignore_index=True), filters)
 
     def matrix(self, run: str, metric: str | None = None) -> pd.DataFrame:
         """Return the score matrix R of a run: a row for each hop, from 0, and a column for each language.
 
         Args:
-            run: its id, or a beginning that no other run has.
-            metric: its name, or its short name; None: the first that the run has.
+            run: its ID, or a unique part of it.
+            metric: its name or short name; None: the first metric of the run.
 
         Raises:
             UsageError: there is no such run or metric.
@@ -163,21 +165,21 @@ class Study:
         return pd.DataFrame(record.scores[name], index=hops, columns=pd.Index(record.languages, name="language"))
 
     def measures(self, unpaired: bool = False, **filters: Any) -> pd.DataFrame:
-        """Return the measures of all strategies in long form: what a report writes as summary.csv.
+        """Return the measures of all strategies in long form, as a report's summary.csv.
 
-        ``strategy`` is the label in tables. Few-shot runs have none: see `few_shot`.
+        ``strategy`` is the label in tables. Few-shot runs have no measures: see `few_shot`.
 
         Args:
-            unpaired: means over all runs of each strategy, not over those that all strategies have finished.
-            filters: see `Study`; filters of runs are applied before the means, and keep reference runs.
+            unpaired: average all runs of each strategy, not only those that every strategy has finished.
+            filters: see `Study`; runs are filtered before averaging, and reference runs are kept.
         """
         rows = {key: value for key, value in filters.items() if key in COLUMNS}
-        runs = self.where(**{key: value for key, value in filters.items() if key not in rows})
+        runs = self.where(**{key: value for key, value in filters.items() if key not in COLUMNS})
         return _rows(summarise([record for record in runs.records if not is_few_shot(record)], unpaired), rows)
 
     def few_shot(self, **filters: Any) -> pd.DataFrame:
-        """Return the scores of the few-shot runs in long form: what a report writes as few_shot.csv."""
-        return self._kept(few_shot_scores(self.records), filters)
+        """Return the scores of the few-shot runs in long form, as a report's few_shot.csv."""
+        return self._where(few_shot_scores(self.records), filters)
 
     def predictions(
         self,
@@ -187,21 +189,20 @@ class Study:
         split: str | None = "test",
         text: bool = False,
     ) -> pd.DataFrame:
-        """Return what a run predicted: a row for each hop, language and example, with labels and tags as words.
+        """Return a run's predictions: a row for each hop, language and example, with the names of labels and tags.
 
         Columns are those of `xclrun.store.predictions`. A gold label that training never had is missing (a tag: None).
 
         Args:
-            run: its id, or a beginning that no other run has.
-            hop: of one hop; None: of all.
-            language: of one language; None: of all.
+            run: its ID, or a unique part of it.
+            hop, language: None: all.
             split: ``test`` or, where dev was predicted too, ``dev``; None: all.
-            text: add columns ``text`` (the words, joined; where it has answers, as it is written) and, for pairs,
-                ``text_b``; the dataset is read again.
+            text: add columns ``text`` (the words, joined; with answers, the original text) and, for pairs, ``text_b``.
+                This reads the dataset again.
 
         Raises:
             UsageError: there is no such run, hop, language or split, or the dataset cannot be read.
-            RunError: a file is damaged, or the dataset has changed since.
+            RunError: a file is damaged, or the dataset has changed.
         """
         import pandas as pd
 
@@ -212,7 +213,7 @@ class Study:
             _check("hop", hop, hops)
             chosen = hops if hop is None else {hop: hops[hop]}
             frames = [directory.table(path).to_pandas() for path in chosen.values()]
-            labels, tags = _Words(manifest["labels"]), _Words(manifest["tags"])
+            labels, tags = manifest["labels"], manifest["tags"]
         except UNREADABLE as error:
             raise RunError(f"{directory.path}: its predictions cannot be read ({error})") from error
         frame = pd.concat(frames, ignore_index=True).drop(columns="run_id", errors="ignore")
@@ -220,28 +221,31 @@ class Study:
             _check(column, value, frame[column].unique())
             frame = frame if value is None else frame[frame[column] == value].reset_index(drop=True)
         for column in ("gold", "predicted"):
-            frame[column] = [labels.of(number) for number in frame[column]]
-            frame[f"{column}_tags"] = [tags.of_all(numbers) for numbers in frame[f"{column}_tags"]]
+            frame[column] = [_name(labels, number) for number in frame[column]]
+            frame[f"{column}_tags"] = [
+                None if numbers is None else [_name(tags, number) for number in numbers]
+                for numbers in frame[f"{column}_tags"]
+            ]
         return _with_text(frame, directory) if text else frame
 
     def figures(self) -> list[str]:
-        """Return the names of the figures that a report of these runs may have: what `figure` takes."""
+        """Return the names of the figures in a report of these runs, for `figure`."""
         return list(self._plots)
 
     def figure(self, name: str) -> Figure:
         """Draw a figure of the report.
 
         Args:
-            name: as `figures` lists it, or a beginning that no other one has; a report saves it under this name.
+            name: as `figures` lists it, or a unique part of it.
 
         Raises:
             UsageError: there is no such figure, or it has nothing to show.
         """
         from matplotlib import rc_context
 
-        # As a report draws them: names are text, in which a "$" begins no formula.
+        # As in a report: names are plain text, so "$" starts no formula.
         with rc_context({"axes.titley": 1.0, "text.parse_math": False}):
-            figure = self._plots[_one("figure", name, self._plots)].draw()
+            figure = self._plots[matching(name, self._plots, "figure")].draw()
         if figure is None:
             raise UsageError(f"figure '{name}': there is nothing to show")
         return figure
@@ -256,68 +260,56 @@ class Study:
         from xclrun.report.strategies import ReportData, StrategySection
         from xclrun.run import thaw
 
-        others = [record for record in self.records if not is_few_shot(record)]
-        finished = [record for record in others if record.status == "finished"]
+        streams = [record for record in self.records if not is_few_shot(record)]
+        finished = [record for record in streams if record.finished]
         data = ReportData(
-            others,
+            streams,
             predictions=lambda: read_predictions(self.outputs, finished, _warn),
             gradients=lambda: read_gradients(self.outputs, finished, _warn),
         )
-        sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(others)]
-        behind = read_few_shot(self.outputs, self.records, lambda directory: thaw(directory).dataset)
-        sections += few_shot_sections(self.records, behind, Options())
+        sections: list[Section] = [StrategySection(comparison, data) for comparison in comparisons(streams)]
+        few_shot = read_few_shot(self.outputs, self.records, lambda directory: thaw(directory).dataset)
+        sections += few_shot_sections(self.records, few_shot, Options())
         return {plot.name: plot for section in sections for block in section.blocks for plot in block.plots}
 
     def _record(self, run: str) -> RunRecord:
         by_id = {record.run_id: record for record in self.records}
-        return by_id[_one("run", run, by_id)]
+        return by_id[matching(run, by_id)]
 
-    @staticmethod
-    def _named(record: RunRecord) -> dict[str, Any]:
-        """Return the columns that say which run a row is of."""
-        return {
-            "run": record.run_id,
-            **{name: getattr(record, name) for name in ("dataset", "model", "strategy", "order", "seed")},
-            "shots": record.shots,
-            "bucket": record.bucket,
-        }
-
-    def _kept(self, frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
-        """Return the rows that have the values asked for, of the runs that have those of the config."""
-        other = {key: value for key, value in filters.items() if key not in frame.columns}
-        if other:
-            runs = filtered(self.records, {key: set(_texts(value)) for key, value in other.items()}, "")
-            column = "run" if "run" in frame.columns else "run_id"
-            frame = frame[frame[column].isin([record.run_id for record in runs])]
-        return _rows(frame, {key: value for key, value in filters.items() if key not in other})
+    def _where(self, frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
+        """Filter the rows of a frame by its columns and by config keys of their runs."""
+        columns = {key: value for key, value in filters.items() if key in frame.columns}
+        keys = {key: value for key, value in filters.items() if key not in columns}
+        if keys:
+            run = "run" if "run" in frame.columns else "run_id"
+            frame = frame[frame[run].isin([record.run_id for record in self._filtered(keys)])]
+        return _rows(frame, columns)
 
 
-class _Words:
-    """The names of classes or tags by their numbers; a negative number is a name that training never had: None."""
+def _run_columns(record: RunRecord) -> dict[str, Any]:
+    """Return the columns that identify the run of a row."""
+    names = ("dataset", "model", "strategy", "order", "seed", "shots", "bucket")
+    return {"run": record.run_id, **{name: getattr(record, name) for name in names}}
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
 
-    def of(self, number: Any) -> str | None:
-        return self.names[int(number)] if number is not None and number >= 0 else None
-
-    def of_all(self, numbers: Iterable[int] | None) -> list[str | None] | None:
-        return None if numbers is None else [self.of(number) for number in numbers]
+def _name(names: Sequence[str], number: Any) -> str | None:
+    """Return the name of a class or tag; None for a missing or negative number: training never had the name."""
+    return names[int(number)] if number is not None and number >= 0 else None
 
 
 def _with_text(frame: pd.DataFrame, directory: RunDirectory) -> pd.DataFrame:
-    """Return prediction rows with the texts of their examples."""
+    """Add the texts of the examples to prediction rows."""
     from xclrun.run import thaw
 
     splits = thaw(directory).dataset.splits
     keys = set(zip(frame["language"], frame["split"], strict=True))
     examples = {(*key, example.id): example for key in keys for example in splits[key]}
-    own = [examples[key] for key in zip(frame["language"], frame["split"], frame["example_id"], strict=True)]
-    # Places of answers are in the text as it is written.
-    texts = [" ".join(example.tokens) if example.answers is None else example.whole for example in own]
+    chosen = [examples[key] for key in zip(frame["language"], frame["split"], frame["example_id"], strict=True)]
+    # Answer positions refer to the original text.
+    texts = [" ".join(example.tokens) if example.answers is None else example.whole for example in chosen]
     frame = frame.assign(text=texts)
-    pairs = any(example.text_b is not None for example in own)
-    return frame.assign(text_b=[example.text_b or "" for example in own]) if pairs else frame
+    pairs = any(example.text_b is not None for example in chosen)
+    return frame.assign(text_b=[example.text_b or "" for example in chosen]) if pairs else frame
 
 
 def _rows(frame: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
@@ -338,21 +330,10 @@ def _texts(value: Any) -> list[str]:
 
 
 def _check(what: str, value: Any, known: Iterable[Any]) -> None:
-    """Refuse a value that is not there; None is no value."""
+    """Raise a UsageError for an unknown value; None is no value."""
     known = list(known)
     if value is not None and value not in known:
         raise UsageError(f"{what} '{value}' is not there; {did_you_mean(str(value), map(str, known))}")
-
-
-def _one(what: str, name: str, known: Iterable[str]) -> str:
-    """Return the one of the known names that is this one, or begins with it."""
-    names = list(known)
-    found = [name] if name in names else [one for one in names if one.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{what} '{name}' is not one: {', '.join(found[:8])}{', …' if len(found) > 8 else ''}")
-    raise UsageError(f"no {what} is called '{name}'; {did_you_mean(name, names)}")
 
 
 def _warn(text: str) -> None:

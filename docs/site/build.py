@@ -66,42 +66,48 @@ def translated(page: Path, there: dict[Path, str]) -> str:
     return outside_code(page.read_text(encoding="utf-8"), change)
 
 
-def title(page: Path) -> str:
-    """Return what the navigation calls a page: its heading up to a colon, or what follows “Results:”."""
-    heading = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    if heading is None:
-        raise SystemExit(f"{page.relative_to(CHECKOUT)}: no heading")
-    name, _, rest = heading[1].replace("`", "").partition(": ")
-    return rest.capitalize() if name == "Results" else name
+def repository() -> str | None:
+    """Return the web address of the checkout's remote; None without a remote that has one."""
+    done = subprocess.run(
+        ["git", "remote", "get-url", "origin"], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    match = re.fullmatch(r"(?:https://|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?/?", done.stdout.strip())
+    return f"https://{match[1]}/{match[2]}" if match else None
 
 
 def navigation(there: dict[Path, str]) -> str:
-    """Return the TOML of the navigation: sections and pages of docs/index.md, in its order."""
+    """Return the TOML of the navigation: sections, pages and titles of docs/index.md, in its order."""
     sections = [f'{{ "xclrun" = "{RENAMED[CHECKOUT / "README.md"]}" }}']
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     for heading, body in re.findall(r"^\*\*(.+?)\*\*$(.*?)(?=^\*\*|\Z)", index, re.DOTALL | re.MULTILINE):
-        pages = [(DOCS / target).resolve() for target in re.findall(r"^\| \[.+?\]\((.+?)\)", body, re.MULTILINE)]
-        entries = ", ".join(f'{{ "{title(page)}" = "{there[page]}" }}' for page in pages)
+        pages = re.findall(r"^\| \[(.+?)\]\((.+?)\)", body, re.MULTILINE)
+        entries = ", ".join(f'{{ "{title}" = "{there[(DOCS / target).resolve()]}" }}' for title, target in pages)
         sections.append(f'{{ "{heading}" = [{entries}] }}')
-    last = [CHECKOUT / name for name in ("CHANGELOG.md", "SECURITY.md")]
-    sections += [f'{{ "{title(page)}" = "{there[page]}" }}' for page in last]
+    project = {"Changelog": "CHANGELOG.md", "Security": "SECURITY.md"}
+    sections += [f'{{ "{title}" = "{there[CHECKOUT / name]}" }}' for title, name in project.items()]
     return f"nav = [{', '.join(sections)}]\n"
 
 
 def write_pages(folder: Path) -> None:
     """Write what Zensical reads: its settings and all pages."""
     there = places()
+    address = repository()
     shutil.rmtree(folder / "pages", ignore_errors=True)
     for path, name in there.items():
         to = folder / "pages" / name
         to.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
-            to.write_text(translated(path, there), encoding="utf-8")
+            text = translated(path, there)
+            if address:
+                # Zensical's own edit links would miss README and CHANGELOG, which have other names on the site.
+                text += f"\n[Edit this page]({address}/edit/main/{path.relative_to(CHECKOUT).as_posix()})\n"
+            to.write_text(text, encoding="utf-8")
         else:
             shutil.copyfile(path, to)
     settings = (DOCS / "site" / "zensical.toml").read_text(encoding="utf-8")
-    text = settings.replace("[project]\n", f"[project]\n{navigation(there)}", 1)
-    (folder / "zensical.toml").write_text(text, encoding="utf-8")
+    added = navigation(there) + (f'repo_url = "{address}"\n' if address else "")
+    settings = settings.replace("[project]\n", f"[project]\n{added}", 1)
+    (folder / "zensical.toml").write_text(settings, encoding="utf-8")
 
 
 def main() -> int:

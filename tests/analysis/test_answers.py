@@ -7,6 +7,7 @@ import pytest
 from transformers.data.metrics.squad_metrics import get_raw_scores
 from transformers.data.processors.squad import SquadExample
 
+from tests.conftest import some
 from xclrun.analysis.answers import best, exact, f1, rule_of, words
 from xclrun.analysis.base_scores import Counts, of_split
 from xclrun.core.task import ANSWER_F1, EXACT_MATCH
@@ -83,15 +84,15 @@ def test_each_language_of_mlqa_has_its_articles_and_words(rule: str, text: str, 
     assert words(text, rule) == wanted
 
 
-def test_a_key_s_rule_is_that_of_its_language() -> None:
-    assert [rule_of(key) for key in ("de", "mlqa-de", "en", "xquad-en", "th", "squad", "zh")] == [
-        "de", "de", "squad", "squad", "squad", "squad", "zh"
-    ]  # fmt: skip
-
-
-def test_english_has_mlqa_s_rule_in_mlqa_alone() -> None:
-    assert [rule_of("en", "mlqa"), rule_of("mlqa-en"), rule_of("de", "mlqa")] == ["en", "en", "de"]
-    assert [rule_of("en", "xquad"), rule_of("en", "squad"), rule_of("squad", "mlqa")] == ["squad"] * 3
+def test_a_key_has_the_rule_of_its_language_and_english_that_of_mlqa_only_in_mlqa() -> None:
+    rules = {
+        "de": [("de", ""), ("mlqa-de", ""), ("de", "mlqa")],
+        "zh": [("zh", "")],
+        "en": [("en", "mlqa"), ("mlqa-en", "")],
+        "squad": [("en", ""), ("xquad-en", ""), ("th", ""), ("squad", ""), ("en", "xquad"), ("squad", "mlqa")],
+    }
+    for rule, keys in some(rules.items()):
+        assert {rule_of(*key) for key in keys} == {rule}, keys
 
 
 def test_answers_of_mlqa_that_normalise_to_nothing_share_no_word() -> None:

@@ -18,22 +18,23 @@ def test_worked_by_hand() -> None:
     found = online_codelength(blocks(8, [4, 2, 1], [np.full(4, -9.0), np.array([-1.0, -2.0]), np.array([-0.5])]))
     assert (found.bits, found.examples) == (15.5, 7)
     assert (found.kbits, found.bits_per_example) == (0.0155, 15.5 / 7)
-
-
-def test_a_start_that_knows_the_head_codes_the_first_block() -> None:
+    # A start that knows the head codes the first block.
     assert online_codelength(blocks(8, [2, 1], [np.full(2, -0.25), np.array([-1.0])]), start_knows=True).bits == 1.5
+    # A log-probability that rounding made positive costs nothing.
+    assert BlockCode.of([1e-6, -1.0], [1.0, 1.0]).bits == 1.0
 
 
-def test_a_uniform_model_costs_what_the_uniform_code_costs() -> None:
-    sizes = [5, 15, 80]
-    parts = [np.full(n, -4.0) for n in sizes]
-    assert online_codelength(blocks(16, sizes, parts)).bits == 100 * math.log2(16)
-    of_tenths = blocks(10, sizes, [np.full(n, -np.log2(10)) for n in sizes])
-    assert online_codelength(of_tenths).bits == pytest.approx(100 * math.log2(10), rel=1e-15)
-
-
-def test_a_perfect_model_costs_the_first_block() -> None:
-    assert online_codelength(blocks(3, [7, 7, 7], [np.zeros(7)] * 3)).bits == pytest.approx(7 * math.log2(3))
+@pytest.mark.parametrize(
+    ("classes", "sizes", "log2_p", "bits"),
+    [
+        (16, [5, 15, 80], -4.0, 100 * 4),  # a uniform model costs as much as the uniform code
+        (10, [5, 15, 80], -math.log2(10), 100 * math.log2(10)),
+        (3, [7, 7, 7], 0.0, 7 * math.log2(3)),  # a perfect model costs the first block
+    ],
+)
+def test_uniform_and_perfect_models(classes: int, sizes: list[int], log2_p: float, bits: float) -> None:
+    found = online_codelength(blocks(classes, sizes, [np.full(n, log2_p) for n in sizes]))
+    assert found.bits == pytest.approx(bits, rel=1e-15)
 
 
 @pytest.mark.parametrize("sequence", [[1, 1, 0, 1, 0, 0, 0, 1, 1], [0, 0, 0], [1], [1, 0] * 20])
@@ -76,10 +77,6 @@ def test_labels_and_tags_are_coded_each_by_itself() -> None:
     }
 
 
-def test_a_log_probability_that_rounding_made_positive_costs_nothing() -> None:
-    assert BlockCode.of([1e-6, -1.0], [1.0, 1.0]).bits == 1.0
-
-
 def test_switching_to_the_best_model_pays_for_saying_which() -> None:
     # Of four models, 2 bits a block; the best are the first, then the last.
     codes_of_four = [[1.0, 9.0], [5.0, 5.0], [5.0, 5.0], [9.0, 2.0]]
@@ -87,12 +84,9 @@ def test_switching_to_the_best_model_pays_for_saying_which() -> None:
     assert switched([[3.0, 4.0]]).tolist() == [3, 4]
 
 
-@pytest.mark.parametrize("log2_gold", [[], [0.1], [-np.inf], [np.nan]])
-def test_what_has_no_code_is_refused(log2_gold: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"codelength needs|must be finite"):
-        BlockCode.of(log2_gold, np.ones(len(log2_gold)))
-
-
-def test_no_block_has_no_code() -> None:
+def test_what_has_no_code_is_refused() -> None:
+    for log2_gold in ([], [0.1], [-np.inf], [np.nan]):
+        with pytest.raises(ValueError, match=r"codelength needs|must be finite"):
+            BlockCode.of(log2_gold, np.ones(len(log2_gold)))
     with pytest.raises(ValueError, match="at least one block"):
         online_codelength([])

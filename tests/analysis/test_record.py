@@ -77,10 +77,9 @@ def test_from_json_refuses_what_a_record_cannot_be(change: dict[str, Any], messa
 def test_from_json_names_the_missing_key_and_refuses_what_is_not_json() -> None:
     data = record().to_json()
     del data["order"]
-    with pytest.raises(ValueError, match="missing or unknown keys: order"):
-        RunRecord.from_json(data)
-    with pytest.raises(ValueError, match="Expecting"):
-        RunRecord.from_json("{")
+    for wrong, message in ((data, "missing or unknown keys: order"), ("{", "Expecting")):
+        with pytest.raises(ValueError, match=message):
+            RunRecord.from_json(wrong)
 
 
 def test_scores_are_copies_that_cannot_be_changed() -> None:

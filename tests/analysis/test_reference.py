@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References, command_of_setting, reference_command, shared_overrides
 
 from .build import alone, record
@@ -12,37 +13,29 @@ from .build import alone, record
 NAN = np.nan
 
 
-def find(run: object, *others: object) -> list[float]:
-    return References(others).scores(run, "intent_accuracy").tolist()  # type: ignore[arg-type]
+def find(run: RunRecord, *others: RunRecord) -> list[float]:
+    return References(others).scores(run, "intent_accuracy").tolist()
 
 
-def test_scores_come_in_the_order_of_the_run() -> None:
-    reference = alone([0.7, 0.8, 0.9], ["th", "en", "de"])
-    assert find(record(languages=["en", "de", "th"]), reference) == [0.8, 0.9, 0.7]
-
-
-def test_a_language_that_no_reference_run_has_is_nan() -> None:
-    np.testing.assert_array_equal(find(record(), alone([0.7, 0.8], ["th", "en"])), [0.8, NAN, 0.7])
-    np.testing.assert_array_equal(find(record()), [NAN, NAN, NAN])
-
-
-def test_several_reference_runs_complete_one_another() -> None:
-    halves = alone([0.7], ["th"]), alone([0.8, 0.9], ["en", "de"])
-    assert find(record(), *halves) == [0.8, 0.9, 0.7]
-
-
-def test_the_reference_run_of_the_same_order_comes_first() -> None:
-    own, other = alone([0.1, 0.2, 0.3], order="z"), alone([0.7, 0.8, 0.9], order="a")
-    assert find(record(order="z"), other, own) == [0.1, 0.2, 0.3]
-    assert find(record(order="q"), own, other) == [0.7, 0.8, 0.9]  # else the first by order
-
-
-def test_an_unmeasured_cell_is_taken_from_another_reference_run() -> None:
-    assert find(record(order="a"), alone([NAN, 0.2, 0.3], order="a"), alone([0.7, 0.8, 0.9], order="b")) == [
-        0.7,
-        0.2,
-        0.3,
-    ]
+@pytest.mark.parametrize(
+    ("run", "references", "expected"),
+    [
+        (record(languages=["en", "de", "th"]), [alone([0.7, 0.8, 0.9], ["th", "en", "de"])], [0.8, 0.9, 0.7]),
+        (record(), [alone([0.7, 0.8], ["th", "en"])], [0.8, NAN, 0.7]),
+        (record(), [], [NAN, NAN, NAN]),
+        # Several reference runs complement each other.
+        (record(), [alone([0.7], ["th"]), alone([0.8, 0.9], ["en", "de"])], [0.8, 0.9, 0.7]),
+        # The run in the same order is preferred, then the first by order, for each measured cell.
+        (record(order="z"), [alone([0.7, 0.8, 0.9], order="a"), alone([0.1, 0.2, 0.3], order="z")], [0.1, 0.2, 0.3]),
+        (record(order="q"), [alone([0.1, 0.2, 0.3], order="z"), alone([0.7, 0.8, 0.9], order="a")], [0.7, 0.8, 0.9]),
+        (record(order="a"), [alone([NAN, 0.2, 0.3], order="a"), alone([0.7, 0.8, 0.9], order="b")], [0.7, 0.2, 0.3]),
+        (record(), [record("naive", seed=1), record("lang_spec_ft", stream="sequence")], [NAN, NAN, NAN]),
+    ],
+)
+def test_scores_come_from_reference_runs(run: RunRecord, references: list[RunRecord], expected: list[float]) -> None:
+    np.testing.assert_array_equal(find(run, *references), expected)
+    if references:
+        assert np.isnan(References(references).scores(run, "slot_f1")).all()
 
 
 @pytest.mark.parametrize(
@@ -77,12 +70,6 @@ def test_a_reference_run_must_agree(different: dict[str, object]) -> None:
 )
 def test_what_cannot_change_the_reference_scores_does_not_matter(different: dict[str, object]) -> None:
     assert find(record(), alone([0.7, 0.8, 0.9], **different)) == [0.7, 0.8, 0.9]  # type: ignore[arg-type]
-
-
-def test_other_strategies_and_metrics_are_no_reference() -> None:
-    assert np.isnan(find(record(), record("naive", seed=1), record("lang_spec_ft", stream="sequence"))).all()
-    scores = References([alone([0.7, 0.8, 0.9])]).scores(record(), "slot_f1")
-    assert np.isnan(scores).all()
 
 
 ADAPTERS = {"name": "lang_spec_ada_t", "reduction": 2, "pretrained": None}

@@ -18,7 +18,7 @@ from xclrun.analysis.paired import cell, paired_difference
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled, replicates
-from xclrun.core.task import SLOT_F1
+from xclrun.core.task import BY_NAME, SLOT_F1
 
 from .build import record
 
@@ -102,31 +102,44 @@ def test_every_measure_of_every_resample(metric: str, made: tuple) -> None:
     np.testing.assert_allclose(resampled.of_strategy("er", "FP"), np.mean(both, axis=0))
 
 
-def of_statements(predicted: np.ndarray) -> Resampled:
-    """The bootstrap of one run on 30 texts with a true and a false statement each; ``predicted`` of shape (60, 3)."""
-    ids = np.array([f"text#{i}#{k}" for i in range(30) for k in (0, 1)])
-    gold = np.tile([1, 0], 30)
-    own = Predictions(("false", "true"), {k: Sentences(ids, gold, predicted) for k in ("en", "de")})
-    scores = {"statement_accuracy": np.tile((predicted == gold[:, None]).mean(axis=0)[:, None], 2)}
-    (comparison,) = comparisons([record("naive", scores=scores, languages=("en", "de"))])
-    (run,) = comparison.runs
-    return Resampled(comparison, References([run]), {run.run_id: own}, "statement_accuracy", seed=5, resamples=50)
+def bootstrap(metric: str, *runs: Sentences, resamples: int = 50) -> Resampled:
+    """The bootstrap of runs of naive and er with the same sentences, and predictions for them, in two languages."""
+    names = ("naive", "er")[: len(runs)]
+    scores = [{metric: np.tile(of.scores(BY_NAME[metric])[:, np.newaxis], 2)} for of in runs]
+    records = [record(name, scores=of, languages=("en", "de")) for name, of in zip(names, scores, strict=True)]
+    predictions = {
+        run.run_id: Predictions(("false", "true"), dict.fromkeys(("en", "de"), of))
+        for run, of in zip(records, runs, strict=True)
+    }
+    (comparison,) = comparisons(records)
+    return Resampled(comparison, References(records), predictions, metric, 5, resamples, None)
+
+
+def final(resampled: Resampled) -> np.ndarray:
+    """FP of naive in every resample."""
+    values = resampled.of_strategy("naive", "FP")
+    assert values is not None
+    return values
+
+
+def mean_over_languages(sentences: int, right: np.ndarray, resamples: int) -> np.ndarray:
+    """Mean score of the drawn units, given that of each."""
+    return np.mean([draws(sentences, 5, k, resamples) @ right / sentences for k in ("en", "de")], axis=0)
 
 
 def test_statements_about_one_text_are_drawn_together() -> None:
+    """30 texts with a true and a false statement each."""
+    ids, gold = np.array([f"text#{i}#{k}" for i in range(30) for k in (0, 1)]), np.tile([1, 0], 30)
     # One of the two is always right, whichever texts are drawn.
-    constant = of_statements(np.zeros((60, 3), int))
-    (run,) = constant.runs
-    np.testing.assert_array_equal(constant.of_run(run, "FP"), 0.5)
+    constant = bootstrap("statement_accuracy", Sentences(ids, gold, np.zeros((60, 3), int)))
+    np.testing.assert_array_equal(final(constant), 0.5)
     assert constant.estimate("naive", "FP", "bca").interval.reason == "BCa needs resamples that differ"
     # Any answers: the statements of each text as often as it was drawn.
     predicted = np.random.default_rng(0).integers(0, 2, (60, 3))
-    found = of_statements(predicted).of_run(run, "FP")
-    right = (predicted == np.tile([1, 0], 30)[:, None])[:, -1].reshape(30, 2)
+    found = final(bootstrap("statement_accuracy", Sentences(ids, gold, predicted)))
+    right = (predicted[:, -1] == gold).reshape(30, 2).mean(axis=1)
     names = sorted(range(30), key=lambda i: f"text#{i}")
-    drawn = {k: draws(30, 5, k, 50)[:, np.argsort(names)] for k in ("en", "de")}
-    expected = np.mean([(of @ right.sum(axis=1)) / (2 * of.sum(axis=1)) for of in drawn.values()], axis=0)
-    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(found, mean_over_languages(30, right[names], 50))
     assert found.std() > 0.01
 
 
@@ -135,29 +148,18 @@ def test_questions_about_one_text_are_drawn_together() -> None:
     rng = np.random.default_rng(2)
     texts = rng.permutation(np.repeat(np.arange(40), 5))
     likeness = np.repeat(rng.random(40).astype(np.float32)[texts, np.newaxis], 3, axis=1)
-
-    def final(numbers: np.ndarray) -> np.ndarray:
-        ids, gold = np.array([f"q{i:03d}" for i in range(200)]), np.full(200, -1)
-        answered = np.stack([likeness, likeness])
-        them = Sentences(ids, gold, np.zeros((200, 3), int), answers=answered, texts=numbers)
-        own = Predictions((), dict.fromkeys(("en", "de"), them))
-        scores = {"answer_f1": np.full((3, 2), float(likeness[:, 0].mean()))}
-        (comparison,) = comparisons([record("naive", scores=scores, languages=("en", "de"))])
-        (run,) = comparison.runs
-        found = Resampled(comparison, References([run]), {run.run_id: own}, "answer_f1", seed=5, resamples=400)
-        assert found.draws_texts == (len(set(numbers)) < len(numbers))
-        drawn = found.of_run(run, "FP")
-        assert drawn is not None
-        return drawn
-
-    of_text = np.array([likeness[texts == i, 0].mean() for i in range(40)])
-    wanted = np.mean([draws(40, 5, k, 400) @ of_text / 40 for k in ("en", "de")], axis=0)
-    np.testing.assert_allclose(final(texts), wanted, rtol=1e-5)
+    ids, gold = np.array([f"q{i:03d}" for i in range(200)]), np.full(200, -1)
+    spread = []
     # As many texts as questions: each question by itself.
-    alone = final(np.arange(200))
-    expected = np.mean([draws(200, 5, k, 400) @ likeness[:, 0] / 200 for k in ("en", "de")], axis=0)
-    np.testing.assert_allclose(alone, expected, rtol=1e-5)
-    assert alone.std() < 0.6 * final(texts).std()
+    for numbers in (texts, np.arange(200)):
+        answers = np.stack([likeness, likeness])
+        sentences = Sentences(ids, gold, np.zeros((200, 3), int), answers=answers, texts=numbers)
+        resampled, n = bootstrap("answer_f1", sentences, resamples=400), len(set(numbers))
+        assert resampled.draws_texts == (n < 200)
+        of_text = np.array([likeness[numbers == i, 0].mean() for i in range(n)])
+        np.testing.assert_allclose(final(resampled), mean_over_languages(n, of_text, 400), rtol=1e-5)
+        spread.append(final(resampled).std())
+    assert spread[1] < 0.6 * spread[0]
 
 
 def test_pairs_of_one_premise_are_drawn_together_as_one_of_the_runs_knows_them() -> None:
@@ -166,27 +168,15 @@ def test_pairs_of_one_premise_are_drawn_together_as_one_of_the_runs_knows_them()
     right = np.random.default_rng(3).random(50)[premises] < 0.5
     ids, predicted = np.array([f"{i:03d}" for i in range(150)]), np.repeat(right[:, np.newaxis], 3, axis=1).astype(int)
 
-    def final(*known: bool) -> np.ndarray:
-        scores = {"class_accuracy": np.full((3, 2), float(right.mean()))}
-        runs = [record(name, scores=scores, languages=("en", "de")) for name in ("naive", "er")[: len(known)]]
-        own = {
-            run.run_id: Predictions(("a", "b"), dict.fromkeys(("en", "de"), Sentences(
-                ids, np.ones(150, int), predicted, texts=premises if knows else None
-            )))
-            for run, knows in zip(runs, known, strict=True)
-        }  # fmt: skip
-        (comparison,) = comparisons(runs)
-        found = Resampled(comparison, References(runs), own, "class_accuracy", seed=5, resamples=200)
-        assert found.draws_texts == any(known)
-        drawn = found.of_run(runs[0], "FP")
-        assert drawn is not None
-        return drawn
+    def drawn(*known: bool) -> np.ndarray:
+        runs = (Sentences(ids, np.ones(150, int), predicted, texts=premises if knows else None) for knows in known)
+        resampled = bootstrap("class_accuracy", *runs, resamples=200)
+        assert resampled.draws_texts == any(known)
+        return final(resampled)
 
-    of_premise = right[::3]
-    wanted = np.mean([draws(50, 5, k, 200) @ of_premise / 50 for k in ("en", "de")], axis=0)
-    np.testing.assert_allclose(final(True), wanted, rtol=1e-6)
-    np.testing.assert_array_equal(final(False, True), final(True))
-    assert final(False).std() < 0.7 * final(True).std()
+    np.testing.assert_allclose(drawn(True), mean_over_languages(50, right[::3], 200), rtol=1e-6)
+    np.testing.assert_array_equal(drawn(False, True), drawn(True))
+    assert drawn(False).std() < 0.7 * drawn(True).std()
 
 
 def test_runs_that_learn_alone_have_their_final_scores_only(made: tuple) -> None:
@@ -236,17 +226,12 @@ def test_the_papers_interval_is_the_mean_of_those_of_each_order(made: tuple) -> 
 def test_intervals_of_scores_stay_within_0_and_1(kind: str) -> None:
     """One error among 40 sentences, whose resamples mirror to an upper end above 1."""
     right = np.arange(40) >= 1
-    ids = np.array([f"{i:02d}" for i in range(40)])
-    found = Sentences(ids, np.ones(40, int), np.tile(right[:, None], 3).astype(int))
-    scores = {"intent_accuracy": np.full((3, 2), right.mean())}
-    (comparison,) = comparisons([record("naive", scores=scores, languages=("en", "de"))])
-    (run,) = comparison.runs
-    own = {run.run_id: Predictions(("a", "b"), dict.fromkeys(run.languages, found))}
-    resampled = Resampled(comparison, References([run]), own, "intent_accuracy", resamples=200, size=None)
+    predicted = np.tile(right[:, None], 3).astype(int)
+    sentences = Sentences(np.array([f"{i:02d}" for i in range(40)]), np.ones(40, int), predicted)
+    resampled = bootstrap("intent_accuracy", sentences, resamples=200)
     interval = resampled.estimate("naive", "FP", kind).interval
     assert 0 < interval.low < right.mean() < interval.high <= 1
-    plain = basic(resampled.of_strategy("naive", "FP"), right.mean())
-    assert plain.high > 1
+    assert basic(final(resampled), right.mean()).high > 1
 
 
 def of_tags(words: list[tuple[list[int], list[list[int]]]], language: str = "en") -> Sentences:

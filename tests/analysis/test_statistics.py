@@ -36,9 +36,9 @@ def test_the_percentile_interval_of_forgetting_misses_the_value(monkeypatch: pyt
 
 def documented(name: str) -> list[dict[str, str]]:
     """Return the rows of a table of docs/statistics.md."""
-    text = DOCUMENT.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")[2].partition("<!-- end")[0]
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
-    return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
+    text = DOCUMENT.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")[2].partition("\n<!-- end")[0]
+    header, _, *rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return [dict(zip(header, row, strict=True)) for row in rows]
 
 
 def test_default_intervals_are_those_that_the_documented_simulation_chooses() -> None:
@@ -104,27 +104,20 @@ def test_the_simulated_decisions_are_those_of_reports() -> None:
         assert found["Wilcoxon"] == any(pair.p < 0.05 for pair in wilcoxon(averaged))
 
 
-def tables(name: str) -> list[dict[str, str]]:
-    """Read a table of the document: column → cell, a row each."""
-    lines = DOCUMENT.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")[2].partition("\n<!-- end of")[0]
-    header, _, *rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines.splitlines()]
-    return [dict(zip(header, row, strict=True)) for row in rows]
-
-
 def test_the_test_that_makes_marks_keeps_to_its_level_in_the_documented_tables() -> None:
-    shares = [float(row["primary (marks)"]) for row in tables("rejection")]
+    shares = [float(row["primary (marks)"]) for row in documented("rejection")]
     assert len(shares) == 21
     assert max(shares) <= LIMIT
-    family = [row for row in tables("family") if row["test"] == "primary comparisons"]
+    family = [row for row in documented("family") if row["test"] == "primary comparisons"]
     errors = [float(share) for row in family for column, share in row.items() if column in ("equal", *SPREAD_COLUMNS)]
     assert len(errors) == 4 * 3 * 5
     assert max(errors) <= 0.06
-    tukey = [float(row["10× baseline"]) for row in tables("family") if row["test"].startswith("Tukey")]
+    tukey = [float(row["10× baseline"]) for row in documented("family") if row["test"].startswith("Tukey")]
     assert max(tukey) > 0.2  # why it gives no marks
 
 
 def test_intervals_of_shared_measures_cover_the_truth_in_the_documented_table() -> None:
-    rows = [row for row in tables("shared") if row["interval"] == "crossed"]
+    rows = [row for row in documented("shared") if row["interval"] == "crossed"]
     assert {row["seeds"] for row in rows} == {"2", "3", "5"}
     shares = [float(row[column]) for row in rows for column in ("0.5×", "1×", "2×")]
     assert len(shares) == 3 * 3 * 2 * 3

@@ -86,7 +86,7 @@ def test_show(xclrun: Callable[..., Told]) -> None:
         (("check", "dataset=mini,mtop", "shots=1"), "one dataset at a time"),
         (("check", "--from", "nowhere"), "there is no such folder"),
         (("check", "--from", "."), "no bucket is in it"),
-        (("check", "dataset=mini", "shots=0"), "shots=0: must be a whole number of at least 1"),
+        (("check", "dataset=mini", "shots=0"), "shots=0: must be at least 1"),
         (("check", "dataset=mini", "shots=1", "bucket=40"), "bucket=40: there are dataset.buckets.number=40"),
         (("check", "dataset=mini", "shots=1000"), "disjoint buckets of shots=1000, from 0"),
         (("check", "dataset=mini", "shots=1", "dataset.buckets.root=x"), "needs dataset.buckets.sampler=files"),

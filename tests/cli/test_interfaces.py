@@ -16,7 +16,7 @@ import pytest
 
 from tests.analysis.build import M, alone, record
 from tests.conftest import TINY
-from xclrun.analysis.beside import Beside, beside
+from xclrun.analysis.finished import FinishedRun, finished_run
 from xclrun.analysis.record import RunRecord
 
 from .conftest import Told
@@ -134,9 +134,9 @@ def are_there(runs: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
     def read_records(*_: object, only: Collection[str] | None = None) -> list[RunRecord]:
         return [run for run in runs if only is None or run.run_id in only]
 
-    def runs_beside(_: Path, own: Iterable[RunRecord], *__: object) -> list[Beside]:
+    def runs_beside(_: Path, own: Iterable[RunRecord], *__: object) -> list[FinishedRun]:
         mine = {run.run_id for run in own}
-        return [beside(run) for run in runs if run.status == "finished" and run.run_id not in mine]
+        return [finished_run(run) for run in runs if run.status == "finished" and run.run_id not in mine]
 
     monkeypatch.setattr("xclrun.store.records.read_records", read_records)
     monkeypatch.setattr("xclrun.store.beside.runs_beside", runs_beside)
@@ -160,7 +160,7 @@ def test_a_report_on_settings_chosen_on_dev_has_their_runs_and_the_references_of
 
     taken: list[tuple[str, list[str]]] = []
 
-    def write_report(records: list[RunRecord], folder: Path, name: str, *_: object) -> SimpleNamespace:
+    def write_report(records: list[RunRecord], folder: Path, name: str, **_: object) -> SimpleNamespace:
         taken.append((name, sorted(r.run_id for r in records)))
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 
@@ -196,7 +196,7 @@ def test_a_report_takes_the_runs_that_are_meant_and_the_references_of_these(
         (here / "outputs" / "sweeps" / f"{name}.json").write_text(json.dumps(facts))
     taken: list[tuple[str, list[str]]] = []
 
-    def write_report(records: list[RunRecord], folder: Path, name: str, *_: object) -> SimpleNamespace:
+    def write_report(records: list[RunRecord], folder: Path, name: str, **_: object) -> SimpleNamespace:
         taken.append((name, sorted(r.run_id.removeprefix("naive-en-de-") for r in records)))
         return SimpleNamespace(render=lambda *_: "", index=folder, numbers=[folder])
 

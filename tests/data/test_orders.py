@@ -165,20 +165,12 @@ def test_words_in_parentheses_are_settings_and_sweeps_keep_them_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "told"),
-    [
-        ("randm(1)", "there is no order 'randm'; did you mean 'random'"),
-        ("random(x)", "its seed, a whole number"),
-        ("random(1,2)", "its seed, a whole number"),
-        ("h2l(1)", "h2l has no words in parentheses"),
-        ("typology()", "as in typology"),
-        ("similarity(greedy,de,fr)", "what is compared is vocabulary or typology"),
-    ],
+    "order",
+    ["randm(1)", "random(x)", "random(1,2)", "h2l(1)", "typology()", "similarity(greedy,de,fr)"],
 )
-def test_an_order_that_makes_no_sense_is_refused_in_a_line(order: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told) as caught:
+def test_an_order_with_unknown_arguments_is_refused(order: str) -> None:
+    with pytest.raises(UsageError, match=r"orders with arguments are random\(SEED\), typology"):
         rewritten([f"order={order}"])
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,19 @@ def tensors() -> dict[str, np.ndarray]:
     return {name: generator.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
+def tokenizer_model(pieces: list[str]) -> dict[str, object]:
+    """Return the model of a tokenizer.json."""
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    return {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocabulary}  # fmt: skip
+
+
 def write_encoder(folder: Path) -> Path:
     """Write the encoder into a folder, which is made."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     save_file(tensors(), folder / "model.safetensors", metadata={"format": "pt"})
-    vocabulary = {piece: i for i, piece in enumerate(PIECES)}
-    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-             "max_input_chars_per_word": 100, "vocab": vocabulary}  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    content = {"version": "1.0", "added_tokens": [], "model": tokenizer_model(PIECES)}
+    (folder / "tokenizer.json").write_text(json.dumps(content))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizerFast"}))
     return folder

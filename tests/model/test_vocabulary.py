@@ -14,6 +14,8 @@ from xclrun.data.example import Dataset, Example
 from xclrun.model.source import SPECIAL, encoder_identity
 from xclrun.model.vocabulary import learn_wordpieces, load_tokenizer
 
+from .pretrained import write_encoder
+
 SENTENCES = [
     "remind me to water the plants on Monday",
     "Erinnere mich am Montag daran , die Blumen zu gießen !",
@@ -69,14 +71,8 @@ def test_the_bound_holds_and_nothing_is_there_twice(size: int) -> None:
     assert len(pieces) <= size
     assert len(set(pieces)) == len(pieces)
     assert tuple(pieces[:5]) == SPECIAL
-
-
-def test_a_larger_bound_gives_longer_pieces() -> None:
-    small, large = (learn_wordpieces(SENTENCES * 3, size) for size in (200, 400))
-    assert len(large) > len(small)
-    # Every word is a piece of its own once there is room.
-    assert "plants" in large
-    assert "plants" not in small
+    # Every word is a piece once there is room.
+    assert ("plants" in pieces) == (size == 3000)
 
 
 def test_a_bound_that_cannot_hold_the_characters_is_refused_while_planning() -> None:
@@ -138,19 +134,6 @@ def test_with_second_texts_it_is_another_vocabulary_whichever_is_learnt_first(tm
             assert load_tokenizer(tiny(), data, tmp_path / place).get_vocab() == alone[tasks.index(data)]
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b.replace(b"a", b"b")])
-def test_a_damaged_file_is_told_and_made_again(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    told: list[str] = []
-    whole = load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path, told.append).get_vocab()
-    [path] = tmp_path.iterdir()
-    content = path.read_bytes()
-    path.write_bytes(damage(content))
-    assert load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path, told.append).get_vocab() == whole
-    assert told == [f"{path} is damaged (its checksum does not match): it is made again"]
-    assert list(tmp_path.iterdir()) == [path]
-    assert path.read_bytes() == content
-
-
 def test_ids_are_the_lines_of_the_file(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny(), corpus(train=SENTENCES), tmp_path)
     [path] = tmp_path.iterdir()
@@ -170,11 +153,13 @@ def test_a_pretrained_tokenizer_is_read_from_its_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(("content", "message"), [(None, "has no tokenizer.json"), ("{", "tokenizer cannot be read")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "has no tokenizer.json"), ("{", "its tokenizer cannot be read")]
+)
 def test_a_folder_without_a_tokenizer_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    (tmp_path / "model.safetensors").touch()
+    folder = write_encoder(tmp_path / "encoder")
+    (folder / "tokenizer.json").unlink()
     if content is not None:
-        (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(UsageError, match=message):
-        load_tokenizer(tiny(path=str(tmp_path)), corpus(), tmp_path / "cache")
+        (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(UsageError, match=rf"^model\.path=\S+ {message}[^\n]*$"):
+        load_tokenizer(tiny(path=str(folder)), corpus(), tmp_path / "cache")

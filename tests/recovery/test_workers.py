@@ -96,7 +96,7 @@ def test_a_new_worker_takes_the_place_of_one_that_ended_so(capsys: pytest.Captur
         return ends(workers.BROKEN) if len(places) == 1 else None
 
     # One ends well, one after an error, and one so; the one in its place too, and then all are to stop.
-    workers._wait_for({ends(0): "0", ends(1): "0", ends(workers.BROKEN): "1"}, [], None, again)
+    workers._wait_for({ends(0): "0", ends(1): "0", ends(workers.BROKEN): "1"}, [], Console([]), again)
     for process in started:
         process.wait()
     assert places == ["1", "1"]

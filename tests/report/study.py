@@ -10,8 +10,9 @@ import numpy as np
 
 from xclrun.analysis.aggregate import comparisons, summarise
 from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import References
 from xclrun.core.task import short_name
-from xclrun.report.inference import Verdicts
+from xclrun.report.inference import Inference, Verdicts
 from xclrun.report.part import Part, make_block
 from xclrun.report.strategies import ReportData, StrategySection
 from xclrun.report.summary import Summary
@@ -111,6 +112,14 @@ def section_of(records: Sequence[RunRecord], **given: Any) -> StrategySection:
     return StrategySection(comparison, ReportData(records, **given))
 
 
+def inference_of(
+    records: Sequence[RunRecord], resampled: Any = None, kind: str | None = None, **given: Any
+) -> Inference:
+    """Return the tests of records of one dataset and model."""
+    (comparison,) = comparisons(records)
+    return Inference(comparison, References(records), resampled or {}, kind, **given)
+
+
 def summary_of(records: Sequence[RunRecord]) -> Summary:
     """Return the summary of records of one dataset and model."""
     (comparison,) = comparisons(records)
@@ -121,6 +130,11 @@ def drawn(section: StrategySection, part: Part, name: str) -> Figure:
     """Draw the figure of a part whose name begins so."""
     (plot,) = (plot for plot in make_block(part, section).plots if plot.name.startswith(name))
     return plot.draw()
+
+
+def rows_of(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
+    """Return the rows by their cells at the left, as header → cell."""
+    return {row[: table.left]: dict(zip(table.header, row, strict=True)) for row in table.rows}
 
 
 @cache

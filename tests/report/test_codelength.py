@@ -16,9 +16,10 @@ from xclrun.report.codelength import codelength_sections
 from xclrun.report.part import make_block
 from xclrun.report.parts.codelength import by_size, codelengths, gli_codelengths, score_table, total_table
 from xclrun.report.published import gli
-from xclrun.report.tables import Cell, Table
+from xclrun.report.tables import Cell
 
 from .study import drawn, summary_of
+from .study import rows_of as rows
 
 # Ten examples a block, 4 bits each in the uniform code.
 UNIFORM = 40.0
@@ -55,10 +56,6 @@ STUDY = [
     *(coded([99, 20 + seed, 12, 12], seed=seed, model="e5_small") for seed in (1, 2)),
     coded([9, 8, 7, 6], start=("en",), model="e5_small"),
 ]
-
-
-def rows(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
-    return {row[: table.left]: dict(zip(table.header, row, strict=True)) for row in table.rows}
 
 
 def test_totals_by_hand_the_shortest_code_first() -> None:

@@ -7,21 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from xclrun.analysis.aggregate import comparisons
-from xclrun.analysis.record import RunRecord
-from xclrun.analysis.reference import References
 from xclrun.report.conclusions import UNRANKED, UNTESTED, conclusions
-from xclrun.report.inference import Inference, p_text
+from xclrun.report.inference import p_text
 from xclrun.report.section import Options
 
 from .study import LANGUAGES, ORDERS, run, section_of, study
+from .study import inference_of as inference
 from .test_figures import texts
 
 ALL = ("h2l", "l2h", "order3", "order4")
-
-
-def inference(records: list[RunRecord]) -> Inference:
-    return Inference(comparisons(records)[0], References(records), {})
 
 
 def test_they_name_the_lowest_forgetting_and_each_difference_with_its_p_value() -> None:
@@ -63,14 +57,14 @@ def test_only_primary_measures_are_reported() -> None:
     made = inference(records)
     assert ("intent_accuracy", "T0") in made.tests
     assert not any("transfer" in text for text in conclusions(made)[:-1])
-    chosen = Inference(comparisons(records)[0], References(records), {}, primary=("T0",))
+    chosen = inference(records, primary=("T0",))
     assert all("zero-shot transfer" in text and "forgetting" not in text for text in conclusions(chosen)[:-1])
     assert {name for _, _, name in chosen.marks()} == {"T0"}
 
 
 def test_no_strategy_is_the_best_where_the_baseline_is() -> None:
     records = study(("naive", "er", "kd_logit"), ALL, (1,))
-    made = Inference(comparisons(records)[0], References(records), {}, baseline="er")
+    made = inference(records, baseline="er")
     (intent, *_) = conclusions(made)
     assert "lowest" not in intent
     assert re.search(

@@ -139,13 +139,10 @@ def test_what_could_not_be_tested_is_said_under_the_means() -> None:
     assert across.notes[-1].startswith("strategies are not tested against each other here")
 
 
-def test_another_source_has_no_published_numbers() -> None:
-    table = by_language(first_of(study(shots=(1,), buckets=2, source="fr")), "full")
-    assert "published" not in table.header
-    assert table.title.endswith("source fr")
-
-
-def test_runs_without_source_training_have_those_of_table_11() -> None:
+def test_other_sources_have_no_published_numbers_and_no_source_has_those_of_table_11() -> None:
+    french = by_language(first_of(study(shots=(1,), buckets=2, source="fr")), "full")
+    assert "published" not in french.header
+    assert french.title.endswith("source fr")
     table = by_language(first_of(study(("tr", "de"), (1, 2), 2, source=None)), "full")
     assert table.header == ("language", "K = 0", "K = 1", "published", "K = 2")
     # FS has no German POS there.

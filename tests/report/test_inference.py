@@ -19,8 +19,8 @@ from statsmodels.stats.multitest import multipletests
 
 from xclrun.analysis import metrics
 from xclrun.analysis.aggregate import comparisons, summarise
-from xclrun.analysis.beside import beside, tuning_trials
 from xclrun.analysis.bootstrap import INTERVALS, Interval
+from xclrun.analysis.finished import finished_run, tuning_trials
 from xclrun.analysis.metrics import forgetting
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
@@ -41,7 +41,7 @@ from xclrun.report.style import marker, save
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell
 
-from .study import LANGUAGES, ORDERS, drawn, pairs_of, run, section_of, study, summary_of
+from .study import LANGUAGES, ORDERS, drawn, inference_of, pairs_of, run, section_of, study, summary_of
 from .test_figures import is_cut_off, texts
 
 
@@ -91,8 +91,7 @@ def test_tests_of_one_order_say_so_and_what_cannot_be_tested_is_na_with_its_reas
         if r.strategy == "agem" else r
         for r in records
     ]  # fmt: skip
-    (comparison,) = comparisons(records)
-    inference = Inference(comparison, References(records), {})
+    inference = inference_of(records)
     for table in (inference.anovas(), inference.all_pairs()):
         assert any("replicates: 3 seeds of one order: the tests speak of h2l alone" in note for note in table.notes)
         assert table.notes[0] == "[1] needs two replicates or more"  # the paper's, over orders
@@ -157,8 +156,7 @@ def test_a_strategy_with_a_large_spread_gives_no_mark_and_hides_none() -> None:
             made.append(dataclasses.replace(
                 run(label, order, 1, languages, metrics=("intent_accuracy",)), scores={"intent_accuracy": R}
             ))  # fmt: skip
-    (comparison,) = comparisons(made)
-    inference = Inference(comparison, References(made), {}, primary=("FP",))
+    inference = inference_of(made, primary=("FP",))
     marks = inference.marks()
     assert marks["wild", "intent_accuracy", "FP"] == ""
     assert marks["er", "intent_accuracy", "FP"] in ("**", "***")
@@ -189,8 +187,7 @@ def transfer_study(seeds: tuple[int, ...], primary: tuple[str, ...] = ("T",)) ->
                     run(name, order, seed, languages, settings=extra, metrics=("intent_accuracy",)),
                     scores={"intent_accuracy": R},
                 ))  # fmt: skip
-    (comparison,) = comparisons(made)
-    return Inference(comparison, References(made), {}, primary=primary)
+    return inference_of(made, primary=primary)
 
 
 def test_transfer_with_one_seed_is_labelled_and_has_no_marks() -> None:
@@ -231,12 +228,10 @@ def test_transfer_with_several_seeds_takes_seeds_as_crossed_with_orders() -> Non
 def test_the_mixed_model_needs_four_orders_and_shows_its_own_estimate() -> None:
     runs = study(("naive", "er"), ORDERS, (1, 2, 3))
     few = [r for r in runs if r.order in ("h2l", "l2h", "order3")]
-    (comparison,) = comparisons(few)
-    assert MIXED not in Inference(comparison, References(few), {}).all_pairs().header
+    assert MIXED not in inference_of(few).all_pairs().header
     # Unequal numbers of seeds: the model weighs orders differently.
     runs = [r for r in runs if r.seed == 1 or r.order == "h2l"]
-    (comparison,) = comparisons(runs)
-    inference = Inference(comparison, References(runs), {})
+    inference = inference_of(runs)
     table = inference.all_pairs()
     cell = pairs_of(inference, "intent_accuracy", "F")["naive", "er"][MIXED]
     (pair,) = mixed_model(inference.tests["intent_accuracy", "F"].data)
@@ -245,9 +240,9 @@ def test_the_mixed_model_needs_four_orders_and_shows_its_own_estimate() -> None:
 
 
 def test_marks_compare_with_one_named_baseline() -> None:
-    summary, default, references = made()
+    summary, default, _ = made()
     assert default.baseline == "naive"
-    other = Inference(summary.comparison, references, {}, baseline="er")
+    other = inference_of(records(), baseline="er")
     # The same pair has the same p-value from either side; the baseline has no mark.
     p_values = (other.unadjusted["naive", "intent_accuracy", "F"].p, default.unadjusted["er", "intent_accuracy", "F"].p)
     assert p_values[0] == pytest.approx(p_values[1])
@@ -255,7 +250,7 @@ def test_marks_compare_with_one_named_baseline() -> None:
     assert not any(label == "er" for label, _, _ in other.marks())
     assert other.marks_meaning.startswith("* ** ***: differs from the baseline, er: paired t-test over orders, Holm")
     # What was not tested has no marks, and no footnote about any.
-    alone = Inference(summary.comparison, references, {}, baseline="lang_spec_ft")
+    alone = inference_of(records(), baseline="lang_spec_ft")
     assert alone.marks() == {}
     assert alone.baseline_notes() == [
         "no significance marks: the baseline, lang_spec_ft, is not among the strategies tested"
@@ -265,8 +260,7 @@ def test_marks_compare_with_one_named_baseline() -> None:
     )
     assert shown.raised == ("bold: best of the column",)
     without = [r for r in records() if r.strategy != "naive"]
-    (comparison,) = comparisons(without)
-    assert Inference(comparison, References(without), {}).baseline == "er"  # rather than a reference, which come last
+    assert inference_of(without).baseline == "er"  # rather than a reference, which come last
 
 
 def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
@@ -283,6 +277,9 @@ def test_marks_and_bold_are_explained_where_they_are_shown() -> None:
     assert r"\item[*, **, ***] differs from the baseline, naive:" in latex(table)
     assert r"\item[1] trains each language alone" in latex(table)
     assert r"n/a\tnote{1}" in latex(table)
+    (best,) = (row[-1] for row in table.rows if row[-1].best)
+    assert best == max((row[-1] for row in table.rows if summary.is_ranked(row[0])), key=lambda cell: cell.value)
+    assert "\\textbf{" + best.replace("±", "$\\pm$") + "}" in latex(table)
 
 
 def test_reference_models_are_ruled_off_and_never_the_best() -> None:
@@ -303,26 +300,6 @@ def test_reference_models_are_ruled_off_and_never_the_best() -> None:
     assert summary.orders("intent_accuracy").ruled == (6, 12, 18)
 
 
-def test_the_best_of_a_column_is_bold_and_in_latex_text_is_escaped() -> None:
-    summary, _, _ = made()
-    table = summary.main(["intent_accuracy"])
-    finals = {row[0]: row[-1] for row in table.rows}
-    best = max((cell for label, cell in finals.items() if summary.is_ranked(label)), key=lambda cell: cell.value)
-    assert [cell.best for cell in finals.values()].count(True) == 1
-    assert best.best
-    tex = latex(table)
-    assert "\\textbf{" + best.replace("±", "$\\pm$") + "}" in tex
-    assert "lang\\_spec\\_trans" in tex
-    assert tex.count("\\\\\n") == len(table.rows) + 1
-    for rule in (
-        "\\toprule",
-        "\\bottomrule",
-        "\\begin{tabular}{lrrrrr}",
-        "\\begin{threeparttable}\n\\caption{Mean over",
-    ):
-        assert rule in tex
-
-
 def test_few_replicates_are_told_and_one_is_no_test() -> None:
     _, inference, _ = made()
     table = inference.anovas()
@@ -331,16 +308,14 @@ def test_few_replicates_are_told_and_one_is_no_test() -> None:
     assert any("T0, slots T, slots T0: " in note and "orders of one seed share" in note for note in table.notes)
     assert any("Wilcoxon with 4 pairs" in note or "a paired t-test has 80% power" in note for note in table.notes)
     single = study(("naive", "er"), ("h2l",), (1,))
-    (comparison,) = comparisons(single)
-    alone = Inference(comparison, References(single), {})
+    alone = inference_of(single)
     assert (alone.tests, alone.marks(), alone.anovas(), alone.all_pairs()) == ({}, {}, None, None)
 
 
 def test_what_is_not_said_of_all_tests_names_those_that_it_is_said_of() -> None:
     records = study(("naive", "er", "gdumb"), ("h2l", "l2h"), (1,))
     records = [dataclasses.replace(r, stream="growing") if r.strategy == "gdumb" else r for r in records]
-    (comparison,) = comparisons(records)
-    notes = Inference(comparison, References(records), {}).anovas().notes  # type: ignore[union-attr]
+    notes = inference_of(records).anovas().notes  # type: ignore[union-attr]
     said = [note for note in notes if "replicates: 2 orders" in note]
     assert said == [
         "intent F, slots F: replicates: 2 orders; 2 strategies",
@@ -368,7 +343,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
 
     summary = made()[0]
     resampled: Any = {"intent_accuracy": Resamples()}
-    table = bootstrap_table(Inference(summary.comparison, References(records()), resampled, "bca"), summary)
+    table = bootstrap_table(inference_of(records(), resampled, "bca"), summary)
     # T, which none has, is left out.
     assert table.header == ("strategy", "F", "T0", "FP")
     assert table.rows == (
@@ -381,7 +356,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     assert "95 % BCa interval" in table.notes[2]
     assert not any("drawn are texts" in note for note in table.notes)
     # The paper's intervals are means over orders, each of which has a row.
-    table = bootstrap_table(Inference(summary.comparison, References(records()), resampled, "paper"), summary)
+    table = bootstrap_table(inference_of(records(), resampled, "paper"), summary)
     orders = [run.order for run in summary.comparison.strategies["naive"]]
     assert len(set(orders)) > 1
     assert [row[0] for row in table.rows[: 1 + len(set(orders))]] == [
@@ -391,7 +366,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
     assert table.rows[1][1:] == ("20.00 (bias +0.00) [10.00, 30.00]",) * 3
     assert INTERVALS["paper"] in table.notes
     # By default the kind is the measure's own.
-    table = bootstrap_table(Inference(summary.comparison, References(records()), resampled), summary)
+    table = bootstrap_table(inference_of(records(), resampled), summary)
     assert [row[0] for row in table.rows[:2]] == ["naive", "er"]
     Resamples.draws_texts = True
     for scored, asked in (
@@ -399,7 +374,7 @@ def test_intervals_show_the_value_its_bias_and_the_interval_or_why_there_is_none
         (("class_accuracy",), "pairs"),
     ):  # fmt: skip
         resampled = {metric: Resamples() for metric in scored}
-        notes = bootstrap_table(Inference(summary.comparison, References(records()), resampled, "bca"), summary).notes
+        notes = bootstrap_table(inference_of(records(), resampled, "bca"), summary).notes
         assert notes.count(f"{asked}: what is drawn are texts, each with all {asked} about it") == 1
 
 
@@ -544,7 +519,7 @@ def test_unequal_budgets_are_marked() -> None:
     ]
     (comparison,) = comparisons(runs)
     table = budget_table(
-        comparison, tuning_trials(map(beside, [*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
+        comparison, tuning_trials(map(finished_run, [*runs, run("er", "h2l", 9, LANGUAGES, settings={"memory": 5})]))
     )
     rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
     assert rows["er"]["steps"] == "150 ≠"

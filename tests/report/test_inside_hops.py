@@ -73,7 +73,6 @@ def test_the_measures_of_lifelong_learning_are_means_over_runs() -> None:
 def test_without_points_there_is_nothing_and_with_some_the_others_say_so() -> None:
     plain = study(("naive", "er"), ("h2l",), (1,))
     none = summary_of(plain)
-    assert inside_hops.efficiency_table(none, "slot_f1") is None
     assert inside_hops.example_curve_figure(none, "intent_accuracy") is None
     assert (
         inside_hops.selection_figure(none, inside_hops.selected_checkpoints(none, "intent_accuracy"), "intent_accuracy")

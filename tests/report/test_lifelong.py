@@ -21,6 +21,7 @@ from xclrun.report.summary import HOP_0
 from xclrun.report.tables import Table
 
 from .study import drawn, section_of
+from .study import rows_of as rows
 from .test_statement_tables import KEYS, statements
 
 METRIC = "statement_accuracy"
@@ -46,10 +47,6 @@ def online(strategy: str, seed: int, keys: tuple[str, ...] = KEYS, shift: float 
     }
     scores["constant_accuracy"] = np.full_like(scores[METRIC], 0.75)
     return record(strategy, seed=seed, scores=scores, languages=keys, points=points, **fields)
-
-
-def rows(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
-    return {row[: table.left]: dict(zip(table.header, row, strict=True)) for row in table.rows}
 
 
 def test_statements_by_key_are_the_means_over_runs() -> None:

@@ -13,12 +13,8 @@ from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent
 
 from .study import LANGUAGES, run, study
+from .study import rows_of as cells
 from .study import summary_of as summary
-
-
-def cells(table: Table) -> dict[tuple[str, ...], dict[str, str]]:
-    """Rows by what stands at their left, as header → cell."""
-    return {row[: table.left]: dict(zip(table.header, row, strict=True)) for row in table.rows}
 
 
 def test_the_main_table_shows_percent_as_mean_and_std() -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,10 +84,9 @@ def test_a_killed_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def die() -> None:
         if os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.1)
 
     with PlotWorkers(tmp_path) as drawing:
-        drawing.begin([Plot("fatal", "", die)] * EACH)
-        ((process, _),) = drawing._working
-        process.join()
+        drawing.begin([Plot(f"fatal {k}", "", die) for k in range(EACH)])
         with pytest.raises(RunError, match="killed"):
             drawing.finish([])

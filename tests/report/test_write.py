@@ -343,12 +343,6 @@ def test_no_table_overwrites_another(tmp_path: Path) -> None:
     assert "\\caption{A b (mini $\\cdot$ tiny)}\n\\label{tab:w-a-b}" in (tmp_path / "w_a_b.tex").read_text()
 
 
-def test_several_datasets_are_sections_of_their_own(tmp_path: Path) -> None:
-    report = write_report([*small("naive"), *small("naive", dataset="mtop", run_id="other")], tmp_path, "demo")
-    assert [section.title for section in report.sections] == ["mini · tiny", "mtop · tiny"]
-    assert (tmp_path / "figures" / "learning_curves_mtop_tiny_intent.svg").is_file()
-
-
 def test_importing_the_report_costs_little() -> None:
     code = (
         "import sys, xclrun.report; "

@@ -69,7 +69,7 @@ class Lab:
         """Return where the runs of the last sweep stand."""
         return sweep_status(outputs, sweeps(outputs)[-1]["runs"])
 
-    def wait(self, outputs: Path, *states: str, seconds: float = 90.0) -> list[RunStatus]:
+    def wait(self, outputs: Path, *states: str, seconds: float = 240.0) -> list[RunStatus]:
         """Wait until all runs are in one of the states (default: until nothing goes on); return where they stand."""
         found: list[RunStatus] = []
 

@@ -104,7 +104,7 @@ def test_a_job_at_its_time_limit_goes_on_by_itself(lab: Lab, tmp_path: Path, und
     job = lab.training(tmp_path)
     os.kill(lab.worker(tmp_path), signal.SIGSTOP)
     lab.call("scontrol", "update", f"JobId={job}", "TimeLimit=1")
-    wait_for(lambda: "stopped by SIGUSR2; a checkpoint is saved, and the job is queued again" in log_of(tmp_path), 60)
+    wait_for(lambda: "xclrun: the job is requeued" in log_of(tmp_path), 60)
     lab.call("scontrol", "update", f"JobId={job}", "TimeLimit=30")
     assert [run.state for run in lab.wait(tmp_path, "finished", "failed", "lost")] == ["finished"], log_of(tmp_path)
     assert predictions(tmp_path) == undisturbed(sweep)

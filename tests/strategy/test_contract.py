@@ -14,6 +14,7 @@ from tests.conftest import done, one_thread, small_run, some
 from tests.train.conftest import StopAt, predicted, stored
 from xclrun.compose.jobs import Composed
 from xclrun.compose.keys import expansions_known
+from xclrun.config.checks import check
 from xclrun.config.files import choices, load_yaml, packaged
 from xclrun.config.schema import StrategyConfig
 from xclrun.core.errors import UsageError
@@ -363,8 +364,8 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
         ("derpp", "beta", -1, "at least 0"),
         ("gdumb", "memory", 0, "at least 1"),
         ("joint_replay", "rate", -0.1, "at least 0"),
-        ("joint_replay", "rate", float("inf"), "at least 0"),
-        ("joint_replay", "rate", float("nan"), "at least 0"),
+        ("joint_replay", "rate", float("inf"), "a finite number"),
+        ("joint_replay", "rate", float("nan"), "a finite number"),
         ("l2_init", "penalty", -1, "at least 0"),
         ("ewc", "fisher_examples", 0, "at least 1"),
         ("ewc_online", "gamma", -0.1, "at least 0 and at most 1"),
@@ -392,10 +393,10 @@ def test_every_hook_that_can_change_a_result_is_answered_for() -> None:
 def test_a_setting_outside_of_its_bounds_is_refused(
     name: str, key: str, value: float, possible: str, compose: Callable[..., Composed]
 ) -> None:
-    settings = compose(f"strategy={name}", "order=[en,de]").config.strategy
-    make(settings)
+    config = compose(f"strategy={name}", "order=[en,de]", "tracking=none").config
+    check(config)
     with pytest.raises(UsageError, match=rf"^strategy\.{key}={value}: must be {possible}$"):
-        make(dataclasses.replace(settings, **{key: value}))
+        check(dataclasses.replace(config, strategy=dataclasses.replace(config.strategy, **{key: value})))
 
 
 # --- The registry.

@@ -105,16 +105,10 @@ def test_closed_formulas_of_the_parts(counted: Callable[[str], Count]) -> None:
 
 
 def test_parts_say_what_is_specific(counted: Callable[[str], Count]) -> None:
-    found = [(part.name, part.specific, part.copies) for part in counted("lang_spec_enc_4_6").parts]
-    assert found == [
-        ("embeddings", False, 1),
-        ("layers 1-3", False, 1),
-        ("layers 4-6", True, 6),
-        ("layers 7-12", False, 1),
-        ("pooler", False, 1),
-        ("intent head", False, 1),
-        ("tag head", False, 1),
-    ]
+    parts = counted("lang_spec_enc_4_6").parts
+    shared = ["embeddings", "layers 1-3", "layers 7-12", "pooler", "intent head", "tag head"]
+    assert [part.name for part in parts if not part.specific and part.copies == 1] == shared
+    assert [(part.name, part.copies) for part in parts if part.specific] == [("layers 4-6", 6)]
 
 
 def test_a_hundred_layers_are_found_by_their_own_number(compose: Callable[..., Composed]) -> None:
@@ -210,26 +204,20 @@ def test_the_skeleton_is_the_model_without_numbers(layers: int, make_run: Make) 
     assert {parameter.device for parameter in bare.parameters()} == {torch.device("meta")}
 
 
-def test_a_local_encoder_has_its_own_shape(make_run: Make, tmp_path: Any, compose: Callable[..., Composed]) -> None:
-    encoder = graph(make_run("model.hidden_layers=2")).bench.model.encoder
-    encoder.save_pretrained(tmp_path)  # type: ignore[operator]
-    config = compose("model=mbert", f"model.path={tmp_path}").config.model
-    assert sizes(skeleton(config, 1, 0).encoder) == sizes(encoder)
-
-
 def test_what_is_counted_without_a_model_is_what_strategies_leave_as_it_was(compose: Callable[..., Composed]) -> None:
     """A strategy that says of a model's parameters that it leaves them does so; adapters do not say it."""
     own = [name for name, cls in STRATEGIES.items() if cls.prepare not in (Strategy.prepare, Expandable.prepare)]
     given = {name: [f"strategy={name}"] for name in own}
     for beneath in ("lang_spec_task", "lang_spec_lora_f"):
         given[f"er, {beneath}"] = ["strategy=er", f"strategy.expansion={beneath}"]
+    nowhere: Any = None
     model, built = skeleton(compose().config.model, 3, 4), set()
     before = sizes(model)
     for name, overrides in given.items():
         strategy = make(compose(*overrides).config.strategy)
         if keeps_parameters(strategy):
             with torch.device("meta"):
-                strategy.prepare(model, strategy.stream(LANGUAGES), command._Nowhere())
+                strategy.prepare(model, strategy.stream(LANGUAGES), nowhere)
             assert sizes(model) == before, name
         else:
             built.add(name)
@@ -370,22 +358,6 @@ def test_what_was_counted_is_not_built_again_until_something_changes(
     monkeypatch.setattr(remembered, "source", lambda: "another")
     assert params(*given[:2], "strategy=er", given[3], capsys=capsys) == first[:1]
     assert built == names[:1] * 2
-
-
-def test_a_kept_count_that_is_damaged_is_told_and_counted_again(
-    built: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    given = ("task.intents=3", "task.tags=0", "strategy=naive")
-    first = params(*given, capsys=capsys)
-    [file] = (tmp_path / "user" / "counts").glob("parameters-*")
-    content = file.read_text()
-    file.write_text(content.replace(str(first[0]["total"]), "7"))
-    assert main(["params", *given, "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out) == first
-    assert said.err.startswith(f"note: {file} is damaged")
-    assert file.read_text() == content
-    assert built == ["naive"] * 2
 
 
 def test_a_folder_that_cannot_be_written_changes_no_count(

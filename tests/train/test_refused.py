@@ -19,7 +19,7 @@ TAGS = "dataset.task=token_tags"
 
 REFUSED = [
     # Blocks of a training split.
-    (("order=[en,de]", "dataset.blocks=1"), r"dataset\.blocks=1: at least 2 blocks"),
+    (("order=[en,de]", "dataset.blocks=1"), r"dataset\.blocks=1: must be at least 2"),
     (("order=[en,de]", "dataset.blocks=19"), r"dataset\.blocks=19: de/train has 18 examples; at most as many blocks"),
     ((*BLOCKS, "shots=2"), r"dataset\.blocks=3: blocks of a training split cannot be had with shots"),
     ((*BLOCKS, "dataset.repeat_to=40"), r"cannot be had with dataset\.repeat_to"),
@@ -35,7 +35,7 @@ REFUSED = [
     ),
     # Mixtures of keys.
     (("order=[en,de]", "trainer.mixture_steps=5"), r"^trainer\.mixture_steps=5: the order has no mixture of keys"),
-    (("order=[en+de]", "trainer.mixture_steps=0"), r"^trainer\.mixture_steps=0: must be a whole number of at least"),
+    (("order=[en+de]", "trainer.mixture_steps=0"), r"^trainer\.mixture_steps=0: must be at least 1"),
     (("order=[en+dd,es]",), r"order: the dataset has no language 'dd'; Known: de, en, es"),
     (("order=[en+de,de]",), r"order: the language 'de' is repeated in \[en\+de, de\]"),
     (("order=[en+de]", "trainer.batch_size=null"), r"trainer\.batch_size=null order=\[…en\+de…\]: batches of a mix"),
@@ -59,7 +59,7 @@ REFUSED = [
     ((TAGS, "model.label_on=all"), r"^model\.label_on=all dataset\.task=token_tags: every piece has a tag only in"),
     ((TAGS, "evaluate.class_gradients=true"), r"^evaluate\.class_gradients=true: dataset 'jsonl' has no classes"),
     # Points inside hops.
-    (("evaluate.every_share=1.5",), r"evaluate\.every_share=1\.5: above 0, at most 1"),
+    (("evaluate.every_share=1.5",), r"evaluate\.every_share=1\.5: must be above 0 and at most 1"),
     (("evaluate.every_share=0.1", EVERY), r"evaluate\.every_examples=10 is given too"),
     (("evaluate.keep_points=2",), r"there are no points without evaluate\.every_examples"),
     ((EVERY, "evaluate.keep_points=0"), r"evaluate\.keep_points=0: a whole number of at least 1, all, or null"),

@@ -1,7 +1,8 @@
-"""Do strategies differ? One-way ANOVA and Tukey's HSD as CCL has them, and the same with replicates as blocks.
+"""One-way ANOVA and Tukey's HSD over strategies with orders as samples, as in CCL, and with replicates as blocks.
 
-CCL: one-way over strategies with orders as samples, then Tukey on all pairs. How often each test rejects where
-strategies do not differ is simulated by ``python -m benchmarks.statistics`` and printed in docs/statistics.md.
+Sums of squares are computed here: η², Tukey's error and the treatment of rounding errors need them, and scipy's
+`f_oneway` and statsmodels' `AnovaRM` return only F and p. Distributions are scipy's. The rate of false rejections is
+simulated by ``python -m benchmarks.statistics`` and printed in docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from xclrun.analysis.significance import ALPHA, EQUAL, FEW, Pair, untested
 
 @dataclass(frozen=True)
 class Anova:
-    """An analysis of variance: F, its degrees of freedom, p, and the share of variance explained (η², partial where
-    there are blocks). Where there is none, ``reason`` says why."""
+    """An analysis of variance: F, its degrees of freedom, p and η² (partial with blocks).
+
+    ``reason`` says why there is none; otherwise it is empty.
+    """
 
     f: float
     df: tuple[int, int]
@@ -30,7 +33,7 @@ class Anova:
 
 
 def anova(data: Replicates) -> Anova:
-    """One-way: strategies as groups, blocks as independent samples (the paper's, with `Replicates.by_order`)."""
+    """Compare strategies by a one-way ANOVA with blocks as independent samples (CCL, with `Replicates.by_order`)."""
     values = data.values
     k, n = values.shape
     between = n * ((values.mean(axis=1) - values.mean()) ** 2).sum()
@@ -39,7 +42,7 @@ def anova(data: Replicates) -> Anova:
 
 
 def blocked_anova(data: Replicates) -> Anova:
-    """Two-way, strategy + block, without interaction: what blocks have in common is no error."""
+    """Compare strategies by a two-way ANOVA, strategy + block, without interaction."""
     values = data.values
     k, n = values.shape
     of_strategy = values.mean(axis=1, keepdims=True)
@@ -52,7 +55,7 @@ def blocked_anova(data: Replicates) -> Anova:
 def _anova(between: float, error: float, df_between: int, df_error: int, tolerance: float) -> Anova:
     from scipy.stats import f as f_distribution
 
-    # Mean squares of rounding errors are none.
+    # Sums of squares that are rounding errors count as 0.
     none = max(df_between, df_error, 1) * tolerance**2
     between, error = (0.0 if ss <= none else float(ss) for ss in (between, error))
     eta = between / (between + error) if between + error else math.nan
@@ -65,9 +68,9 @@ def _anova(between: float, error: float, df_between: int, df_error: int, toleran
 
 
 def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
-    """Tukey's honestly significant difference on all pairs, with the error of ``fitted`` (one-way or blocked).
+    """Test all pairs by Tukey's honestly significant difference with the error of ``fitted`` (one-way or blocked).
 
-    p is adjusted for all pairs by the studentized range; intervals hold for all pairs together.
+    p-values and intervals hold for all pairs together.
     """
     from scipy.stats import studentized_range
 
@@ -82,14 +85,14 @@ def tukey(data: Replicates, fitted: Anova, alpha: float = ALPHA) -> list[Pair]:
 
 
 def honest_difference(fitted: Anova, strategies: int, replicates: int, alpha: float = ALPHA) -> float:
-    """How far the means of two strategies must be apart for Tukey's p to be below ``alpha``; NaN without an error."""
+    """Return the least difference of two means for which Tukey's p is below ``alpha``; NaN without an error."""
     scale = math.sqrt(fitted.mean_square_error / replicates)
     return math.nan if fitted.reason else range_quantile(1 - alpha, strategies, fitted.df[1]) * scale
 
 
 @lru_cache(maxsize=64)
 def range_quantile(confidence: float, groups: int, df: float) -> float:
-    """Quantile of the studentized range: a search over double integrals, the same for every measure."""
+    """Return a quantile of the studentized range; cached, since it takes long and serves all measures."""
     from scipy.stats import studentized_range
 
     return float(studentized_range.ppf(confidence, groups, df))

@@ -1,7 +1,7 @@
 """Base scores: predictions → counts of each sentence → scores in [0, 1]. docs/metrics.md, "Base scores".
 
-The one place that scores: the evaluator asks it for what selects an epoch and for the log, the score matrices of a run
-are made here from its prediction files, and the bootstrap resamples the same counts.
+All scoring happens here: the scores that select an epoch, the score matrices of a run, and the counts that the
+bootstrap resamples.
 
 A score is a ratio of two sums over sentences: accuracy is Σ right / Σ 1, micro F1 is Σ 2 TP / Σ (2 TP + FP + FN). Macro
 F1 over single tags (``tag_macro``, as the public CCL code scores slots) is a mean of ratios, one for each tag.
@@ -23,21 +23,18 @@ from xclrun.core.task import BY_NAME, STATEMENT_ACCURACY, Metric, MetricsOfKeys,
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What is read of prediction rows (`xclrun.store.predictions`), and what ``tag_macro`` needs beside it.
+# Columns of prediction rows (`xclrun.store.predictions`) that all metrics need, and those that some need:
 COLUMNS = ("split", "language", "example_id", "gold", "predicted", "tp", "fp", "fn")
-TAG_COLUMNS = ("gold_tags", "predicted_tags")
-# What the choice between an example's statements needs.
-BELIEF_COLUMNS = ("log2_gold",)
-# What metrics of answers need.
-ANSWER_COLUMNS = ("answer", "gold_answers")
-# What resamples need: which questions or pairs are about one text. Only they have it.
-TEXT_COLUMN = "text"
-# How alike answers are, in the order of `Sentences.answers`.
+TAG_COLUMNS = ("gold_tags", "predicted_tags")  # ``tag_macro``
+BELIEF_COLUMNS = ("log2_gold",)  # the choice between an example's statements
+ANSWER_COLUMNS = ("answer", "gold_answers")  # metrics of answers
+TEXT_COLUMN = "text"  # resamples of questions and pairs: the number of the text that each is about
+# Similarity measures of answers, in the order of `Sentences.answers`.
 LIKENESS = {"f1": answers.f1, "exact": answers.exact}
-# Log-odds (in bits) beyond this are equal: so near to 0 and 1, log2_gold keeps one probability and loses the other.
+# Log-odds (in bits) are clipped here: beyond, log2_gold cannot represent both a probability and its complement.
 SURE = 16.0
 
-# Stands for all tags that training never had.
+# Name of all tags that training never had.
 UNSEEN = "?"
 
 # Language → metric → score.
@@ -146,26 +143,26 @@ def _float(counts: ArrayLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sentences:
-    """What the models of several cells (the hops of a run) said of the S test sentences of one language.
+    """Predictions for the S test sentences of one language by the models of several cells (the hops of a run).
 
     Attributes:
         ids: of the sentences, shape (S,).
         gold: class ids, shape (S,); −1: training never had the class.
         predicted: class ids, shape (S, cells).
-        spans: TP, FP and FN, each of that shape (of words where tags are no spans); None without tags.
+        spans: TP, FP and FN, each of shape (S, cells) (of words where tags are no spans); None without tags.
         tags: of all words, sentence after sentence: the gold tag, then the predicted tag of each cell, numbered by name
-            (`_Rows`), shape (words, 1 + cells); only where F1 of spans is ``tag_macro``.
-        lengths: words of each sentence in ``tags``, shape (S,).
+            (`_Rows`), shape (words, 1 + cells); only where span F1 is ``tag_macro``.
         log2_gold: log2 p(gold class), shape (S, cells); None where it was not read.
-        answers: F1 and exact match of the predicted answers, shape (2, S, cells); None where there are none.
-        texts: number of the text that each question, or pair, is about, shape (S,); None where there are none.
-        own: the metrics of the key's own task, where keys have several; empty: it has all.
+        answers: F1 and exact match of the predicted answers, shape (2, S, cells); None without answers.
+        texts: number of the text that each question or pair is about, shape (S,); None without texts.
+        lengths: words of each sentence in ``tags``, shape (S,).
+        own: the metrics of the key's task, where keys have several tasks; empty: the key has all metrics.
     """
 
     ids: np.ndarray
     gold: np.ndarray
     predicted: np.ndarray
-    spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    spans: tuple[np.ndarray, ...] | None = None
     tags: np.ndarray | None = None
     log2_gold: np.ndarray | None = None
     answers: np.ndarray | None = None
@@ -197,13 +194,13 @@ class Sentences:
         if metric.of is Scored.labels:
             return Counts.of_accuracy(self.right)
         if metric.span_f1 and self.tags is not None:
-            return self._tag_counts()
+            return self._tag_counts(self.tags)
         if self.spans is None:
             raise ValueError("there are no span counts")
         return Counts.of_f1(*self.spans)
 
     def scores(self, metric: Metric) -> np.ndarray:
-        """Return the scores of the cells, shape (cells,); NaN where it is a metric of other keys' tasks.
+        """Return the scores of the cells, shape (cells,); NaN for metrics of other keys' tasks.
 
         Raises:
             ValueError: there are no counts for the metric.
@@ -213,7 +210,7 @@ class Sentences:
         if self.own and metric not in self.own:
             return np.full(self.predicted.shape[1], np.nan)
         if metric.span_f1 and self.tags is not None:
-            return np.array([_macro_f1(*tag_counts(self.tags[:, 0], of)) for of in self.tags[:, 1:].T])
+            return np.array([_macro_f1(self.tags[:, 0], predicted) for predicted in self.tags[:, 1:].T])
         if metric.mean_of:
             return np.mean([self.scores(BY_NAME[name]) for name in metric.mean_of], axis=0)
         counts = self.counts(metric)
@@ -221,20 +218,19 @@ class Sentences:
             return counts.scores()
         return np.where(counts.totals.any(axis=0), counts.scores(), np.nan)
 
-    def _tag_counts(self) -> Counts:
-        """Return counts with a column for each cell and tag that occurs in the gold tags or in those of any cell."""
-        assert self.tags is not None
+    def _tag_counts(self, tags: np.ndarray) -> Counts:
+        """Return counts with a column for each cell and each tag that occurs in gold or any cell."""
         assert self.lengths is not None
-        names, words = np.unique(self.tags, return_inverse=True)
-        gold, *predicted = words.reshape(self.tags.shape).T
+        names, words = np.unique(tags, return_inverse=True)
+        gold, *predicted = words.reshape(tags.shape).T
         sentences, size = np.repeat(np.arange(len(self.ids)), self.lengths), max(1, len(names))
 
-        def count(tags: np.ndarray, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
-            places = sentences[chosen] * size + tags[chosen]
+        def count(numbers: np.ndarray, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
+            places = sentences[chosen] * size + numbers[chosen]
             return np.bincount(places, minlength=len(self.ids) * size).reshape(-1, size)
 
-        hits = [2 * count(gold, gold == of) for of in predicted]
-        totals = [count(gold) + count(of) for of in predicted]
+        hits = [2 * count(gold, gold == cell) for cell in predicted]
+        totals = [count(gold) + count(cell) for cell in predicted]
         starts = size * np.arange(len(predicted))
         return Counts(_float(np.concatenate(hits, axis=1)), _float(np.concatenate(totals, axis=1)), starts)
 
@@ -242,7 +238,7 @@ class Sentences:
         return np.broadcast_to(_float(counts), self.predicted.shape)
 
     def answered(self, likeness: str) -> tuple[np.ndarray, None]:
-        """Return how like a gold answer each answer is, ``f1`` or ``exact``, in [0, 1]: shape (S, cells).
+        """Return the similarity of each answer to a gold answer, ``f1`` or ``exact``, in [0, 1]: shape (S, cells).
 
         Raises:
             ValueError: there are no answers.
@@ -252,11 +248,11 @@ class Sentences:
         return self.answers[list(LIKENESS).index(likeness)], None
 
     def units(self, metric: Metric) -> np.ndarray | None:
-        """Return what resamples draw as one: the number of each statement's, question's or pair's text, shape (S,).
+        """Return the resampling unit of each sentence, the number of its text, shape (S,); None: the sentence itself.
 
-        None: each sentence. Statements about one text are right or wrong together (a constant answer is right about
-        the same share of each), and a text that is hard to read is so for all questions about it, and all hypotheses;
-        so the choice of test data is one of texts.
+        Statements about one text are right or wrong together, since a constant answer is right about the same share of
+        each text. A text that is hard to read is hard for all questions and hypotheses about it. So test data are
+        drawn by texts.
         """
         if metric.of is Scored.keys and self.own:
             return self.units(self.own[0])
@@ -268,10 +264,11 @@ class Sentences:
         return units if len(numbers) < len(units) else None
 
     def choices(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return for each of S statements whether it was chosen, and whether it could be: each shape (S, cells).
+        """Return for each of S statements whether it was chosen, and whether it counts: each shape (S, cells).
 
-        The statements of an example have its id before the last ``#``; class 1 is true. Of examples with one true
-        statement and others, that one counts: 1 where no other gets a higher P(true); where k get the same, 1/k.
+        The statements of an example have its id before the last ``#``; class 1 is true. Among the statements of an
+        example with exactly one true statement and others, the true one counts: 1 where no other has a higher P(true);
+        1/k where k have the same.
 
         Raises:
             ValueError: probabilities were not read.
@@ -296,7 +293,7 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one run said of all test sentences, by language; a cell is a hop. And the names of its classes."""
+    """The names of a run's classes, and language → predictions for all its test sentences; a cell is a hop."""
 
     labels: tuple[str, ...]
     sentences: Mapping[str, Sentences]
@@ -313,19 +310,16 @@ class Predictions:
         return np.stack([self.sentences[language].scores(metric) for language in languages], axis=-1)
 
     def confusion(self, hop: int, language: str | None = None) -> np.ndarray:
-        """Return how often each gold class (rows) was taken for each class (columns) after a hop.
-
-        Over one language, or over all; sentences whose class training never had are left out.
-        """
+        """Return the confusion matrix of one language, or of all, after a hop (see `confusion`)."""
         matrix = np.zeros((len(self.labels), len(self.labels)), dtype=int)
-        for key, them in self.sentences.items():
+        for key, sentences in self.sentences.items():
             if language in (None, key):
-                matrix += confusion(them.gold, them.predicted[:, hop], len(self.labels))
+                matrix += confusion(sentences.gold, sentences.predicted[:, hop], len(self.labels))
         return matrix
 
 
 def confusion(gold: np.ndarray, predicted: np.ndarray, labels: int) -> np.ndarray:
-    """Return how often each gold label (rows) was taken for each label (columns), shape (labels, labels).
+    """Count the predicted labels (columns) of each gold label (rows), shape (labels, labels).
 
     Gold labels that training never had, −1, are left out.
     """
@@ -336,7 +330,7 @@ def confusion(gold: np.ndarray, predicted: np.ndarray, labels: int) -> np.ndarra
 
 
 class Alignment:
-    """The rows of one split by language, sorted by id: worked out once for all tables with the same sentences."""
+    """The rows of one split by language, sorted by id; computed once for all tables with the same sentences."""
 
     def __init__(self, split: str = "test") -> None:
         self.split = split
@@ -347,18 +341,18 @@ class Alignment:
         """Return language → (ids, rows), each of shape (sentences,); for the same sentences the same arrays.
 
         Raises:
-            ValueError: an example is there twice.
+            ValueError: an example occurs twice.
         """
-        columns = [table[name].cast("string") for name in ("split", "language", "example_id")]
+        columns = [table[name].cast("string") for name in COLUMNS[:3]]
         if self._columns is None or not all(a.equals(b) for a, b in zip(columns, self._columns, strict=True)):
-            split, of, ids = (column.to_numpy().astype(str) for column in columns)
+            split, languages, ids = (column.to_numpy().astype(str) for column in columns)
             self._columns, self._rows = columns, {}
-            for language in np.unique(of[split == self.split]):
-                own = np.flatnonzero((of == language) & (split == self.split))
-                own = own[np.argsort(ids[own])]
-                if (ids[own][1:] == ids[own][:-1]).any():
+            for language in np.unique(languages[split == self.split]):
+                rows = np.flatnonzero((languages == language) & (split == self.split))
+                rows = rows[np.argsort(ids[rows])]
+                if (ids[rows][1:] == ids[rows][:-1]).any():
                     raise ValueError(f"an example of {language} is there twice")
-                self._rows[str(language)] = ids[own], own
+                self._rows[str(language)] = ids[rows], rows
         return self._rows
 
 
@@ -368,77 +362,73 @@ def of_hops(
     tags: Sequence[str] | None = None,
     reader: str = "",
 ) -> dict[str, Sentences]:
-    """Return language → what the tables of prediction rows, one for each hop, say of its sentences, sorted by id.
+    """Return language → its sentences, sorted by id, from the prediction rows of each hop.
 
     Args:
-        alignment: keeps what runs on the same sentences have in common.
-        tags: names of the tag ids, where F1 of spans is ``tag_macro``.
+        alignment: shared by runs on the same sentences.
+        tags: names of the tag ids, where span F1 is ``tag_macro``.
         reader: `MetricsOfKeys.reader`.
 
     Raises:
-        ValueError: an example is there twice, or hops were tested on different sentences.
+        ValueError: an example occurs twice, or hops were tested on different sentences.
     """
-    alignment, cells = alignment or Alignment(), []
+    alignment, hops = alignment or Alignment(), []
     for table in tables:
         rows = _Rows.of_table(table, tags, reader)
-        cells.append({language: rows.cell(ids, own) for language, (ids, own) in alignment.rows(table).items()})
-    found = {}
-    for language in dict.fromkeys(chain.from_iterable(cells)):
-        own = [cell[language] for cell in cells if language in cell]
-        first = own[0]
-        same = (c.ids is first.ids or np.array_equal(c.ids, first.ids) for c in own)
-        if len(own) < len(cells) or not all(same) or not all(np.array_equal(c.gold, first.gold) for c in own):
+        hops.append({language: rows.cell(ids, chosen) for language, (ids, chosen) in alignment.rows(table).items()})
+    sentences = {}
+    for language in dict.fromkeys(chain.from_iterable(hops)):
+        cells = [hop[language] for hop in hops if language in hop]
+        first = cells[0]
+        same = (c.ids is first.ids or np.array_equal(c.ids, first.ids) for c in cells)
+        if len(cells) < len(hops) or not all(same) or not all(np.array_equal(c.gold, first.gold) for c in cells):
             raise ValueError(f"hops were tested on different sentences of {language}")
-        spans = [c.spans for c in own if c.spans is not None]
-        found[language] = Sentences(
-            first.ids,
-            first.gold,
-            np.concatenate([c.predicted for c in own], axis=1),
-            _side_by_side(spans) if len(spans) == len(own) else None,
-            np.concatenate([first.tags, *(c.tags[:, 1:] for c in own[1:] if c.tags is not None)], axis=1)
-            if first.tags is not None
-            else None,
-            np.concatenate([c.log2_gold for c in own if c.log2_gold is not None], axis=1)
-            if first.log2_gold is not None
-            else None,
-            np.concatenate([c.answers for c in own if c.answers is not None], axis=2)
-            if first.answers is not None
-            else None,
-            # A hop that an earlier version evaluated may not have them.
-            next((c.texts for c in own if c.texts is not None), None),
-            first.lengths,
+        spans = _joined([c.spans for c in cells])
+        sentences[language] = replace(
+            first,
+            predicted=_joined([c.predicted for c in cells]),
+            spans=None if spans is None else tuple(spans),
+            tags=_joined([first.tags, *(None if c.tags is None else c.tags[:, 1:] for c in cells[1:])]),
+            log2_gold=_joined([c.log2_gold for c in cells]),
+            answers=_joined([c.answers for c in cells]),
+            # A hop that an earlier version evaluated may lack the texts.
+            texts=next((c.texts for c in cells if c.texts is not None), None),
         )
-    return found
+    return sentences
 
 
-def with_own(found: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
-    """Return the sentences of keys with the metrics of their own tasks, where keys have several."""
-    return {key: replace(them, own=metrics.own.get(key, ())) for key, them in found.items()}
+def _joined(parts: Sequence[Any]) -> Any:
+    """Join the arrays of several cells along the last axis; None where a cell lacks them."""
+    return None if any(part is None for part in parts) else np.concatenate(parts, axis=-1)
+
+
+def with_own(sentences: Mapping[str, Sentences], metrics: MetricsOfKeys) -> dict[str, Sentences]:
+    """Set the metrics of each key's task, where keys have several tasks."""
+    return {key: replace(of_key, own=metrics.own.get(key, ())) for key, of_key in sentences.items()}
 
 
 def of_hop(table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None) -> Scores:
     """Return language → metric → score of one hop's prediction rows on the test split; ``tags`` as in `of_hops`."""
-    found = with_own(of_hops([table], tags=tags, reader=metrics.reader), metrics)
-    return {k: {metric.name: float(them.scores(metric)[0]) for metric in metrics.of(k)} for k, them in found.items()}
+    sentences = with_own(of_hops([table], tags=tags, reader=metrics.reader), metrics)
+    return {key: _by_metric(of_key, metrics.of(key)) for key, of_key in sentences.items()}
 
 
 def of_points(
     table: pa.Table, metrics: MetricsOfKeys, tags: Sequence[str] | None = None
 ) -> dict[int, dict[str, Scores]]:
     """Return step → split → language → metric → score of the evaluation points inside one hop."""
-    rows = _Rows.of_table(table, tags, metrics.reader)
-    step = table["step"].to_numpy()
-    split, of, ids = (table[name].cast("string").to_numpy().astype(str) for name in COLUMNS[:3])
-    found: dict[int, dict[str, Scores]] = {}
-    for point in np.unique(step):
-        for part in np.unique(split[step == point]):
-            inside = (step == point) & (split == part)
-            for language in np.unique(of[inside]):
-                own = np.flatnonzero(inside & (of == language))
-                cell = replace(rows.cell(ids[own], own), own=metrics.own.get(str(language), ()))
-                by_language = found.setdefault(int(point), {}).setdefault(str(part), {})
-                by_language[str(language)] = {m.name: float(cell.scores(m)[0]) for m in metrics.of(str(language))}
-    return found
+    rows, steps = _Rows.of_table(table, tags, metrics.reader), table["step"].to_numpy()
+    splits, languages, ids = (table[name].cast("string").to_numpy().astype(str) for name in COLUMNS[:3])
+    scores: dict[int, dict[str, Scores]] = {}
+    for step in np.unique(steps):
+        for split in np.unique(splits[steps == step]):
+            inside = (steps == step) & (splits == split)
+            for language in map(str, np.unique(languages[inside])):
+                chosen = np.flatnonzero(inside & (languages == language))
+                cell = replace(rows.cell(ids[chosen], chosen), own=metrics.own.get(language, ()))
+                by_language = scores.setdefault(int(step), {}).setdefault(str(split), {})
+                by_language[language] = _by_metric(cell, metrics.of(language))
+    return scores
 
 
 def of_split(
@@ -447,17 +437,25 @@ def of_split(
     tags: Sequence[str] | None = None,
     reader: str = "",
 ) -> dict[str, float]:
-    """Return metric → score of the prediction columns of one split of one language.
+    """Return metric → score of the prediction columns of one split of one language; arguments as in `of_hops`.
 
     Args:
-        metrics: those of the language; of all keys' own scores the first one says which it is.
-        tags: names of the tag ids, where F1 of spans is ``tag_macro``.
-        reader: `MetricsOfKeys.reader`.
+        metrics: those of the language; a first metric of all keys is followed by those of the key's own task.
     """
-    rows, ids = _Rows.of_columns(columns, tags, reader), np.asarray(columns["example_id"])
-    sentences = rows.cell(ids, np.arange(len(columns["tp"])))
+    import pyarrow as pa
+
+    types = dict.fromkeys(COLUMNS[3:], pa.int64()) | dict.fromkeys(TAG_COLUMNS, pa.list_(pa.int64()))
+    names = [name for name in (*COLUMNS, *TAG_COLUMNS, *ANSWER_COLUMNS) if name in columns]
+    table = pa.table({name: pa.array(columns[name], types.get(name)) for name in names})
+    ids = np.asarray(columns["example_id"])
+    sentences = _Rows.of_table(table, tags, reader).cell(ids, np.arange(len(ids)))
     if metrics[0].of is Scored.keys:
         sentences = replace(sentences, own=tuple(metrics[1:]))
+    return _by_metric(sentences, metrics)
+
+
+def _by_metric(sentences: Sentences, metrics: Iterable[Metric]) -> dict[str, float]:
+    """Return metric → score of the first cell."""
     return {metric.name: float(sentences.scores(metric)[0]) for metric in metrics}
 
 
@@ -472,60 +470,47 @@ class _Rows:
 
     gold: np.ndarray
     predicted: np.ndarray
-    spans: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+    spans: tuple[np.ndarray, ...] | None
+    log2_gold: np.ndarray | None
+    answers: np.ndarray | None
+    texts: np.ndarray | None
     tags: np.ndarray | None = None
     ends: np.ndarray | None = None
-    log2_gold: np.ndarray | None = None
-    answers: np.ndarray | None = None
-    texts: np.ndarray | None = None
 
     @classmethod
     def of_table(cls, table: pa.Table, names: Sequence[str] | None, reader: str) -> _Rows:
         import pyarrow.compute as pc
 
-        def ids(name: str) -> np.ndarray:
-            # Without labels none is right: they are as labels that training never had.
+        def filled(name: str, missing: float = -1) -> np.ndarray:
+            # Examples without labels count as wrong, as those with a label that training never had.
             column = table[name]
-            return np.asarray((pc.fill_null(column, -1) if column.null_count else column).to_numpy())
+            return np.asarray((pc.fill_null(column, missing) if column.null_count else column).to_numpy())
 
-        spans = None if table["tp"].null_count else (ids("tp"), ids("fp"), ids("fn"))
-        read = BELIEF_COLUMNS[0] in table.column_names
-        log2_gold = np.asarray(pc.fill_null(table[BELIEF_COLUMNS[0]], np.nan).to_numpy()) if read else None
-        answered = _answered(table, reader) if ANSWER_COLUMNS[0] in table.column_names else None
-        texts = ids(TEXT_COLUMN) if TEXT_COLUMN in table.column_names else None
+        rows = cls(
+            filled("gold"),
+            filled("predicted"),
+            None if table["tp"].null_count else (filled("tp"), filled("fp"), filled("fn")),
+            filled(BELIEF_COLUMNS[0], np.nan) if BELIEF_COLUMNS[0] in table.column_names else None,
+            _likeness(table, reader) if ANSWER_COLUMNS[0] in table.column_names else None,
+            filled(TEXT_COLUMN) if TEXT_COLUMN in table.column_names else None,
+        )
         if names is None or table["gold_tags"].null_count:
-            return cls(ids("gold"), ids("predicted"), spans, log2_gold=log2_gold, answers=answered, texts=texts)
-        lengths = pc.list_value_length(table["gold_tags"]).to_numpy()
+            return rows
         gold, predicted = (pc.list_flatten(table[name]).to_numpy() for name in TAG_COLUMNS)
-        tags = _ranked(gold, predicted, names)
-        return cls(ids("gold"), ids("predicted"), spans, tags, np.cumsum(lengths), log2_gold, answered, texts)
-
-    @classmethod
-    def of_columns(cls, columns: Mapping[str, Sequence[Any]], names: Sequence[str] | None, reader: str) -> _Rows:
-        def ids(name: str) -> np.ndarray:
-            return np.array([-1 if value is None else value for value in columns[name]], dtype=np.int64)
-
-        spans = (ids("tp"), ids("fp"), ids("fn"))
-        answered = None
-        if ANSWER_COLUMNS[0] in columns:
-            answered = _likeness(reader, *(columns[name] for name in ("language", *ANSWER_COLUMNS)))
-        if names is None or None in columns["gold_tags"]:
-            return cls(ids("gold"), ids("predicted"), spans, answers=answered)
-        gold, predicted = (np.fromiter(chain.from_iterable(columns[name]), dtype=np.int64) for name in TAG_COLUMNS)
-        ends = np.cumsum([len(sequence) for sequence in columns["gold_tags"]])
-        tags = _ranked(gold, predicted, names)
-        return cls(ids("gold"), ids("predicted"), spans, tags, ends, answers=answered)
+        # −1 indexes the last name.
+        rank = np.argsort(np.argsort(np.array([*names, UNSEEN]), kind="stable"))
+        tags = rank[np.stack([gold, predicted], axis=1)].astype(np.int16)
+        return replace(rows, tags=tags, ends=np.cumsum(pc.list_value_length(table["gold_tags"]).to_numpy()))
 
     def cell(self, ids: np.ndarray, own: np.ndarray) -> Sentences:
-        """Return some of the rows as the sentences of one cell."""
-        # Of keys without questions or pairs there are none.
+        """Return the rows with these numbers as the sentences of one cell."""
+        # Keys without questions or pairs have no texts.
         texts = None if self.texts is None or (self.texts[own] < 0).all() else self.texts[own]
-        predicted, *spans = (column[own, np.newaxis] for column in (self.predicted, *(self.spans or ())))
         return Sentences(
             ids,
             self.gold[own],
-            predicted,
-            (spans[0], spans[1], spans[2]) if spans else None,
+            self.predicted[own, np.newaxis],
+            None if self.spans is None else tuple(column[own, np.newaxis] for column in self.spans),
             None if self.tags is None else self.tags[self._words(own)],
             None if self.log2_gold is None else self.log2_gold[own, np.newaxis],
             None if self.answers is None else self.answers[:, own, np.newaxis],
@@ -534,55 +519,29 @@ class _Rows:
         )
 
     def _words(self, own: np.ndarray) -> np.ndarray:
-        """Return where the words of some rows are among all words, row after row."""
+        """Return the positions of some rows' words among all words, row after row."""
         assert self.ends is not None
         lengths = np.diff(self.ends, prepend=0)[own]
         return np.repeat(self.ends[own] - np.cumsum(lengths), lengths) + np.arange(lengths.sum())
 
 
-def _answered(table: pa.Table, reader: str) -> np.ndarray:
-    return _likeness(reader, *(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)))
-
-
-def _likeness(
-    reader: str, keys: Iterable[str], predicted: Iterable[str | None], gold: Iterable[Sequence[str] | None]
-) -> np.ndarray:
+def _likeness(table: pa.Table, reader: str) -> np.ndarray:
     """Return F1 and exact match of each row, shape (2, rows) float32; NaN where a row has no answer."""
     rules: dict[str, str] = {}
-    found = []
-    for key, answer, wanted in zip(keys, predicted, gold, strict=True):
-        if answer is None or wanted is None:
-            found.append([np.nan] * len(LIKENESS))
+    scores = []
+    for key, answer, gold in zip(*(table[name].to_pylist() for name in ("language", *ANSWER_COLUMNS)), strict=True):
+        if answer is None or gold is None:
+            scores.append([np.nan] * len(LIKENESS))
             continue
         rule = rules.setdefault(key, answers.rule_of(key, reader))
-        found.append([answers.best(score, answer, wanted, rule) for score in LIKENESS.values()])
-    return np.array(found, np.float32).reshape(-1, len(LIKENESS)).T
+        scores.append([answers.best(score, answer, gold, rule) for score in LIKENESS.values()])
+    return np.array(scores, np.float32).reshape(-1, len(LIKENESS)).T
 
 
-def _ranked(gold: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return the tags of words, ids of ``names`` or −1, by the rank of their names: shape (words, 2)."""
-    # The last name is what −1 indexes.
-    rank = np.argsort(np.argsort(np.array([*names, UNSEEN]), kind="stable"))
-    return rank[np.stack([gold, predicted], axis=1)].astype(np.int16)
-
-
-def tag_counts(gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return how often each tag was hit, occurs in gold and in predicted tags: shape (3, tags).
-
-    ``O``, ``B-x`` and ``I-x`` are three tags.
-    """
+def _macro_f1(gold: np.ndarray, predicted: np.ndarray) -> float:
+    """Return the mean F1 of single tags (``O``, ``B-x`` and ``I-x`` are three) that occur in either; 0 without any."""
     size = 1 + max(gold.max(initial=0), predicted.max(initial=0))
-    hit = gold[gold == predicted]
-    return np.stack([np.bincount(tags, minlength=size) for tags in (hit, gold, predicted)])
-
-
-def _macro_f1(hits: np.ndarray, wanted: np.ndarray, found: np.ndarray) -> float:
-    """Return the mean F1 of tags over those that occur in gold or predicted ones; 0 where there are none."""
+    hits, wanted, found = (np.bincount(tags, minlength=size) for tags in (gold[gold == predicted], gold, predicted))
     occurs = wanted + found > 0
     scores = ratio(2 * hits, wanted + found)[occurs]
     return float(scores.mean()) if scores.size else 0.0
-
-
-def _side_by_side(parts: Sequence[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    tp, fp, fn = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
-    return tp, fp, fn

@@ -1,18 +1,20 @@
-"""Online (prequential) codelength: bits to send all labels, each coded by a model trained on those sent before.
+"""Online (prequential) codelength: bits to send all labels, each coded by a model trained on the labels before.
 
 Examples in a fixed order are split into growing subsets S_1 ⊂ … ⊂ S_M; block i is S_i without S_{i−1}:
 
     L = |S_1| log2 |Y| − Σ_{i=2…M} log2 p(labels of block i | texts; model trained on S_{i−1})
 
-in bits. The first block is coded uniformly, or by the start, where that knows the head already. Source: "Learning and
+in bits. The first block is coded uniformly, or by the start if the start already knows the head. Source: "Learning and
 Evaluating General Linguistic Intelligence" §4 (GLI).
 
-What is counted of an example (`codes` is the one place that says it): of a class log2 p(gold class), of which there are
-|Y|; of tags the log2-probability of the gold sequence of the words that the model saw (CRF, or a softmax for each
-word), and log2 |tags| for each word beyond the length limit, as for each word of the uniform code; of an answer
-log2 p(first gold answer) among the |Y| spans of its own text, and log2 |Y| where it has no probability (too long, or in
-no window). The label sets, and the texts, are known beforehand. Dev data that choose checkpoints are not paid for: the
-strict code has ``trainer.selection=last``.
+The code of an example (`codes`):
+- class: log2 p(gold class); |Y| is the number of classes.
+- tags: the log2-probability of the gold sequence of the words that the model saw (CRF, or a softmax for each word), and
+  log2 |tags| for each word beyond the length limit, as for each word of the uniform code.
+- answer: log2 p(first gold answer) among the |Y| spans of its text; log2 |Y| where it has no probability (too long, or
+  in no window).
+Label sets and texts are known beforehand. Dev data for choosing checkpoints are free; ``trainer.selection=last`` gives
+the strict code.
 """
 
 from __future__ import annotations
@@ -32,19 +34,19 @@ if TYPE_CHECKING:
 
     from xclrun.analysis.record import RunRecord
 
-# What is coded → the metrics that it is under.
+# Kinds of codes, and what a metric scores → the kind of its code.
 LABELS, TAGS, ANSWERS = "labels", "tags", "answers"
 OF = {Scored.labels: LABELS, Scored.words: TAGS, Scored.spans: TAGS, Scored.answers: ANSWERS}
 COLUMNS = ("log2_gold", "log2_gold_tags", "tokens", "seen")
-# Beside them, of answers: |Y| is each example's own.
+# Additionally for answers, where |Y| differs between examples.
 OF_ANSWERS = ("log2_classes",)
-# Rounding can make a log-probability this much larger than 0, in bits.
+# Largest positive log-probability, in bits, that counts as a rounding error.
 ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
 class Codelength:
-    """Length of a code in bits, and for how many examples it is."""
+    """Length of a code in bits, and its number of examples."""
 
     bits: float
     examples: int
@@ -60,11 +62,11 @@ class Codelength:
 
 @dataclass(frozen=True)
 class BlockCode:
-    """What the labels of one block cost.
+    """Code lengths of the labels of one block.
 
     Attributes:
-        examples: how many it has.
-        bits: under the model before it.
+        examples: their number.
+        bits: under the model before the block.
         uniform: under the uniform code.
     """
 
@@ -74,27 +76,27 @@ class BlockCode:
 
     @classmethod
     def of(cls, log2_gold: ArrayLike, uniform: ArrayLike) -> BlockCode:
-        """Add up a block, from the log2-probabilities of its gold labels and their uniform codes in bits, both (n,).
+        """Add up the log2-probabilities of a block's gold labels, and their uniform codes in bits, both (n,).
 
         Raises:
-            ValueError: no example, or a log-probability that is positive or not a number (a gold label that training
-                never had has no finite code).
+            ValueError: no example, or a log-probability that is positive or not finite, as for a gold label that
+                training never had.
         """
-        given, even = np.asarray(log2_gold, dtype=float).ravel(), np.asarray(uniform, dtype=float).ravel()
-        if not given.size:
+        log2_p, bits = np.asarray(log2_gold, dtype=float).ravel(), np.asarray(uniform, dtype=float).ravel()
+        if not log2_p.size:
             raise ValueError("a codelength needs at least one example")
-        if not np.isfinite(given).all() or (given > ROUNDING).any():
+        if not np.isfinite(log2_p).all() or (log2_p > ROUNDING).any():
             raise ValueError("log2-probabilities of gold labels must be finite and at most 0")
-        # Exact sums, whatever the order of the examples.
-        return cls(given.size, math.fsum(np.maximum(-given, 0)), math.fsum(np.broadcast_to(even, given.shape)))
+        # Exact sums do not depend on the order of the examples.
+        return cls(log2_p.size, math.fsum(np.maximum(-log2_p, 0)), math.fsum(np.broadcast_to(bits, log2_p.shape)))
 
 
 def online_codelength(blocks: Sequence[BlockCode], start_knows: bool = False) -> Codelength:
     """Return L of all blocks, in their order.
 
     Args:
-        blocks: each under the model trained on those before it; the first one under the start.
-        start_knows: whether the start knows the head, so that it codes the first block too; otherwise that is uniform.
+        blocks: each under the model trained on the blocks before; the first one under the start.
+        start_knows: whether the start knows the head and codes the first block; otherwise that is coded uniformly.
 
     Raises:
         ValueError: no block.
@@ -107,87 +109,87 @@ def online_codelength(blocks: Sequence[BlockCode], start_knows: bool = False) ->
 
 
 def codes(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return what is coded → log2-probabilities of what is gold, and bits of the uniform code; each (n,).
+    """Return kind of code → log2-probabilities of the gold labels, and bits of the uniform code; each (n,).
 
     Args:
-        rows: predictions of a block (`xclrun.store.predictions`), with `COLUMNS`; of answers `OF_ANSWERS` too.
-        classes: how many labels and tags there are; 0: there are none.
+        rows: predictions of a block (`xclrun.store.predictions`) with `COLUMNS`, for answers also `OF_ANSWERS`.
+        classes: numbers of labels and tags.
     """
     labels, tags, tokens, seen = (rows[name].to_numpy().astype(float) for name in COLUMNS)
-    found = {}
+    coded = {}
     if classes[LABELS] and not np.isnan(labels).all():
-        found[LABELS] = labels, np.full(len(labels), math.log2(classes[LABELS]))
+        coded[LABELS] = labels, np.full(len(labels), math.log2(classes[LABELS]))
     if classes[TAGS]:
         each = math.log2(classes[TAGS])
-        found[TAGS] = tags - (tokens - seen) * each, tokens * each
+        coded[TAGS] = tags - (tokens - seen) * each, tokens * each
     if OF_ANSWERS[0] in rows.column_names:
         uniform = rows[OF_ANSWERS[0]].to_numpy().astype(float)
-        found[ANSWERS] = np.where(np.isnan(labels), -uniform, labels), uniform
-    return found
+        coded[ANSWERS] = np.where(np.isnan(labels), -uniform, labels), uniform
+    return coded
 
 
 def of_block(rows: pa.Table, classes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return what is coded → its `BlockCode`, as plain data.
+    """Return kind of code → its `BlockCode`, as plain data.
 
     Raises:
         ValueError: see `BlockCode.of`.
     """
-    return {what: asdict(BlockCode.of(*of)) for what, of in codes(rows, classes).items()}
+    return {kind: asdict(BlockCode.of(*arrays)) for kind, arrays in codes(rows, classes).items()}
 
 
 def parts(record: RunRecord) -> list[str]:
-    """Return what a run codes, of its labels and tags; empty where it learns no blocks."""
-    return list(dict.fromkeys(what for one in record.coded for what in one["codes"]))
+    """Return the kinds of codes of a run; empty if it learns no blocks."""
+    return list(dict.fromkeys(kind for block in record.coded for kind in block["codes"]))
 
 
-def blocks(record: RunRecord, what: str) -> list[BlockCode] | None:
-    """Return the blocks of a run; None where not all have been asked for, or the run learns none."""
-    found = [BlockCode(**one["codes"][what]) for one in record.coded if what in one["codes"]]
-    return found if found and len(found) == record.config["dataset"]["blocks"] else None
+def blocks(record: RunRecord, kind: str) -> list[BlockCode] | None:
+    """Return the codes of a run's blocks; None if the run learns none, or some are not coded yet."""
+    coded = [BlockCode(**block["codes"][kind]) for block in record.coded if kind in block["codes"]]
+    return coded if coded and len(coded) == record.config["dataset"]["blocks"] else None
 
 
-def start_knows(record: RunRecord, what: str) -> bool:
-    """Whether the start codes the labels, tags or answers of the first block; otherwise they are coded uniformly."""
+def start_knows(record: RunRecord, kind: str) -> bool:
+    """Whether the start codes the first block; otherwise it is coded uniformly."""
     known = record.coded[0]["start_knows"] if record.coded else ()
-    # Earlier versions said it of all that is coded together.
-    return known if isinstance(known, bool) else what in known
+    # Earlier versions wrote one value for all kinds.
+    return known if isinstance(known, bool) else kind in known
 
 
-def code(record: RunRecord, what: str) -> Codelength | None:
-    """Return the online codelength of a run's labels or tags; None where it has none."""
-    found = blocks(record, what)
-    return None if found is None else online_codelength(found, start_knows(record, what))
+def code(record: RunRecord, kind: str) -> Codelength | None:
+    """Return the online codelength of a run; None if it has none."""
+    coded = blocks(record, kind)
+    return None if coded is None else online_codelength(coded, start_knows(record, kind))
 
 
 def code_of(record: RunRecord, metric: str) -> Codelength | None:
-    """Return the online codelength of what a metric scores; None where there is none."""
+    """Return the online codelength of what a metric scores; None if there is none."""
     known = BY_NAME.get(metric)
     if known is KEY_SCORE:
         known = BY_NAME.get(record.metric_of[record.languages[-1]])
     return None if known is None or known.beside else code(record, OF.get(known.of, ""))
 
 
-def bits_of_blocks(record: RunRecord, what: Iterable[str]) -> np.ndarray:
-    """Return the bits of each block as L counts them, shape (M,), of several things together.
+def bits_of_blocks(record: RunRecord, kinds: Iterable[str]) -> np.ndarray:
+    """Return the bits of each block as L counts them, shape (M,), summed over kinds of codes.
 
     Raises:
-        ValueError: the run has no whole code.
+        ValueError: the run has no complete code.
     """
     total = np.zeros(record.config["dataset"]["blocks"])
-    for one in what:
-        found = blocks(record, one)
-        if found is None:
+    for kind in kinds:
+        coded = blocks(record, kind)
+        if coded is None:
             raise ValueError(f"{record.run_id} has no codelength")
-        total += [block.bits for block in found]
-        if not start_knows(record, one):
-            total[0] += found[0].uniform - found[0].bits
+        total += [block.bits for block in coded]
+        if not start_knows(record, kind):
+            total[0] += coded[0].uniform - coded[0].bits
     return total
 
 
 def switched(codes: ArrayLike) -> np.ndarray:
-    """Return the bits of each block where each is coded by the best of K models, shape (M,), from those of K, (K, M).
+    """Return the bits of each block, shape (M,), if the best of K models codes each, from the bits of all, (K, M).
 
-    The receiver has to be told which: log2 K bits for each block.
+    Sending the choice costs log2 K bits for each block.
     """
-    of = np.asarray(codes, dtype=float)
-    return np.asarray(of.min(axis=0) + math.log2(len(of)))
+    bits = np.asarray(codes, dtype=float)
+    return np.asarray(bits.min(axis=0) + math.log2(len(bits)))

@@ -1,4 +1,4 @@
-"""Which runs are meant by ``--filter KEY=VALUE`` of a report, and by the keywords of the Python API."""
+"""Choose runs by config values: ``--filter KEY=VALUE`` of a report, and keywords of the Python API."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import flat
 
 
-def parse_filters(given: Iterable[str]) -> dict[str, set[str]]:
+def parse_filters(texts: Iterable[str]) -> dict[str, set[str]]:
     """Return key → values of filters such as ``trainer.epochs=5`` or ``strategy=naive,er``.
 
     Raises:
-        UsageError: one is no ``KEY=VALUE``, or a key is given twice.
+        UsageError: a filter is not ``KEY=VALUE``, or repeats a key.
     """
-    found: dict[str, set[str]] = {}
-    for text in given:
+    filters: dict[str, set[str]] = {}
+    for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise UsageError(f"--filter {text}: needs KEY=VALUE, as in --filter trainer.epochs=5")
-        if key in found:
+        if key in filters:
             raise UsageError(f"--filter {text}: {key} is given twice; several values stand with commas: {key}=1,2")
-        found[key] = {value} if value.startswith("[") else set(value.split(","))
-    return found
+        filters[key] = {value} if value.startswith("[") else set(value.split(","))
+    return filters
 
 
 def filtered(
     records: Sequence[RunRecord], filters: Mapping[str, set[str]], option: str = "--filter "
 ) -> list[RunRecord]:
-    """Return the runs that have one of the values of every filter (see `parse_filters`).
+    """Return the runs with one of the values of every filter (see `parse_filters`).
 
-    Keys are those of the config; ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. Numbers are
-    compared as numbers. ``option`` is how errors begin.
+    ``strategy``, ``order``, ``dataset`` and ``model`` stand for their names. Numbers are compared as numbers. Errors
+    begin with ``option``.
 
     Raises:
-        UsageError: no run has the key, or none of its values.
+        UsageError: no run has the key, or any of the values.
     """
-    kept = list(records)
+    chosen = [(record, _settings(record)) for record in records]
     for key, values in filters.items():
-        facts = {r.run_id: _facts(r) for r in kept}
-        known = sorted({name for of in facts.values() for name in of})
-        if facts and key not in known:
-            raise UsageError(f"{option}{key}={','.join(sorted(values))}: unknown key; {did_you_mean(key, known)}")
-        there = sorted({of[key] for of in facts.values() if key in of})
-        wanted = {_number(value) for value in values}
-        kept = [r for r in kept if key in facts[r.run_id] and _number(facts[r.run_id][key]) in wanted]
-        if facts and not kept:
-            raise UsageError(f"{option}{key}={','.join(sorted(values))}: no run has it; there is {', '.join(there)}")
-    return kept
+        asked, known = f"{option}{key}={','.join(sorted(values))}", {name for _, of_run in chosen for name in of_run}
+        if chosen and key not in known:
+            raise UsageError(f"{asked}: unknown key; {did_you_mean(key, known)}")
+        existing = sorted({settings[key] for _, settings in chosen if key in settings})
+        numbers = {_number(value) for value in values}
+        chosen = [pair for pair in chosen if key in pair[1] and _number(pair[1][key]) in numbers]
+        if existing and not chosen:
+            raise UsageError(f"{asked}: no run has it; there is {', '.join(existing)}")
+    return [record for record, _ in chosen]
 
 
-def _facts(record: RunRecord) -> dict[str, str]:
+def _settings(record: RunRecord) -> dict[str, str]:
+    """Return config key → value as text."""
     named = {"strategy": record.strategy, "order": record.order, "dataset": record.dataset, "model": record.model}
     return {key: setting_text(value) for key, value in flat(record.config)} | named
 

@@ -1,13 +1,15 @@
-"""The measures: what is computed from a run's score matrix, by name, or why a run does not have one.
+"""Measures: values computed from a run's score matrix, or the reason why a run has none.
 
-`MEASURES` is the one place that knows them. Means, tests, the bootstrap, tables, findings, the console and MLflow ask
-it, so a further measure is one entry, or a call of `register`. docs/metrics.md, "From the score matrix".
+Means, tests, the bootstrap, tables, findings, the console and MLflow all read `MEASURES`, so a new measure is one
+entry, or a call of `register`. docs/metrics.md, "From the score matrix".
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 
@@ -33,13 +35,11 @@ NOT_A_SEQUENCE = {
 
 @dataclass(frozen=True)
 class Scores:
-    """What a measure is computed from; leading axes (...) are resamples.
+    """Input of a measure; leading axes (...) are resamples.
 
     Attributes:
         R: the score matrix, shape (..., hops + 1, N).
-        M: the reference scores, shape (..., N); NaN where not known.
-        record: the run.
-        metric: whose scores these are.
+        M: the reference scores, shape (..., N); NaN where unknown.
     """
 
     R: np.ndarray
@@ -49,12 +49,12 @@ class Scores:
 
     @property
     def final(self) -> np.ndarray:
-        """The last score on each language, shape (..., N): after its own hop in a run that trains each alone."""
+        """The final score on each language, shape (..., N): after its own hop if each is trained separately."""
         return metrics.learnt_scores(self.R) if self.record.stream == "independent" else self.R[..., -1, :]
 
 
 def no_cells(n: int) -> np.ndarray:
-    """The mask of a measure that is not computed from R."""
+    """Return the mask of a measure that is not computed from R."""
     return np.zeros((n + 1, n), dtype=bool)
 
 
@@ -64,22 +64,21 @@ class Measure:
 
     Attributes:
         name: in tables, ``summary.csv`` and MLflow.
-        title: what it is called in words.
-        definition: what tables say of it.
-        source: paper and equation; empty for our own.
-        higher_is_better: which way is better.
-        formula: gives its value, a fraction, shape (...); NaN where something is not measured.
-        example: its value for `EXAMPLE`, worked by hand; a test holds the formula against it. None where it needs more
-            than a score matrix: then it has a test of its own.
-        needs: N → mask (N + 1, N) of the cells of R that enter it. Columns that a mean over languages leaves out are
-            empty; a mask without any cell means that the measure is not defined for so few languages.
-        by_language: gives it for each language, shape (..., N); None where it has no such parts.
-        reference: whether it needs M, in the columns of ``needs``; in all where ``otherwise`` says more.
-        streams: kinds of run that have it.
-        otherwise: what a run lacks that does not have it, where it is no cell of R, nor M.
-        headline: whether it stands in tables, on the console and in MLflow's columns, and is tested and resampled; the
-            others are in ``summary.csv`` and MLflow alone.
-        unit: ``%``, ``points`` (a difference of percentages), or another in which values are given as they are.
+        title: name in words.
+        definition: in table notes.
+        source: paper and equation; empty for our own measures.
+        formula: returns the value, a fraction, shape (...); NaN where an input is missing.
+        example: value for `EXAMPLE`, worked by hand, which checks the formula; None for a measure that needs more than
+            a score matrix.
+        needs: N → mask (N + 1, N) of the cells of R that enter. Columns that a mean over languages leaves out are
+            empty; an empty mask means that the measure is undefined for so few languages.
+        by_language: returns the value of each language, shape (..., N); None: the measure has no such parts.
+        reference: whether M enters, in the columns of ``needs``; in all columns where ``otherwise`` is set.
+        streams: kinds of run that have the measure.
+        otherwise: what a run lacks without the measure, if that is neither a cell of R nor M.
+        headline: whether the measure is in tables, on the console and in MLflow's columns, and is tested and
+            resampled; the others are only in ``summary.csv`` and MLflow.
+        unit: ``%``, ``points`` (a difference of percentages), or another unit, whose values are printed unscaled.
     """
 
     name: str
@@ -99,25 +98,25 @@ class Measure:
 
     @property
     def arrow(self) -> str:
-        """Which way is better."""
+        """The direction of better values."""
         return "↑" if self.higher_is_better else "↓"
 
     @property
     def scale(self) -> int:
-        """What a value is multiplied with where it is shown."""
+        """The factor from a value to what tables print."""
         return 100 if self.unit in ("%", "points") else 1
 
     def shown(self, value: float) -> str:
-        """Return a value as tables print it: percent, with two decimals and no ``-0.00``."""
+        """Format a value for tables: in percent, with two decimals and without ``-0.00``."""
         return f"{round(self.scale * value, 2) + 0.0:.2f}"
 
     @property
     def shared(self) -> bool:
-        """Whether orders of one seed share some of its inputs: the reference models, or hop 0."""
+        """Whether orders of one seed share some inputs: the reference models, or hop 0."""
         return self.reference or bool(self.needs(3)[0].any())
 
     def left_out(self, n: int, column: int) -> bool:
-        """Whether the language in this place has no value, though nothing is missing."""
+        """Whether the language at this place has no value by definition."""
         return not self.needs(n)[:, column].any()
 
 
@@ -125,19 +124,16 @@ MEASURES: dict[str, Measure] = {}
 
 
 def register(measure: Measure) -> Measure:
-    """Add a measure, after the others.
+    """Add a measure after the others.
 
     Raises:
-        UsageError: there is one of this name, or a stream is unknown; what ``needs``, ``reference``, ``example``,
-            ``by_language`` or the formula gives for `EXAMPLE` is not what the others say.
+        UsageError: the name is taken, a stream is unknown, or the entry is inconsistent (`_check`).
     """
-    from xclrun.analysis.measure_check import check
-
     if measure.name in MEASURES:
         raise UsageError(f"there is a measure {measure.name} already")
     if unknown := set(measure.streams) - STREAMS.keys():
         raise UsageError(f"measure {measure.name}: unknown stream {', '.join(unknown)}; known: {', '.join(STREAMS)}")
-    check(measure)
+    _check(measure)
     return _add(measure)
 
 
@@ -165,18 +161,16 @@ def _learnt(n: int) -> np.ndarray:
 
 
 def _coded(scores: Scores, of: Callable[[Codelength], float]) -> float:
-    """Return a number of the codelength of what a metric scores; NaN where the run has none."""
-    found = code_of(scores.record, scores.metric)
-    return float("nan") if found is None else of(found)
+    """Return a number of the codelength of what a metric scores; NaN if the run has none."""
+    code = code_of(scores.record, scores.metric)
+    return float("nan") if code is None else of(code)
 
 
-# What runs lack that have no codelength.
 WITHOUT_BLOCKS = "needs the labels of all blocks (dataset.blocks)"
-# What runs lack that have no evaluation points.
 WITHOUT_POINTS = "needs evaluation inside hops (evaluate.every_examples or evaluate.every_share)"
 
 # N = 3, rows are hops 0…3. Hop 0 is best on the first language, and hop 1 is better on the second than hop 2, which
-# learns it: definitions that differ give different numbers.
+# learns it, so that different definitions give different numbers.
 EXAMPLE = (
     np.array([[0.90, 0.20, 0.30], [0.80, 0.60, 0.40], [0.70, 0.50, 0.60], [0.75, 0.55, 0.85]]),
     np.array([0.80, 0.45, 0.75]),
@@ -361,8 +355,92 @@ for _measure in (
         unit="bits",
     ),
 ):
-    # Tests hold them against their examples.
+    # Tests check these, so importing stays fast.
     _add(_measure)
+
+
+def _check(measure: Measure) -> None:
+    """Check the parts of an entry against each other on `EXAMPLE`.
+
+    Raises:
+        UsageError: ``needs``, ``reference``, ``example``, ``by_language`` or the formula contradict each other.
+    """
+    for n in (1, 3):
+        mask = measure.needs(n)
+        found = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
+        if found != f"bool {(n + 1, n)}":
+            raise UsageError(f"measure {measure.name}: needs({n}) is a mask, bool {(n + 1, n)}, not {found}")
+    if measure.example is None or "sequence" not in measure.streams:
+        return
+    (R, M), mask = EXAMPLE, measure.needs(3)
+    whole = _example_value(measure, R, M)
+    # np.integer is not a Python int.
+    if not isinstance(measure.example, Real) or not _same(float(measure.example), whole):
+        raise UsageError(f"measure {measure.name}: example={measure.example}: its formula gives {whole:g} for EXAMPLE")
+    cells: list[tuple[np.ndarray, tuple[int, ...]]] = [(R, at) for at in np.ndindex(R.shape)]
+    cells += [] if measure.otherwise else [(M, (column,)) for column in range(M.size)]
+    for changed, at in cells:
+        in_R = changed is R
+        missing = changed.copy()
+        missing[at] = np.nan
+        value = _example_value(measure, missing, M) if in_R else _example_value(measure, R, missing)
+        enters = bool(mask[at]) if in_R else measure.reference and bool(mask[:, at[0]].any())
+        if not (np.isnan(value) if enters else _same(value, whole)):
+            said = "needs(3) says" if in_R else f"reference={measure.reference} and needs(3) say"
+            cell = f"R[{at[0]}, {at[1]}]" if in_R else f"M[{at[0]}]"
+            raise UsageError(
+                f"measure {measure.name}: {said} that {cell} {'enters' if enters else 'does not enter'}; where it is "
+                f"NaN the formula gives {value:g}"
+            )
+    if measure.by_language is not None:
+        shape = _on_example(measure, measure.by_language, R, M).shape
+        if shape != M.shape:
+            raise UsageError(f"measure {measure.name}: by_language gives {shape} values for 3 languages, not (3,)")
+    if measure.headline and mask.any():
+        # Headlines are resampled, many matrices at a time.
+        stacked = _on_example(measure, measure.formula, np.stack([R, 1 - R]), np.stack([M, M]))
+        each = [whole, _example_value(measure, 1 - R, M)]
+        if stacked.shape != (2,) or not all(map(_same, stacked, each)):
+            raise UsageError(
+                f"measure {measure.name}: a headline's formula gives a value for each of stacked matrices, here "
+                f"{each[0]:g} and {each[1]:g}; it gives {' '.join(f'{one:g}' for one in stacked.flat[:3])}"
+            )
+
+
+def _example_value(measure: Measure, R: np.ndarray, M: np.ndarray) -> float:
+    """Return the measure's value for one matrix."""
+    value = _on_example(measure, measure.formula, R, M)
+    if value.shape:
+        raise UsageError(f"measure {measure.name}: its formula gives {value.shape} values for one matrix, not one")
+    return float(value)
+
+
+def _on_example(
+    measure: Measure, formula: Callable[[Scores], np.ndarray | float], R: np.ndarray, M: np.ndarray
+) -> np.ndarray:
+    """Compute a formula of a measure for the run of `EXAMPLE`; a `UsageError` if it fails."""
+    run = RunRecord(
+        "example", "", "", "naive", "abc", ("a", "b", "c"), seed=1, bucket=None, stream="sequence", scores={},
+        config={}, data_fingerprint="", code_version="", algorithms=1, status="finished",
+    )  # fmt: skip
+    cells = R.copy()
+    # As in a record.
+    cells.setflags(write=False)
+    with warnings.catch_warnings():
+        # numpy warns about NaN.
+        warnings.simplefilter("ignore")
+        try:
+            return np.asarray(formula(Scores(cells, M, run, next(iter(BY_NAME)))), dtype=float)
+        except Exception as error:
+            what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise UsageError(
+                f"measure {measure.name}: fails for EXAMPLE ({what}); give example=None where it needs more "
+                "than a score matrix"
+            ) from error
+
+
+def _same(one: float, other: float) -> bool:
+    return bool(np.isclose(one, other, rtol=0, atol=1e-9))
 
 
 @dataclass(frozen=True)
@@ -370,7 +448,7 @@ class Absent:
     """Why a run has no value for a measure.
 
     Attributes:
-        reason: for a person; for missing reference scores what is needed, without seed and languages.
+        reason: for missing reference scores, without seed and languages.
         seed, languages: of the missing reference runs; empty otherwise.
         by_definition: the measure leaves this language out at its place in the order; nothing is missing.
     """
@@ -387,29 +465,29 @@ Measured = dict[tuple[str, str], float | Absent]
 def measure(
     record: RunRecord, metric: str, reference: np.ndarray, names: Collection[str] = MEASURES.keys()
 ) -> Measured:
-    """Return (measure, language) → value or the reason why there is none; the language is empty for the aggregate.
+    """Return (measure, language) → value, or the reason why there is none; the language is empty for the aggregate.
 
-    ``reference`` is M, shape (N,), NaN where it is not known; ``names`` are the measures that are asked for.
+    Args:
+        reference: M, shape (N,); NaN where unknown.
+        names: which measures.
     """
     scores = Scores(record.scores[metric], reference, record, metric)
-    found: Measured = {}
-    for name, one in MEASURES.items():
-        if name not in names:
-            continue
+    measured: Measured = {}
+    for name in (name for name in MEASURES if name in names):
+        one = MEASURES[name]
         if record.stream not in one.streams:
-            reason = NOT_A_SEQUENCE[record.stream] if "sequence" in one.streams else one.otherwise
-            found[name, ""] = Absent(reason)
+            measured[name, ""] = Absent(NOT_A_SEQUENCE[record.stream] if "sequence" in one.streams else one.otherwise)
             continue
-        found[name, ""] = _value_or_reason(float(one.formula(scores)), one, scores, None)
+        measured[name, ""] = _value_or_reason(float(one.formula(scores)), one, scores, None)
         for j, value in enumerate(() if one.by_language is None else one.by_language(scores)):
-            found[name, record.languages[j]] = _value_or_reason(float(value), one, scores, j)
-    return found
+            measured[name, record.languages[j]] = _value_or_reason(float(value), one, scores, j)
+    return measured
 
 
 def leaves_out(record: RunRecord, measure: str, language: str) -> bool:
-    """Whether a measure of a run has no value for a language, at its place in the order, though nothing is missing.
+    """Whether a measure of a run has no value for a language by definition.
 
-    Forgetting needs a hop after the language's own, transfer one before it.
+    Forgetting needs a hop after the language's own hop; transfer needs one before it.
     """
     one = MEASURES[measure]
     if language not in record.languages or record.stream not in one.streams or one.by_language is None:
@@ -418,7 +496,7 @@ def leaves_out(record: RunRecord, measure: str, language: str) -> bool:
 
 
 def explain(absents: Iterable[Absent]) -> str:
-    """Return one reason for several runs: seeds that need reference runs of the same languages are put together.
+    """Combine the reasons of several runs; seeds that need reference runs of the same languages are listed together.
 
     >>> explain([Absent("needs lang_spec_ft", seed, frozenset({"de"})) for seed in (2, 1)])
     'needs lang_spec_ft of seeds 1, 2 (de)'
@@ -434,20 +512,20 @@ def explain(absents: Iterable[Absent]) -> str:
     seeds: dict[tuple[str, str], list[int]] = {}
     for (reason, seed), languages in sorted(needed.items(), key=lambda item: item[0]):
         seeds.setdefault((reason, ", ".join(sorted(languages))), []).append(seed)
-    for (reason, which), them in seeds.items():
-        reasons.append(f"{reason} of seed{'s' if len(them) > 1 else ''} {', '.join(map(str, them))} ({which})")
+    for (reason, which), numbers in seeds.items():
+        reasons.append(f"{reason} of seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))} ({which})")
     return "; ".join(dict.fromkeys(reasons))
 
 
 def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int | None) -> float | Absent:
-    """Return the value of the aggregate, or of the language in ``column``; where it is NaN, why."""
+    """Return the value of the aggregate (``column`` None) or of a language; where it is NaN, the reason."""
     record, R = scores.record, scores.R
     if not np.isnan(value):
         return value
     languages = np.array(record.languages)
     n = len(languages)
     if measure.otherwise:
-        # Asked with M as if it were known, to tell what lacks.
+        # Compute with M as if it were known, to find out what is missing.
         known = replace(scores, M=np.nan_to_num(scores.M)) if measure.reference else scores
         if np.isnan(measure.formula(known)):
             return Absent(measure.otherwise)
@@ -461,7 +539,7 @@ def _value_or_reason(value: float, measure: Measure, scores: Scores, column: int
     if record.stream != "sequence":
         return Absent(f"needs the final scores of {', '.join(languages[np.isnan(scores.final) & here])}")
     if column is not None and measure.left_out(n, column):
-        # Which end of a stream has no value does not depend on its length.
+        # Whether the first or the last language has no value does not depend on the number of languages.
         where = "after" if measure.left_out(3, 2) else "before"
         return Absent(f"needs a hop {where} {languages[column]}", by_definition=True)
     needed = measure.needs(n) & here

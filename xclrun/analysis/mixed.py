@@ -5,8 +5,8 @@ others are random. All strategies have run the same blocks. So an orthonormal tr
 the data into independent parts: their mean, and k − 1 contrasts, in which O and B cancel. Within each part the
 covariance of a replicate's n_o blocks is a·I + b·J, with (a, b) = (σ²_e, σ²_SO) in a contrast and (σ²_e + k σ²_B,
 σ²_SO + k σ²_O) in the mean. The likelihood and its information are sums over replicates, without a matrix of all
-observations. Own code, since statsmodels' MixedLM has no degrees of freedom and stops short of convergence in up to
-half of such fits, wherever a variance is 0 (`tests/analysis/test_significance.py` compares the two where it does not).
+observations. This replaces statsmodels' MixedLM, which has no degrees of freedom and does not converge in up to half
+of such fits, wherever a variance is 0 (`tests/analysis/test_significance.py` compares the two where it does).
 
 Satterthwaite (1946), as Giesbrecht & Burns (1985): ν = 2 v² / (g' C g), v the variance of a difference, g its gradient
 and C the inverse of the expected information. Variances that are estimated as 0 are left out of C.

@@ -1,7 +1,7 @@
-"""Gradient overlap over the main steps of a run: of which parameters consecutive steps have gradients (LL §5, Fig. 5).
+"""Gradient overlap of consecutive main steps of a run: shared parameters with a gradient (LL §5, Fig. 5).
 
-A run's counts are those of its ``overlap.parquet`` (`xclrun.train.overlap`): for each hop, step and part the sizes of
-S_t, S_t ∩ S_{t−1} and S_t ∪ S_{t−1}. The share of the overlap is |∩| / |∪|; NaN where there is no step before.
+The counts come from a run's ``overlap.parquet`` (`xclrun.train.overlap`): for each hop, step and part of the parameters
+the sizes of S_t, S_t ∩ S_{t−1} and S_t ∪ S_{t−1}. The overlap is |∩| / |∪|; NaN for the first step.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Overlap:
-    """One part of the parameters of one run, over T main steps, hop after hop.
+    """Gradient overlap of one part of the parameters of a run, over T main steps; arrays of shape (T,).
 
     Attributes:
-        hop: of each step, shape (T,).
-        nonzero: parameters with a gradient, shape (T,).
-        both: those that had one in the step before too, shape (T,).
-        share: of both among those with a gradient in one of the two, shape (T,).
+        nonzero: number of parameters with a gradient.
+        both: number of parameters with a gradient in this step and the one before.
+        share: ``both`` divided by the number with a gradient in either step.
     """
 
     hop: np.ndarray
@@ -33,11 +32,11 @@ class Overlap:
 
     @property
     def first(self) -> np.ndarray:
-        """Whether a step is the first of its hop, after another hop: compared across a switch. Shape (T,)."""
+        """Whether a step is the first of a hop after the first hop, shape (T,)."""
         return np.concatenate([[False], np.diff(self.hop) > 0])
 
     def within(self) -> float:
-        """Return the mean share between steps of the same hop; NaN where there are none."""
+        """Return the mean share between steps of the same hop; NaN without any."""
         return _mean(self.share[~self.first])
 
     def at_switches(self) -> float:
@@ -47,21 +46,21 @@ class Overlap:
 
 def overlap(counts: pd.DataFrame, part: str) -> Overlap:
     """Return one part (``embeddings`` or ``rest``) of the rows of a run's ``overlap.parquet``."""
-    own = counts[counts["part"] == part].sort_values(["hop", "step"])
-    nonzero, both, either = (own[name].to_numpy(dtype=float, na_value=np.nan) for name in ("nonzero", "both", "either"))
-    # Two steps without any gradient of the part share nothing.
+    rows, names = counts[counts["part"] == part].sort_values(["hop", "step"]), ("nonzero", "both", "either")
+    nonzero, both, either = (rows[name].to_numpy(dtype=float, na_value=np.nan) for name in names)
+    # Two steps without any gradient have an overlap of 0.
     share = np.divide(both, either, out=np.where(np.isnan(either), np.nan, 0.0), where=either > 0)
-    return Overlap(own["hop"].to_numpy(), nonzero, both, share)
+    return Overlap(rows["hop"].to_numpy(), nonzero, both, share)
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the means of ``window`` values around each, fewer at the ends; NaN counts for nothing. Shape as given."""
-    there = np.isfinite(values)
+    """Return moving averages over ``window`` values without NaN, fewer at the ends, in the shape of ``values``."""
+    finite = np.isfinite(values)
     ones = np.ones(max(1, window))
-    total, count = (np.convolve(of, ones, "same") for of in (np.where(there, values, 0.0), there.astype(float)))
+    total, count = (np.convolve(of, ones, "same") for of in (np.where(finite, values, 0.0), finite.astype(float)))
     return np.divide(total, count, out=np.full(len(values), np.nan), where=count > 0.5)
 
 
 def _mean(values: np.ndarray) -> float:
-    there = values[np.isfinite(values)]
-    return float(there.mean()) if there.size else float("nan")
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")

@@ -1,4 +1,4 @@
-"""Evaluation points inside hops (``evaluate.every_…``): learning curves, and what other checkpoints had scored.
+"""Evaluation points inside hops (``evaluate.every_…``): learning curves, and scores of other checkpoints.
 
 Sources: LL = "Towards a robust experimental framework … lifelong language learning" §4.2 (AULTC); ED = "Don't Use
 English Dev" §4, §7 (selected and oracle scores, spread, directional agreement). docs/metrics.md. Scores are fractions.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from xclrun.analysis import metrics
-from xclrun.analysis.record import RunRecord
+from xclrun.analysis.record import RunRecord, point_score
 from xclrun.analysis.selection import directional_agreement, last, oracle, selected, spread
 
 
@@ -25,16 +26,17 @@ class HopPoints:
     Attributes:
         hop: its index, from 1.
         sources: columns of the languages that the hop trains on.
-        first: column of the order's first language.
-        seen: columns of all languages that were learnt up to the hop's end.
+        seen: columns of all languages learned up to the hop's end.
         own: sentences of the hop's own data seen at each point, shape (P,).
         dev, test: scores, shape (P, N), in the order of the run's languages; NaN where not measured.
         averaged: average of checkpoints (``last-5``, ``all``) → test scores of the averaged weights, shape (N,).
     """
 
+    # Column of the order's first language.
+    first: ClassVar[int] = 0
+
     hop: int
     sources: tuple[int, ...]
-    first: int
     seen: tuple[int, ...]
     own: np.ndarray
     dev: np.ndarray
@@ -44,36 +46,34 @@ class HopPoints:
 
 def hop_points(record: RunRecord, metric: str) -> list[HopPoints]:
     """Return the points of each hop that has some, in order."""
-    found = []
+
+    def scores(by_language: Mapping[str, Any]) -> list[float]:
+        return [point_score(by_language, language, metric) for language in record.languages]
+
+    hops = []
     for hop in range(1, record.hops + 1):
         points = [point for point in record.points if point["hop"] == hop]
-        if points:
-            own = np.array([point["own"] for point in points], dtype=float)
-            dev, test = (
-                np.array([[_score(point.get(split, {}), k, metric) for k in record.languages] for point in points])
-                for split in ("dev", "test")
-            )
-            own_languages = _sources(record, hop)
-            continuing = record.stream in ("sequence", "transfer", "mixture")
-            earlier = {k for before in range(1, hop + 1) for k in record.trains(before)} if continuing else ()
-            seen = tuple(sorted({*own_languages, *(record.languages.index(k) for k in earlier)}))
-            averaged = {
-                one["of"]: np.array([_score(one["test"], k, metric) for k in record.languages])
-                for one in record.averaged
-                if one["hop"] == hop
-            }
-            found.append(HopPoints(hop, own_languages, 0, seen, own, dev, test, averaged))
-    return found
+        if not points:
+            continue
+        sources = _sources(record, hop)
+        continuing = record.stream in ("sequence", "transfer", "mixture")
+        earlier = {k for before in range(1, hop + 1) for k in record.trains(before)} if continuing else ()
+        seen = tuple(sorted({*sources, *(record.languages.index(k) for k in earlier)}))
+        own = np.array([point["own"] for point in points], dtype=float)
+        dev, test = (np.array([scores(point.get(split, {})) for point in points]) for split in ("dev", "test"))
+        averaged = {one["of"]: np.array(scores(one["test"])) for one in record.averaged if one["hop"] == hop}
+        hops.append(HopPoints(hop, sources, seen, own, dev, test, averaged))
+    return hops
 
 
-# Streams whose hops do not go on, or need not.
+# Streams whose hops do not continue from the hop before, or need not.
 ANEW = ("independent", "growing", "blocks")
 
 
 def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return sentences of the stream's own data seen, shape (E,), and the test score on each language, (E, N).
 
-    Begins at 0 with hop 0. None where a hop has no points, or hops start anew (``lang_spec_ft``) or may do so.
+    Begins at 0 with hop 0. None where a hop has no points, or hops may not continue from each other (`ANEW`).
     """
     hops = hop_points(record, metric)
     if len(hops) < record.hops or record.stream in ANEW:
@@ -85,27 +85,24 @@ def curves(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | No
 
 def learning_curve(record: RunRecord, metric: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return sentences seen, shape (E,), and the mean test score over all languages, (E,); None as for `curves`."""
-    found = curves(record, metric)
-    return None if found is None else (found[0], found[1].mean(axis=1))
+    curve = curves(record, metric)
+    return None if curve is None else (curve[0], curve[1].mean(axis=1))
 
 
 def adapts(config: Mapping[str, Any]) -> bool:
-    """Whether the model of a run of this config is adapted to each example when it is asked after a hop (MbPA)."""
+    """Whether the model is adapted to each test example after a hop (MbPA)."""
     strategy = config.get("strategy") or {}
     return all(strategy.get(key) for key in ("neighbours", "adapt_steps", "replay_write"))
 
 
 def unadapted(record: RunRecord) -> bool:
-    """Whether the points of a run are of another model than its hops' ends: one that is not adapted when asked (MbPA).
-
-    ``strategy.adapt_points=false``: learning curves, and what is read off them, are then of the model as trained.
-    """
+    """Whether the model is adapted to each test example at the ends of hops, but not at the points of a run (MbPA)."""
     strategy = record.config.get("strategy") or {}
     return bool(record.points) and adapts(record.config) and strategy.get("adapt_points") is False
 
 
 def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
-    """Say whose points are of the unadapted model; nothing where no run's are. ``strategies`` is label → its runs."""
+    """Return a note on strategies (label → runs) whose points are of the unadapted model, if any."""
     labels = [label for label, runs in strategies.items() if any(map(unadapted, runs))]
     what = "points inside hops, so AULTC, curves, F_m_curve and I_m_curve too, are of the model as it was trained, not "
     how = "adapted to each test example as at the ends of hops (strategy.adapt_points=true adapts there too)"
@@ -113,32 +110,32 @@ def unadapted_note(strategies: Mapping[str, Sequence[RunRecord]]) -> list[str]:
 
 
 def switches(record: RunRecord) -> np.ndarray:
-    """Return after how many sentences of the stream's own data one hop follows another, shape (hops − 1,)."""
+    """Return the number of sentences of the stream's own data seen when each next hop begins, shape (hops − 1,)."""
     lasts = {point["hop"]: point["own"] for point in record.points}
     return np.cumsum([lasts[hop] for hop in sorted(lasts)])[:-1]
 
 
 def aultc(record: RunRecord, metric: str) -> float:
     """Return the area under the learning curve of a run (`metrics.aultc`); NaN where there is no whole curve."""
-    found = learning_curve(record, metric)
-    return float("nan") if found is None else float(metrics.aultc(*found))
+    curve = learning_curve(record, metric)
+    return float("nan") if curve is None else float(metrics.aultc(*curve))
 
 
 def curve_forgetting(record: RunRecord, metric: str) -> np.ndarray:
     """Return `metrics.curve_forgetting` of a run, shape (N,); NaN where there is no whole curve."""
-    found = curves(record, metric)
-    return np.full(len(record.languages), np.nan) if found is None else metrics.curve_forgetting(found[1])
+    curve = curves(record, metric)
+    return np.full(len(record.languages), np.nan) if curve is None else metrics.curve_forgetting(curve[1])
 
 
 def curve_intransigence(record: RunRecord, metric: str, reference: np.ndarray) -> float:
     """Return the mean over i = 1…N of M[i] − a_i(i/N of the stream), as LL reads its multi-task training off the curve.
 
-    At the last evaluation at or before that place; NaN where there is no whole curve or no reference.
+    a_i comes from the last evaluation at or before that place; NaN without a whole curve or reference.
     """
-    found = curves(record, metric)
-    if found is None:
+    curve = curves(record, metric)
+    if curve is None:
         return float("nan")
-    seen, scores = found
+    seen, scores = curve
     n = len(record.languages)
     places = [int(np.searchsorted(seen, seen[-1] * i / n * (1 + 1e-12), side="right")) - 1 for i in range(1, n + 1)]
     return float(np.mean([reference[i] - scores[place, i] for i, place in enumerate(places)]))
@@ -149,9 +146,8 @@ class Rule:
     """A rule that chooses a checkpoint of a hop after the fact, for each tested language.
 
     Attributes:
-        name: in tables.
         definition: which dev scores choose.
-        scores: gives the test scores of the N languages at the chosen points, shape (N,).
+        scores: returns the test scores of the N languages at the chosen points, shape (N,).
         dev: whether it needs dev scores.
     """
 
@@ -182,7 +178,7 @@ RULES = {
 
 
 def rules(records: Iterable[RunRecord]) -> list[Rule]:
-    """Return the rules, and those of the averages of checkpoints that some of the runs have."""
+    """Return the rules, and one for each average of checkpoints that a run has."""
     averages = sorted({one["of"] for record in records for one in record.averaged})
     return [*RULES.values(), *map(_averaging, averages)]
 
@@ -199,12 +195,12 @@ def _averaging(of: str) -> Rule:
 def by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
     """Return the test scores after each hop had the rule chosen its checkpoint, shape (hops, N); NaN without points.
 
-    A row is what the hop's checkpoint scores. What later hops would have become from it nobody knows: `exact`.
+    A row holds the scores of the hop's checkpoint; how later hops would continue from it is unknown (`exact`).
     """
-    found = np.full((record.hops, len(record.languages)), np.nan)
+    scores = np.full((record.hops, len(record.languages)), np.nan)
     for hop in hop_points(record, metric):
-        found[hop.hop - 1] = rule.scores(hop)
-    return found
+        scores[hop.hop - 1] = rule.scores(hop)
+    return scores
 
 
 def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
@@ -212,23 +208,23 @@ def final_by_rule(record: RunRecord, metric: str, rule: Rule) -> np.ndarray:
 
     After the last hop; in a run that trains each language alone, after its own. These scores are exact.
     """
-    found = by_rule(record, metric, rule)
-    return np.diagonal(found).copy() if record.stream == "independent" else found[-1]
+    scores = by_rule(record, metric, rule)
+    return np.diagonal(scores).copy() if record.stream == "independent" else scores[-1]
 
 
 def exact(record: RunRecord, hop: int) -> bool:
-    """Whether a run with another checkpoint of a hop would have had these scores: where no hop goes on from it."""
+    """Whether scores of another checkpoint of a hop are those of a whole run: no hop continues from it."""
     return hop == record.hops or record.stream == "independent"
 
 
 @dataclass(frozen=True)
 class Selected:
-    """What the choice of checkpoints did to the runs of one strategy, for each of N languages: arrays (N,).
+    """Effect of checkpoint selection on the runs of one strategy, for each of N languages: arrays (N,).
 
     Attributes:
         selected, oracle: mean test score over hops and runs (within each order first) at the points that the rules
             ``current_dev`` and ``oracle`` choose.
-        selected_spread, oracle_spread: max − min over seeds, mean over hops and over what else differs; NaN with one.
+        selected_spread, oracle_spread: max − min over seeds, averaged over hops and everything else; NaN with one seed.
         source, own: directional agreement of test with dev of the training languages, and of the language itself.
     """
 
@@ -242,41 +238,28 @@ class Selected:
 
 
 def selection(runs: Sequence[RunRecord], metric: str, languages: Sequence[str]) -> Selected | None:
-    """Return what the choice of checkpoints did, over runs of one strategy; None where none has points."""
-    # By order: each counts the same, however many runs it has.
-    values: dict[str, dict[tuple[str, ...], list[np.ndarray]]] = {
-        name: {} for name in ("selected", "oracle", "source", "own")
-    }
-    seeds: dict[tuple[object, ...], list[tuple[np.ndarray, np.ndarray]]] = {}
+    """Return the effect of checkpoint selection over runs of one strategy; None if no run has dev points."""
+    by_order: dict[tuple[str, ...], list[tuple[np.ndarray, ...]]] = {}
+    by_stream: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = {}
     for run in runs:
         hops = hop_points(run, metric) if metric in run.scores else []
-        # Points may have been taken on test alone.
+        # Points may have been evaluated on test only.
         if not any(np.isfinite(hop.dev).any() for hop in hops):
             continue
         columns = [run.languages.index(k) if k in run.languages else None for k in languages]
-        chosen, best = (
-            np.stack([_placed(row, columns) for row in by_rule(run, metric, RULES[rule])])
-            for rule in ("current_dev", "oracle")
-        )
-        order = run.path
-        values["selected"].setdefault(order, []).append(chosen)
-        values["oracle"].setdefault(order, []).append(best)
-        for name in ("source", "own"):
-            agreement = np.stack([_placed(agreement_of(hop, own=name == "own"), columns) for hop in hops])
-            values[name].setdefault(order, []).append(agreement)
-        seeds.setdefault((run.languages, run.bucket, run.hops), []).append((chosen, best))
-    if not values["selected"]:
+        chosen = tuple(_placed(by_rule(run, metric, RULES[rule]), columns) for rule in ("current_dev", "oracle"))
+        agreement = (_placed([agreement_of(hop, own) for hop in hops], columns) for own in (False, True))
+        by_order.setdefault(run.path, []).append((*chosen, *agreement))
+        by_stream.setdefault((run.languages, run.bucket, run.hops), []).append(chosen)
+    if not by_order:
         return None
-    several = [them for them in seeds.values() if len(them) > 1]
-    spreads = [
-        [spread(np.stack([pair[k] for pair in them])) for them in several] or [np.full((1, len(languages)), np.nan)]
-        for k in (0, 1)
-    ]
-    means = {name: _mean([_mean(parts)[np.newaxis] for parts in of.values()]) for name, of in values.items()}
-    return Selected(
-        tuple(languages), means["selected"], means["oracle"], _mean(spreads[0]), _mean(spreads[1]),
-        means["source"], means["own"],
-    )  # fmt: skip
+    # Each order counts the same, however many runs it has.
+    of_orders = [[_mean(parts) for parts in zip(*same, strict=True)] for same in by_order.values()]
+    means = [_mean([of[np.newaxis] for of in parts]) for parts in zip(*of_orders, strict=True)]
+    several = [same for same in by_stream.values() if len(same) > 1]
+    none = np.full((1, len(languages)), np.nan)
+    spreads = [_mean([spread(np.stack([pair[k] for pair in same])) for same in several] or [none]) for k in (0, 1)]
+    return Selected(tuple(languages), means[0], means[1], *spreads, *means[2:])
 
 
 def agreement_of(hop: HopPoints, own: bool) -> np.ndarray:
@@ -292,25 +275,20 @@ def agreement_of(hop: HopPoints, own: bool) -> np.ndarray:
 
 
 def _mean(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean over the rows of several (hops, N) of what is there, shape (N,)."""
+    """Return the mean over the rows of several (hops, N), without NaN, shape (N,)."""
     with warnings.catch_warnings():
-        # A language of which nothing is there has no mean.
+        # The mean of a language without values is NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmean(np.concatenate(parts), axis=0))
 
 
-def _placed(values: np.ndarray, columns: Sequence[int | None]) -> np.ndarray:
-    return np.array([np.nan if column is None else values[column] for column in columns])
-
-
-def _score(scores: dict[str, dict[str, float]], language: str, metric: str) -> float:
-    value = scores.get(language, {}).get(metric)
-    return float("nan") if value is None else float(value)
+def _placed(rows: ArrayLike, columns: Sequence[int | None]) -> np.ndarray:
+    """Return the columns of rows (hops, N) in another order; NaN for None."""
+    values = np.asarray(rows)
+    return np.stack([np.full(len(values), np.nan) if c is None else values[:, c] for c in columns], axis=1)
 
 
 def _sources(record: RunRecord, hop: int) -> tuple[int, ...]:
     """Return the columns of a hop's training languages: those whose dev scores its epochs have."""
     trained = {language for epoch in record.curve if epoch["hop"] == hop for language in epoch.get("dev") or {}}
-    if not trained:
-        trained = set(record.trains(hop))
-    return tuple(j for j, language in enumerate(record.languages) if language in trained)
+    return tuple(j for j, language in enumerate(record.languages) if language in (trained or record.trains(hop)))

@@ -1,8 +1,4 @@
-"""One run as the analysis sees it: what was run, and its score matrices.
-
-The JSON form is an artifact of every run and needs nothing else to be read: tables can be made from these files
-alone.
-"""
+"""Run records: what was run, and its score matrices. The JSON form of a record is enough to make tables."""
 
 from __future__ import annotations
 
@@ -20,31 +16,31 @@ SCHEMA = 1
 
 STATUSES = ("finished", "running", "interrupted", "failed")
 
-# Stream → hops that N languages make.
+# Stream → number of hops for N languages.
 STREAMS = {
     "sequence": lambda n: n,  # hop after hop, each from the one before
-    "independent": lambda n: n,  # hop i starts from hop 0 and learns languages[i - 1] alone
+    "independent": lambda n: n,  # hop i starts from hop 0 and trains on languages[i - 1] only
     "joint": lambda n: 1,  # one hop on the union of all languages
-    "growing": lambda n: n,  # hop i starts from hop 0 and learns the first i languages
-    "zero_shot": lambda n: 1,  # one hop on the first language; the others are tested alone
-    "transfer": lambda n: n,  # few-shot: a source, where there is one, then a target
-    "mixture": lambda n: n,  # hop after hop, some of which learn several languages, mixed
-    "blocks": lambda n: n - 1,  # languages that come first; then blocks of the last one, but for the last block
+    "growing": lambda n: n,  # hop i starts from hop 0 and trains on the first i languages
+    "zero_shot": lambda n: 1,  # one hop on the first language; the others are only tested
+    "transfer": lambda n: n,  # few-shot: a source, if any, then a target
+    "mixture": lambda n: n,  # a sequence in which some hops train on several languages, mixed
+    "blocks": lambda n: n - 1,  # the first languages, then the blocks of the last language except for its last block
 }
 
 
 def number_of_hops(stream: str, languages: int, blocks: int | None) -> int:
-    """Return how many hops, without hop 0, a stream has.
+    """Return the number of hops of a stream, without hop 0.
 
     Args:
-        languages: how many it learns, or where some are mixed how many elements its order has.
+        languages: number of elements of the order.
         blocks: `dataset.blocks`.
     """
     return STREAMS[stream](languages) + (blocks - 1 if stream == "blocks" and blocks is not None else 0)
 
 
-# What a run takes, name → unit. Memory is what a strategy keeps from hop to hop beside its parameters, at its largest;
-# the others are sums over hops, a hop that was shared counted as if the run had trained it.
+# Cost of a run → unit. Memory is the maximum that a strategy keeps between hops in addition to its parameters; the
+# others are sums over hops, with a shared hop counted as if the run had trained it.
 COSTS = {
     "parameters": "count",
     "trained": "count",
@@ -58,50 +54,43 @@ COSTS = {
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """What a run was and what it scored.
+    """Settings and scores of a run.
 
     Attributes:
-        run_id: identity of the run; records with the same one are the same run.
+        run_id: records with the same ID are the same run.
         dataset, model, strategy: names in conf; ``er+lang_spec_task`` for a strategy with an expansion.
-        order: its name in conf (``h2l``, ``order3``), or the languages joined by ``-`` where a list was given.
+        order: its name in conf (``h2l``, ``order3``), or the languages joined by ``-`` for a list.
         languages: in the order of the stream; column j of a matrix is ``languages[j]``.
-        seed, bucket: as in conf; ``bucket`` is None where the whole training split is used.
-        stream: ``sequence`` (hop after hop), ``independent`` (hop i is trained from hop 0 on ``languages[i - 1]``
-            alone), ``joint`` (one hop on the union), ``growing`` (hop i is trained from hop 0 on the first i),
-            ``zero_shot`` (one hop on the first language), ``transfer`` (few-shot: a source, if any, then a target) or
-            ``blocks`` (languages that come first, then blocks of the last one), or ``mixture`` (a sequence in which
-            some hops learn several languages, mixed).
+        bucket: None: the whole training split is used.
+        stream: key of `STREAMS`.
         scores: metric → R, shape (hops + 1, N), in [0, 1]; row 0 is hop 0; NaN where not (yet) measured, and on keys
             of other tasks. Read-only.
         config: the resolved config, nested.
-        data_fingerprint: hash of the data.
-        code_version: for people, for example ``0.1.0+gabc123``.
-        algorithms: version of the algorithms; runs of different ones are never averaged.
-        status: ``finished``, ``running``, ``interrupted`` or ``failed``.
+        algorithms: version of the algorithms; runs of different versions are never averaged.
         curve: one dict for each epoch: ``hop``, ``epoch``, ``step``, ``examples``, ``loss``, and ``dev``: language →
             metric → score.
+        encoder: identity of the encoder before fine-tuning; empty where unknown.
+        strategy_version: version of the strategy's algorithm, with that of the expansion and the content of pretrained
+            adapters, if any.
+        costs: by the names of `COSTS`; a missing name was not measured.
+        environment: versions, platform, host and times, for people.
         points: one dict for each evaluation point inside a hop (``evaluate.every_…``): ``hop``, ``step``,
-            ``examples`` seen in the hop, ``own``: those of the hop's own data among them, and ``test`` and, where it
-            was evaluated too, ``dev``: language → metric → score.
+            ``examples`` seen in the hop, ``own``: the hop's own data among them, ``test`` and, if evaluated,
+            ``dev``: language → metric → score.
+        whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket or where unknown.
         averaged: one dict for each hop and average of its checkpoints (`xclrun average`): ``hop``, ``of`` (``last-5``,
             ``all``), and ``test``: language → metric → score.
-        encoder: identity of the encoder before fine-tuning; empty where it is not known.
-        strategy_version: version of the strategy's own algorithm; with the expansion's, and the content of pretrained
-            adapters, where it has those.
-        costs: what the run took, by the names of `COSTS`; a name that is missing was not measured.
-        environment: versions, platform, host and times, for people.
-        coded: one dict for each block whose labels were asked for: ``hop`` whose model was asked, ``block`` (from 1),
-            ``codes``: ``labels``, ``tags`` or ``answers`` → ``examples``, ``bits``, ``uniform``
-            (`xclrun.analysis.codelength`), and ``start_knows``: those whose head the start knows.
-        mixtures: the languages of each element of the order, where some are mixed; empty elsewhere.
-        edited: the hops at whose end the strategy changed the weights that the last dev scores are of
-            (`Strategy.end_training`). What ran before this was noted has none.
-        whole_fingerprint: hash of the data that the bucket was drawn from; empty without a bucket, or where not known.
-        sizes: split → key → number of examples; empty where it is not known.
+        coded: one dict for each coded block: ``hop`` of the coding model, ``block`` (from 1), ``codes``: ``labels``,
+            ``tags`` or ``answers`` → ``examples``, ``bits``, ``uniform`` (`xclrun.analysis.codelength`), and
+            ``start_knows``: those whose head the start knows.
+        mixtures: the languages of each element of the order, where some are mixed; otherwise empty.
+        edited: hops at whose end the strategy changed the weights that the last dev scores belong to
+            (`Strategy.end_training`).
+        sizes: split → key → number of examples; empty where unknown.
 
     Raises:
-        ValueError: a matrix whose shape is not that of the stream, a score outside [0, 1], an unknown stream or
-            status, no language or one given twice.
+        ValueError: a matrix of the wrong shape, a score outside [0, 1], an unknown stream or status, no language, or a
+            repeated one.
     """
 
     run_id: str
@@ -139,13 +128,9 @@ class RunRecord:
             raise ValueError(f"run {self.run_id}: status '{self.status}' is none of {', '.join(STATUSES)}")
         if not self.languages or len(set(self.languages)) < len(self.languages):
             raise ValueError(f"run {self.run_id}: languages must be given, each once, not {list(self.languages)}")
-        object.__setattr__(self, "languages", tuple(self.languages))
-        object.__setattr__(self, "curve", tuple(self.curve))
-        object.__setattr__(self, "points", tuple(self.points))
-        object.__setattr__(self, "averaged", tuple(self.averaged))
-        object.__setattr__(self, "coded", tuple(self.coded))
+        for name in ("languages", "curve", "points", "averaged", "coded", "edited"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "mixtures", tuple(map(tuple, self.mixtures)))
-        object.__setattr__(self, "edited", tuple(self.edited))
         object.__setattr__(self, "scores", {metric: self._checked(metric, R) for metric, R in self.scores.items()})
 
     def _checked(self, metric: str, scores: Any) -> np.ndarray:
@@ -159,18 +144,23 @@ class RunRecord:
         return matrix
 
     @property
+    def finished(self) -> bool:
+        """Whether the run has finished; only finished runs enter a number."""
+        return self.status == "finished"
+
+    @property
     def hops(self) -> int:
         """Number of hops, without hop 0."""
         return number_of_hops(self.stream, len(self.elements), self.config.get("dataset", {}).get("blocks"))
 
     @property
     def elements(self) -> tuple[str, ...]:
-        """The elements of the order: its languages, or ``a+b`` where some are mixed."""
+        """The elements of the order: languages, or mixtures ``a+b``."""
         return tuple("+".join(keys) for keys in self.mixtures) or self.languages
 
     @property
     def learnt(self) -> tuple[str, ...]:
-        """What each hop learns, hop 1 first, in short: a language, ``all``, or how many blocks of a language so far."""
+        """What each hop learns, from hop 1 on: a language, ``all``, or the number of blocks of a language so far."""
         if self.stream == "joint":
             return ("all",)
         *first, key = self.elements
@@ -179,7 +169,7 @@ class RunRecord:
         return self.elements[: self.hops]
 
     def trains(self, hop: int) -> tuple[str, ...]:
-        """Return the languages that a hop, from 1, learns beside those that earlier ones did."""
+        """Return the languages that a hop, from 1, adds to those of earlier hops."""
         if self.stream == "joint":
             return self.languages
         groups = self.mixtures or tuple((language,) for language in self.languages)
@@ -187,26 +177,26 @@ class RunRecord:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """What the run learns, in order, where the order changes that: its languages, or its source; else empty."""
+        """What the run learns, in order: languages, or the source; empty where the order does not matter."""
         ordered = dict.fromkeys(("sequence", "growing", "blocks", "mixture"), self.elements)
         return {**ordered, "zero_shot": self.languages[:1]}.get(self.stream, ())
 
     @property
     def shots(self) -> int | None:
-        """K of the bucket; None where the whole training split, or a subset of it, is used."""
+        """K of the bucket; None without a bucket."""
         shots: int | None = self.config.get("shots")
         return shots
 
     @property
     def slot_f1(self) -> str:
-        """How F1 over spans was scored: ``span_micro`` or ``tag_macro``."""
+        """How span F1 was computed: ``span_micro`` or ``tag_macro``."""
         return str(self.config.get("evaluate", {}).get("slot_f1", "span_micro"))
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that have tables of their own, in their order; `scores` also has those beside them.
+        """Names of the metrics with separate tables, in their order; `scores` also has supplementary metrics.
 
-        Where keys have several tasks it is `KEY_SCORE` alone, and those of single tasks stand beside it.
+        Where keys have several tasks this is only `KEY_SCORE`; the metrics of single tasks are supplementary.
         """
         if KEY_SCORE.name in self.scores:
             return (KEY_SCORE.name,)
@@ -214,7 +204,7 @@ class RunRecord:
 
     @property
     def metric_of(self) -> dict[str, str]:
-        """Key → name of the metric that stands for it in `KEY_SCORE`; empty where all keys have one task."""
+        """Key → its metric in `KEY_SCORE`; empty where all keys have one task."""
         if KEY_SCORE.name not in self.scores:
             return {}
         own = [m.name for m in METRICS if m.name in self.scores and not m.beside and m is not KEY_SCORE]
@@ -222,44 +212,59 @@ class RunRecord:
         return {key: next((m for m in own if measured[m][j]), "") for j, key in enumerate(self.languages)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain data for ``json.dumps``: NaN becomes null, ``schema`` is added."""
+        """Return the record as plain data for ``json.dumps``, with ``schema``; NaN becomes null."""
         return {"schema": SCHEMA} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_json(cls, data: str | bytes | Mapping[str, Any]) -> RunRecord:
-        """Read what `to_json` gave, as a dict or as JSON text.
+        """Read what `to_json` returned, as a dict or as JSON text.
 
         Raises:
-            ValueError: not JSON, another schema, a key missing or unknown, or a value that a record cannot have.
+            ValueError: not JSON, another schema, a missing or unknown key, or a value that a record cannot have.
         """
-        given = dict(json.loads(data) if isinstance(data, str | bytes) else data)
-        schema = given.pop("schema", None)
+        values = dict(json.loads(data) if isinstance(data, str | bytes) else data)
+        schema = values.pop("schema", None)
         if schema != SCHEMA:
             raise ValueError(f"run record of schema {schema}; this version of xclrun reads schema {SCHEMA}")
         known = {f.name for f in fields(cls)}
-        # What a mirror of an earlier version does not know yet may be missing.
-        later = (
-            "costs",
-            "environment",
-            "points",
-            "whole_fingerprint",
-            "averaged",
-            "coded",
-            "mixtures",
-            "edited",
-            "sizes",
-        )
-        needed = {f.name for f in fields(cls) if f.name not in later}
-        if not needed <= given.keys() <= known:
-            wrong = ", ".join(sorted((needed - given.keys()) | (given.keys() - known)))
+        if not (needed := known - _LATER) <= values.keys() <= known:
+            wrong = ", ".join(sorted((needed - values.keys()) | (values.keys() - known)))
             raise ValueError(f"run record with missing or unknown keys: {wrong}")
-        _check_types(given)
-        return cls(**given)
+        for key, value in values.items():
+            if not isinstance(value, _TYPES.get(key, str)) or isinstance(value, bool):
+                raise ValueError(f"run record: {key} is {value!r}")
+        if not all(isinstance(language, str) for language in values["languages"]):
+            raise ValueError(f"run record: languages are {values['languages']!r}")
+        dicts = (point for name in ("curve", "points", "averaged", "coded") for point in values.get(name, ()))
+        if not all(isinstance(point, dict) for point in dicts):
+            raise ValueError("run record: the points of curves must be objects")
+        return cls(**values)
+
+
+def point_score(scores: Mapping[str, Mapping[str, float]], language: str, metric: str) -> float:
+    """Return a score of an epoch or evaluation point, given language → metric → score; NaN where not measured."""
+    value = scores.get(language, {}).get(metric)
+    return math.nan if value is None else float(value)
+
+
+# Fields that mirrors written by earlier versions lack.
+_LATER = {
+    "costs", "environment", "points", "whole_fingerprint", "averaged", "coded", "mixtures", "edited", "sizes",
+}  # fmt: skip
+
+# JSON types of fields; the others are text.
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("languages", "curve", "points", "averaged", "coded", "mixtures", "edited"), list),
+    **dict.fromkeys(("scores", "config", "sizes", "costs", "environment"), dict),
+    **dict.fromkeys(("seed", "algorithms"), int),
+    "bucket": (int, type(None)),
+    "strategy_version": (int, str),
+}
 
 
 def _plain(value: Any) -> Any:
     """Return nested data as JSON can hold it; numbers that are not finite become None."""
-    # Nearly all that a record holds: a report makes hundreds of thousands plain.
+    # The most frequent case first: a report converts hundreds of thousands of values.
     if type(value) in (str, int, bool, type(None)):
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -271,36 +276,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value
-
-
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "languages": list,
-    "seed": int,
-    "bucket": (int, type(None)),
-    "scores": dict,
-    "config": dict,
-    "algorithms": int,
-    "strategy_version": (int, str),
-    "curve": list,
-    "points": list,
-    "averaged": list,
-    "coded": list,
-    "mixtures": list,
-    "edited": list,
-    "sizes": dict,
-    "costs": dict,
-    "environment": dict,
-}
-
-
-def _check_types(given: dict[str, Any]) -> None:
-    for key, value in given.items():
-        wanted = _TYPES.get(key, str)
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ValueError(f"run record: {key} is {value!r}")
-    if not all(isinstance(language, str) for language in given["languages"]):
-        raise ValueError(f"run record: languages are {given['languages']!r}")
-    if not all(
-        isinstance(point, dict) for name in ("curve", "points", "averaged", "coded") for point in given.get(name, ())
-    ):
-        raise ValueError("run record: the points of curves must be objects")

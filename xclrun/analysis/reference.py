@@ -1,4 +1,4 @@
-"""Reference scores M of a run: how well each language does when it is learnt alone (docs/glossary.md)."""
+"""Reference scores M of a run: the score of each language trained separately (docs/glossary.md)."""
 
 from __future__ import annotations
 
@@ -17,38 +17,37 @@ from xclrun.core.task import makes_statements
 
 REFERENCE = "lang_spec_ft"
 
-# Yardsticks rather than strategies against forgetting (CCL §3.1): tables rule them off and never mark them as best.
+# Reference models rather than continual-learning strategies (CCL §3.1): tables separate them and never rank them.
 REFERENCE_MODELS = (REFERENCE, "multilingual", "inc_joint")
 
 
 def is_reference(record: RunRecord) -> bool:
-    """Whether a run is of a reference model, with language adapters or without."""
+    """Whether a run is of a reference model, with or without language adapters."""
     return record.strategy.partition("+")[0] in REFERENCE_MODELS
 
 
 def is_reference_run(record: RunRecord) -> bool:
-    """Whether a run has finished, and has trained each language alone."""
+    """Whether a run has finished and has trained each language separately."""
     independent = record.strategy.partition("+")[0] == REFERENCE and record.stream == "independent"
-    return independent and record.status == "finished"
+    return independent and record.finished
 
 
 def is_control(record: RunRecord) -> bool:
-    """Whether a run never saw the texts that its statements are about (``dataset.statements.context=hidden``)."""
+    """Whether a run never sees the texts of its statements (``dataset.statements.context=hidden``)."""
     dataset = record.config.get("dataset") or {}
     return makes_statements(dataset) and (dataset.get("statements") or {}).get("context") == "hidden"
 
 
 def is_ranked(record: RunRecord) -> bool:
-    """Whether a run is of a strategy that tables may mark as best: not of a yardstick, nor of a control."""
+    """Whether tables rank a run: neither a reference model nor a control."""
     return not is_reference(record) and not is_control(record)
 
 
 class References:
-    """The runs that train each language alone, to be asked for the reference scores of any run.
+    """The runs that train each language separately, by what they share with the runs that they serve.
 
-    A reference run has the same data, model, encoder, trainer and evaluation settings, algorithms, seed and bucket;
-    its order does not matter, since each of its hops starts from hop 0. Runs with language adapters have reference runs
-    with the same ones, the others have such without.
+    A reference run has the same data, model, encoder, trainer and evaluation settings, algorithms, seed, bucket and
+    language adapters. Its order does not matter, since each of its hops starts from hop 0.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
@@ -58,35 +57,35 @@ class References:
                 self._runs[_key(record)].append(record)
 
     def cells(self, record: RunRecord, metric: str) -> list[tuple[RunRecord, int, int] | None]:
-        """Return where M[j] stands, for each language of the run: (reference run, hop, column) of its score matrix.
+        """Return the place of M[j] for each language of the run: (reference run, hop, column) of its score matrix.
 
-        Of several reference runs the one with the run's own order is taken, else the first by order and run id. None
+        Of several reference runs, the one in the run's order is preferred, else the first by order and run ID. None
         where no reference run has the language.
         """
-        found: dict[str, tuple[RunRecord, int, int]] = {}
+        cells: dict[str, tuple[RunRecord, int, int]] = {}
         for run in sorted(self._runs.get(_key(record), ()), key=lambda r: r.order != record.order):
             if metric in run.scores:
                 for j, language in enumerate(run.languages):
                     if np.isfinite(run.scores[metric][j + 1, j]):
-                        found.setdefault(language, (run, j + 1, j))
-        return [found.get(language) for language in record.languages]
+                        cells.setdefault(language, (run, j + 1, j))
+        return [cells.get(language) for language in record.languages]
 
     def of(self, records: Iterable[RunRecord]) -> list[RunRecord]:
-        """Return the reference runs from which the reference scores of ``records`` come, each once."""
-        found: dict[str, RunRecord] = {}
+        """Return the reference runs of ``records``, each once."""
+        runs: dict[str, RunRecord] = {}
         for record in records:
             for metric in record.scores if record.stream == "sequence" else ():
-                found |= {cell[0].run_id: cell[0] for cell in self.cells(record, metric) if cell is not None}
-        return list(found.values())
+                runs |= {cell[0].run_id: cell[0] for cell in self.cells(record, metric) if cell is not None}
+        return list(runs.values())
 
     def scores(self, record: RunRecord, metric: str) -> np.ndarray:
         """Return M, shape (N,), in the order of the run's languages; NaN where no reference run has the language."""
-        found = self.cells(record, metric)
-        return np.array([np.nan if cell is None else cell[0].scores[metric][cell[1:]] for cell in found])
+        cells = self.cells(record, metric)
+        return np.array([np.nan if cell is None else cell[0].scores[metric][cell[1:]] for cell in cells])
 
 
 def reference_name(record: RunRecord) -> str:
-    """Return the name of the strategy that gives a run's reference scores."""
+    """Return the strategy of a run's reference runs."""
     adapters = adapters_of(record.config["strategy"])
     return REFERENCE if adapters is None else f"{REFERENCE}+{adapters['name']}"
 
@@ -94,41 +93,41 @@ def reference_name(record: RunRecord) -> str:
 def reference_command(
     overrides: Iterable[str], adapters: Mapping[str, Any] | None, orders: Iterable[str], seeds: Iterable[int]
 ) -> str:
-    """Return the command that makes the reference runs of the runs that another command made.
+    """Build the command that produces the reference runs of another command's runs.
 
     Args:
-        overrides: of that command; all but what they say of strategy, order and seed is kept.
+        overrides: of the other command; those of strategy, order and seed are replaced.
         adapters: settings of the runs' language adapters (`xclrun.core.identity.adapters_of`).
-        orders: as overrides want them: ``h2l``, or ``[en,de]``.
+        orders: as in overrides: ``h2l``, or ``[en,de]``.
     """
-    kept = shared_overrides(overrides)
-    # A sweep's name goes on standing for the runs that it had.
-    sweeps = [text.partition("=")[2] for text in kept if text.startswith("sweep=")]
+    shared = shared_overrides(overrides)
+    # The name of the sweep itself keeps referring to its own runs.
+    sweeps = [text.partition("=")[2] for text in shared if text.startswith("sweep=")]
     named = [f"sweep_name={name}-references" for name in sweeps]
     strategy = [f"strategy={REFERENCE}", *_adapter_overrides(adapters)]
     order, seed = ",".join(dict.fromkeys(orders)), ",".join(str(seed) for seed in sorted(set(seeds)))
-    return shlex.join(["xclrun", *kept, *named, *strategy, f"order={order}", f"seed={seed}", "-m"])
+    return shlex.join(["xclrun", *shared, *named, *strategy, f"order={order}", f"seed={seed}", "-m"])
 
 
 def command_of_setting(command: str, values: Mapping[str, str]) -> str:
-    """Return the command of a grid or a search with the values of one of its settings (key → value), which it chose."""
-    first, *given = shlex.split(command)
-    kept = [text for text in given if not text.startswith(("hydra/sweeper=", "hydra.sweeper."))]
-    own = [f"{key}={values[key]}" if (key := text.partition("=")[0]) in values else text for text in kept]
-    # Others are in a sweep's YAML.
-    typed = {text.partition("=")[0] for text in kept}
-    more = [f"{key}={value}" for key, value in values.items() if key not in typed]
-    return shlex.join([first, *own, *more])
+    """Build the command of one setting (key → value) of a grid or a search."""
+    program, *overrides = shlex.split(command)
+    overrides = [text for text in overrides if not text.startswith(("hydra/sweeper=", "hydra.sweeper."))]
+    replaced = [f"{key}={values[key]}" if (key := text.partition("=")[0]) in values else text for text in overrides]
+    # The other keys are in a sweep's YAML.
+    typed = {text.partition("=")[0] for text in overrides}
+    added = [f"{key}={value}" for key, value in values.items() if key not in typed]
+    return shlex.join([program, *replaced, *added])
 
 
 def shared_overrides(overrides: Iterable[str]) -> list[str]:
-    """Return what reference runs have in common with the runs of a command: not strategy, order, seed and name."""
-    given = [text for text in overrides if text not in ("-m", "--multirun")]
-    return [text for text in given if re.split("[=./]", text)[0] not in ("strategy", "order", "seed", "sweep_name")]
+    """Return the overrides that reference runs share: all but those of strategy, order, seed and sweep name."""
+    separate = ("strategy", "order", "seed", "sweep_name", "-m", "--multirun")
+    return [text for text in overrides if re.split("[=./]", text)[0] not in separate]
 
 
 def _adapter_overrides(adapters: Mapping[str, Any] | None) -> list[str]:
-    """Return the overrides that give reference runs their language adapters, where they have any."""
+    """Return the overrides of language adapters."""
     settings = dict(adapters or {})
     overrides = [f"strategy.expansion={settings.pop('name')}"] if settings else []
     for key, value in settings.items():
@@ -139,7 +138,7 @@ def _adapter_overrides(adapters: Mapping[str, Any] | None) -> list[str]:
 
 
 def reference_key(record: RunRecord) -> str:
-    """Return a digest of what a run and its reference runs have in common, and no other runs."""
+    """Return a digest that a run shares with its reference runs."""
     return digest(_key(record))
 
 

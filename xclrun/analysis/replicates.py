@@ -1,7 +1,7 @@
-"""What tests compare: one measure of several strategies in the same blocks. docs/metrics.md, "Significance".
+"""Input of tests: one measure of several strategies in the same blocks. docs/metrics.md, "Significance".
 
-A replicate is an order: strategies interact with orders, so seeds of one order are no further evidence about other
-orders, and are averaged first (`Replicates.averaged`). Every strategy has run every replicate: replicates are blocks.
+A replicate is an order: strategies interact with orders, so seeds of one order are no evidence about other orders, and
+are averaged first (`Replicates.averaged`). Every strategy has run every replicate, so replicates are blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-# What differs by no more is equal: scores are of order 1, and their rounding errors a few times 1e-16.
+# Smaller differences are rounding errors: scores are of order 1, and their rounding errors a few times 1e-16.
 TIE = 1e-12
 
 Block = tuple[str, int, int | None]
@@ -27,11 +27,10 @@ class Replicates:
         strategies: labels of the rows.
         blocks: (order, seed, bucket) of the columns.
         values: shape (strategies, blocks), every one measured.
-        languages: of each block, what its bucket was drawn from: bucket 3 of de is not bucket 3 of fr. Empty: all
-            blocks have the same.
+        languages: of each block, since bucket 3 of de is not bucket 3 of fr; empty: all blocks have the same.
 
     Raises:
-        ValueError: the shape does not fit the labels, or a value is missing: tests compare what all have finished.
+        ValueError: the shape does not fit the labels, or a value is missing.
     """
 
     strategies: tuple[str, ...]
@@ -49,7 +48,7 @@ class Replicates:
 
     @property
     def kind(self) -> str:
-        """What a replicate is: ``order``; ``languages`` or ``bucket`` of few-shot runs; ``seed`` of a single order."""
+        """Kind of replicates: ``order``; ``languages`` or ``bucket`` of few-shot runs; ``seed`` of a single order."""
         buckets = {bucket for _, _, bucket in self.blocks}
         if buckets != {None} and len(set(self.languages)) > 1:
             return "languages"
@@ -63,16 +62,16 @@ class Replicates:
         return TIE * max(1.0, float(np.abs(self.values).max(initial=0.0)))
 
     def differences(self) -> Iterator[tuple[str, str, np.ndarray]]:
-        """Yield (a, b, values of a minus those of b) of all pairs of strategies."""
-        for (a, of_a), (b, of_b) in combinations(zip(self.strategies, self.values, strict=True), 2):
-            yield a, b, of_a - of_b
+        """Yield (a, b, values of a − values of b) for all pairs of strategies."""
+        for (a, values_a), (b, values_b) in combinations(zip(self.strategies, self.values, strict=True), 2):
+            yield a, b, values_a - values_b
 
     def averaged(self) -> Replicates:
-        """Return one block for each replicate, the mean over what is inside it."""
+        """Return one block for each replicate, the mean over its blocks."""
         return self._means(self.kind)
 
     def by_order(self) -> Replicates:
-        """Return the means over seeds and buckets: one block for each order, the paper's samples."""
+        """Return one block for each order, the mean over seeds and buckets: the samples of CCL."""
         return self._means("order")
 
     def levels(self, kind: str | None = None) -> list[str | int | None]:
@@ -85,7 +84,7 @@ class Replicates:
         levels = self.levels(kind)
         distinct = list(dict.fromkeys(levels))
         of = np.array([distinct.index(level) for level in levels])
-        # In a language every bucket counts the same, however many seeds it has.
+        # Every bucket of a language counts the same, however many seeds it has.
         inside = [(of[j], bucket if kind == "languages" else j) for j, (_, _, bucket) in enumerate(self.blocks)]
         counts = Counter(inside)
         weights = np.array([1 / counts[one] for one in inside])
@@ -100,9 +99,9 @@ class Replicates:
 
 
 def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
-    """Return the places of the blocks of each order and seed, shape (orders, seeds); None where they are not crossed.
+    """Return the index of the block of each order and seed, shape (orders, seeds); None where they are not crossed.
 
-    Every order must have the same two seeds or more. A bucket counts as a seed: it has its own reference models.
+    Every order must have the same two or more seeds. A bucket counts as a seed: it has separate reference models.
     """
     orders = list(dict.fromkeys(order for order, _, _ in blocks))
     seeds = list(dict.fromkeys((seed, bucket) for _, seed, bucket in blocks))
@@ -113,9 +112,9 @@ def crossed(blocks: Sequence[Block]) -> np.ndarray | None:
 
 
 def given_references(blocks: Sequence[Block]) -> str:
-    """Return the label of results that hold for these reference models and this hop 0 alone; empty where they do not.
+    """Return the label of results that hold only for these reference models and this hop 0; otherwise empty.
 
-    Reference models and hop 0 are the same in all orders of a seed, so that orders share their noise.
+    Reference models and hop 0 are the same in all orders of a seed, so orders share their noise.
     """
     if len({order for order, _, _ in blocks}) < 2 or crossed(blocks) is not None:
         return ""

@@ -1,7 +1,7 @@
-"""Does this strategy differ from that one? Tests of all pairs over replicates. docs/metrics.md, "Significance".
+"""Tests of all pairs of strategies over replicates. docs/metrics.md, "Significance".
 
-Analyses of variance and Tukey's test of all pairs are in `xclrun.analysis.anova`. How often each test rejects where
-strategies do not differ is simulated by ``python -m benchmarks.statistics`` and printed in docs/statistics.md.
+Analyses of variance and Tukey's test are in `xclrun.analysis.anova`. The rate of false rejections of each test is
+simulated by ``python -m benchmarks.statistics`` and printed in docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ MIXED_ORDERS = 4
 
 @dataclass(frozen=True)
 class Pair:
-    """Test of one pair of strategies, a − b.
+    """Test of one pair of strategies, a − b; what a test does not compute is NaN.
 
     Attributes:
         difference: mean of a minus mean of b.
-        low, high: 95 % interval of the difference; NaN where the test gives none.
-        p: p-value of the test, adjusted where the test adjusts it.
-        effect: standardised difference (d of the paired differences for paired tests); NaN where there is none.
+        low, high: 95 % interval of the difference.
+        p: p-value, adjusted where the test adjusts it.
+        effect: standardised difference (d_z for paired tests).
         effect_low, effect_high: its 95 % interval.
-        reason: why there is no p; empty where there is one.
+        reason: why there is no p; otherwise empty.
     """
 
     a: str
@@ -50,7 +50,7 @@ class Pair:
 
 
 def untested(data: Replicates, reason: str) -> list[Pair]:
-    """Return the differences of all pairs without a test of any, for this reason."""
+    """Return the differences of all pairs without tests, for this reason."""
     return [_without_p(a, b, d, reason) for a, b, d in data.differences()]
 
 
@@ -59,10 +59,10 @@ def _without_p(a: str, b: str, differences: np.ndarray, reason: str) -> Pair:
 
 
 def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
-    """Mixed model of all blocks: strategy fixed; replicate, strategy × replicate and block in a replicate random.
+    """Test all pairs by a mixed model: strategy fixed; replicate, strategy × replicate and block in replicate random.
 
-    t with Satterthwaite's degrees of freedom, Holm over all pairs; see `xclrun.analysis.mixed`. No p where the fit did
-    not converge.
+    Uses t with Satterthwaite's degrees of freedom (`xclrun.analysis.mixed`), and Holm over all pairs. No p if the fit
+    did not converge.
     """
     from xclrun.analysis.mixed import fit
 
@@ -77,7 +77,7 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
     averaged = data.averaged()
     within = differences - (averaged.values - averaged.values[0])[:, replicate]
     if np.abs(within).max() <= data.tolerance:
-        # Seeds that change nothing between strategies: there is no variance within replicates to estimate.
+        # Seeds make no difference between strategies, so the variance within replicates cannot be estimated.
         data, replicate = averaged, np.arange(len(distinct))
     fitted = fit(data.values, replicate)
     if not fitted.converged:
@@ -92,20 +92,16 @@ def mixed_model(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
 
 
 def paired_t(data: Replicates, alpha: float = ALPHA) -> list[Pair]:
-    """Paired t-test over replicates (LL), Holm over all pairs; effect: d_z with an interval from the noncentral t.
-
-    None where all differences of a pair are equal: they then have no standard deviation.
-    """
+    """Test all pairs by paired t-tests over replicates (LL), with Holm over all pairs; see `t_test`."""
     return with_holm([t_test(a, b, d, data.tolerance, alpha) for a, b, d in data.differences()])
 
 
 def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: float = ALPHA) -> Pair:
-    """Paired t-test of one pair of strategies, without correction.
+    """Test one pair of strategies by a paired t-test, without correction; effect: d_z, interval by the noncentral t.
 
     Args:
-        a, b: labels.
         differences: a − b of each replicate, shape (n,).
-        tolerance: differences that vary by no more are equal.
+        tolerance: differences that vary by no more are equal; they have no standard deviation, so there is no test.
     """
     from scipy.special import nctdtrinc
 
@@ -116,7 +112,7 @@ def t_test(a: str, b: str, differences: np.ndarray, tolerance: float, alpha: flo
         return _without_p(a, b, differences, EQUAL)
     mean, std = float(differences.mean()), float(differences.std(ddof=1))
     error = std / math.sqrt(n)
-    # The noncentralities for which the observed t lies in a tail of α/2, over √n.
+    # The noncentralities, over √n, for which the observed t lies in a tail of α/2.
     low, high = nctdtrinc(n - 1, [1 - alpha / 2, alpha / 2], mean / error) / math.sqrt(n)
     tested = _t_pair(a, b, mean, error, n - 1, alpha)
     return replace(tested, effect=mean / std, effect_low=float(low), effect_high=float(high))
@@ -128,10 +124,9 @@ def crossed_test(
     """Test one pair with orders and seeds as crossed random factors (`crossed_error`), without correction.
 
     Args:
-        a, b: labels.
         differences: a − b of each block, shape (blocks,).
         cells: blocks of each order and seed, as `crossed` returns them.
-        tolerance: differences that vary by no more are equal.
+        tolerance: as in `t_test`.
     """
     if np.ptp(differences) <= tolerance:
         return _without_p(a, b, differences, EQUAL)
@@ -171,9 +166,9 @@ def _t_pair(a: str, b: str, mean: float, error: float, df: float, alpha: float) 
 
 
 def wilcoxon(data: Replicates) -> list[Pair]:
-    """Wilcoxon's signed-rank test over replicates, exact for few pairs, Holm over all; effect: rank-biserial.
+    """Test all pairs by Wilcoxon's signed-rank test over replicates, with Holm over all; effect: rank-biserial.
 
-    What is equal to `xclrun.analysis.replicates.TIE` is tied.
+    The test is exact for few pairs. Differences within `xclrun.analysis.replicates.TIE` are ties.
     """
     from scipy.stats import rankdata
     from scipy.stats import wilcoxon as signed_rank
@@ -188,7 +183,8 @@ def wilcoxon(data: Replicates) -> list[Pair]:
         moved = d[np.abs(d) > data.tolerance]
         moved = np.sign(moved) * tied(np.abs(moved), data.tolerance)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # ties make it approximate; that is in the documentation
+            # Ties make the test approximate, as the documentation says.
+            warnings.simplefilter("ignore")
             p = float(signed_rank(moved).pvalue)
         ranks = rankdata(np.abs(moved))
         effect = float((ranks * np.sign(moved)).sum() / ranks.sum())
@@ -197,7 +193,7 @@ def wilcoxon(data: Replicates) -> list[Pair]:
 
 
 def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
-    """Return the values, shape (n,), where those that follow each other within ``tolerance`` are made equal."""
+    """Return the values, shape (n,), with neighbours within ``tolerance`` made equal."""
     order = np.argsort(values, kind="stable")
     ascending = values[order]
     first = np.concatenate([[True], np.diff(ascending) > tolerance])[: len(values)]
@@ -207,21 +203,18 @@ def tied(values: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """Holm's step-down adjustment: shape as given; NaN stays NaN and is no test.
+    """Adjust p-values by Holm's step-down method; NaN stays NaN and is not counted as a test. Shape (n,)."""
+    from statsmodels.stats.multitest import multipletests
 
-    Own lines, since that of statsmodels collects garbage at each call, which takes longer than all tests of a report.
-    """
-    p = np.asarray(p_values, dtype=float)
-    adjusted = np.full_like(p, np.nan)
-    tested = np.flatnonzero(np.isfinite(p))
-    order = tested[np.argsort(p[tested], kind="stable")]
-    steps = p[order] * np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps)) if len(order) else steps
+    adjusted = np.array(p_values, dtype=float)
+    tested = np.isfinite(adjusted)
+    if tested.any():
+        adjusted[tested] = multipletests(adjusted[tested], method="holm")[1]
     return adjusted
 
 
 def p_matrix(strategies: Sequence[str], pairs: Sequence[Pair]) -> np.ndarray:
-    """Put p-values of pairs into a symmetric matrix, shape (strategies, strategies); NaN on the diagonal."""
+    """Return the symmetric matrix of p-values, shape (strategies, strategies); NaN on the diagonal."""
     matrix = np.full((len(strategies), len(strategies)), np.nan)
     at = {name: k for k, name in enumerate(strategies)}
     for pair in pairs:
@@ -230,6 +223,6 @@ def p_matrix(strategies: Sequence[str], pairs: Sequence[Pair]) -> np.ndarray:
 
 
 def with_holm(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs with their p-values adjusted (`holm`)."""
+    """Adjust the p-values of pairs by `holm`."""
     adjusted = holm([pair.p for pair in pairs])
     return [replace(pair, p=float(p)) for pair, p in zip(pairs, adjusted, strict=True)]

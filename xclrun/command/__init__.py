@@ -1,4 +1,4 @@
-"""The subcommands, one file each. What is heavy is imported when a command runs, so that help answers at once."""
+"""The subcommands, one file each. Heavy modules are imported when a command runs, so that help is fast."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from collections.abc import Sequence
 
 from xclrun.config.files import choices
 
-# Name → what it does, in a few words; the file of the same name has its `main`.
+# Name → description; the module of the same name has a `main`.
 COMMANDS = {
-    "list": "what can be chosen in a group, and what each choice is",
-    "report": "tables and figures over what has run",
-    "plan": "what a command would do: runs, trainings after sharing, time, disk",
-    "data": "audit a dataset: sizes, labels, shared sentences, word pieces",
+    "list": "available choices of a group, with descriptions",
+    "report": "tables and figures over finished runs",
+    "plan": "dry run: number of runs, trainings after deduplication, time, disk",
+    "data": "audit a dataset: sizes, labels, shared sentences, subwords",
     "buckets": "few-shot training sets: make, check, show",
-    "params": "how many parameters a strategy has: in all, by hop, by part",
-    "status": "where the runs of a sweep stand",
+    "params": "number of parameters of a strategy: total, by hop, by part",
+    "status": "state of the runs of a sweep",
     "logs": "show a run's Slurm log",
-    "cancel": "end the Slurm jobs of a sweep",
-    "show": "what a run is, its scores, its command, where its files are",
-    "rerun": "a run again from its frozen config; --fresh compares it",
-    "compare": "two runs: settings, scores, and a paired test of these",
-    "ui": "open MLflow's pages on the runs",
-    "sync": "send to MLflow what it does not have yet",
-    "average": "the mean of a hop's last checkpoints, evaluated",
-    "export": "a trained hop as files for other programs",
-    "store": "look after the trained hops: list, remove, verify",
-    "selftest": "kill small runs on this machine, continue them, compare",
+    "cancel": "cancel the Slurm jobs of a sweep",
+    "show": "settings, scores, command and files of a run",
+    "rerun": "re-run from the saved config; --fresh verifies reproducibility",
+    "compare": "compare two runs: settings, scores, and a paired test",
+    "ui": "open MLflow's web interface on the runs",
+    "sync": "send new runs to MLflow or another tracker",
+    "average": "average a hop's last checkpoints and evaluate the result",
+    "export": "export a trained model in Hugging Face format",
+    "store": "manage stored artifacts: list, remove, verify",
+    "selftest": "kill small runs on this machine, resume them, compare",
 }
 
-# Those that take KEY=VALUE as `xclrun` itself does.
+# Commands with KEY=VALUE arguments, as `xclrun` itself.
 TAKE_OVERRIDES = ("plan", "data", "buckets", "params")
 
-# Those that take the name of a run or of a sweep: the folder of the outputs whose entries have these names.
+# Commands with names of runs or sweeps → the folder of the outputs with these names, for shell completion.
 NAME = dict.fromkeys(("show", "rerun", "compare", "average", "export", "logs"), "runs")
 NAME |= dict.fromkeys(("report", "status", "cancel"), "sweeps")
 
@@ -54,7 +54,7 @@ def options(name: str) -> list[str]:
 
 
 def overview() -> str:
-    """Return the text of ``xclrun --help``, which fits a screen: usage, subcommands, groups, some choices."""
+    """Return the text of ``xclrun --help``, which fits on a screen."""
     from xclrun.command.list import in_order
 
     groups = choices()
@@ -64,7 +64,7 @@ def overview() -> str:
             "commands, xclrun COMMAND [--help]:",
             *(f"  {name:<9} {what}" for name, what in COMMANDS.items()),
             "",
-            "choices, GROUP=CHOICE (all, and what each is: xclrun list GROUP):",
+            "choices, GROUP=CHOICE (all, with descriptions: xclrun list GROUP):",
             *_two_columns([(group, _some([*groups[group]], 61)) for group in in_order(groups)]),
             "",
             "values, KEY=VALUE: seed=1 order=[en,th] strategy.expansion=lang_spec_task",
@@ -77,23 +77,23 @@ def overview() -> str:
 
 
 def _two_columns(groups: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a line for each group and its choices; two that follow each other share one where both are short."""
-    lines, left = [], [*groups]  # Not list(): that is the name of a command here.
-    while left:
-        group, text = left.pop(0)
-        line = f"  {group:<15} {text}"
-        if left and len(text) <= 24 and len(left[0][1]) <= 20:
-            group, text = left.pop(0)
-            line = f"{line:<43}{group:<15} {text}"
-        lines.append(line)
+    """Return lines of groups and choices; two consecutive short groups share a line."""
+    lines: list[str] = []
+    room = False
+    for group, text in groups:
+        if room and len(text) <= 20:
+            lines[-1] = f"{lines[-1]:<43}{group:<15} {text}"
+            room = False
+        else:
+            lines.append(f"  {group:<15} {text}")
+            room = len(text) <= 24
     return lines
 
 
 def _some(names: Sequence[str], width: int) -> str:
-    """Return as many names as fit, and how many more there are."""
-    text = " ".join(names)
-    kept = [*names]
+    """Return as many names as fit, and the number of the others."""
+    text, count = " ".join(names), len(names)
     while len(text) > width:
-        kept.pop()
-        text = f"{' '.join(kept)} … {len(names) - len(kept)} more"
+        count -= 1
+        text = f"{' '.join(names[:count])} … {len(names) - count} more"
     return text

@@ -1,4 +1,4 @@
-"""``xclrun buckets make|check|show``: few-shot training sets as files, and what they hold."""
+"""``xclrun buckets make|check|show``: draw, check and show few-shot training sets."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make, check or show buckets; return the exit code: 1 where a check finds something."""
+    """Make, check or show buckets; return the exit code: 1 where a check fails."""
     parser = Parser(
         prog="xclrun buckets",
         description="Few-shot training sets as dataset.buckets describes them, for every language of the dataset. "
-        "make writes them in the published layout; check proves their properties (counts, minimality, disjointness, "
-        "no duplicates, no overlap with dev and test) and names what breaks which, with exit code 1; show tells what "
-        "they hold.",
+        "make writes them in the published layout; check verifies their properties (counts, minimality, disjointness, "
+        "no duplicates, no overlap with dev and test) and names the violations, with exit code 1; show prints their "
+        "contents.",
         usage="xclrun buckets make KEY=VALUE … shots=1,2,4 bucket=range(0,40) --to DIR\n"
         "       xclrun buckets check|show KEY=VALUE … shots=… bucket=… [--json]\n"
         "       xclrun buckets check|show [KEY=VALUE …] --from DIR [--json]",
@@ -46,20 +46,20 @@ def main(arguments: Sequence[str]) -> int:
         help="what K of Minimum-Including counts, for files that do not say (default: %(default)s)",
     )
     parser.add_argument("--sentences", action="store_true", help="show: every sentence too")
-    parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    given = parser.parse_with_overrides(arguments)
-    if given.what == "make":
-        return _make(given)
-    groups = _from_files(given) if given.folder is not None else _drawn(given)
-    return (_check if given.what == "check" else _show)(given, groups)
+    parser.add_json()
+    args = parser.parse_with_overrides(arguments)
+    if args.what == "make":
+        return _make(args)
+    groups = _from_files(args) if args.folder is not None else _drawn(args)
+    return (_check if args.what == "check" else _show)(args, groups)
 
 
-# Buckets of one task, and the dataset that they are held against, if any.
+# Task, its buckets, and the dataset to check them against, if any.
 Group = tuple[str, "list[Bucket]", "Dataset | None"]
 
 
 def _configs(overrides: Sequence[str], what: str) -> list[Config]:
-    """Return the configs of a command's jobs, which have the dataset in common."""
+    """Return the configs of a command's jobs, which share one dataset."""
     from xclrun.compose.jobs import compose_command
     from xclrun.config.checks import check
 
@@ -71,127 +71,130 @@ def _configs(overrides: Sequence[str], what: str) -> list[Config]:
     return configs
 
 
-def _drawn(given: argparse.Namespace) -> list[Group]:
-    """Return the buckets that a command describes."""
+def _drawn(args: argparse.Namespace) -> list[Group]:
+    """Draw the buckets of a command."""
     from xclrun.data.buckets.draw import bucket_of
     from xclrun.data.load import read_whole
 
-    configs = _configs(given.overrides, given.what)
+    configs = _configs(args.overrides, args.what)
     if configs[0].shots is None:
-        raise UsageError(f"buckets {given.what}: shots=K is needed, as in shots=1,2,4 bucket=range(0,40)")
-    wanted = dict.fromkeys((config.shots or 0, config.bucket or 0) for config in configs)
+        raise UsageError(f"buckets {args.what}: shots=K is needed, as in shots=1,2,4 bucket=range(0,40)")
+    wanted = sorted({(config.shots or 0, config.bucket or 0) for config in configs})
     dataset = configs[0].dataset
     whole = read_whole(dataset)
-    drawn = [bucket_of(dataset, whole, language, *which) for language in whole.languages for which in sorted(wanted)]
+    drawn = [bucket_of(dataset, whole, language, *which) for language in whole.languages for which in wanted]
     return [(dataset.name, drawn, whole)]
 
 
-def _from_files(given: argparse.Namespace) -> list[Group]:
-    """Return the buckets in a folder, by task; held against the dataset of the overrides, where there are any."""
+def _from_files(args: argparse.Namespace) -> list[Group]:
+    """Read the buckets in a folder, by task; with overrides, only those of their dataset, shots and buckets."""
     from xclrun.data.buckets.layout import load, walk
     from xclrun.data.load import read_whole
 
-    if not given.folder.is_dir():
-        raise UsageError(f"--from {given.folder}: there is no such folder")
-    there = list(walk(given.folder))
-    if not there:
-        raise UsageError(f"--from {given.folder}: no bucket is in it; looked for [TASK/]K-shots/LANGUAGE/b-th")
-    whole = None
-    if given.overrides:
-        configs = _configs(given.overrides, given.what)
+    if not args.folder.is_dir():
+        raise UsageError(f"--from {args.folder}: there is no such folder")
+    places, whole = list(walk(args.folder)), None
+    if not places:
+        raise UsageError(f"--from {args.folder}: no bucket is in it; looked for [TASK/]K-shots/LANGUAGE/b-th")
+    if args.overrides:
+        configs = _configs(args.overrides, args.what)
         whole = read_whole(configs[0].dataset)
-        wanted = {(c.shots, c.bucket) for c in configs}
-        there = [
+        wanted = {(config.shots, config.bucket) for config in configs}
+        places = [
             (task, language, shots, number, folder)
-            for task, language, shots, number, folder in there
+            for task, language, shots, number, folder in places
             if task in (".", whole.name) and language in whole.languages
             if any(k in (None, shots) and b in (None, number) for k, b in wanted)
         ]
-        if not there:
+        if not places:
             raise UsageError(
-                f"--from {given.folder}: no bucket that was asked for, in a folder {whole.name}, of a language of the "
+                f"--from {args.folder}: no bucket that was asked for, in a folder {whole.name}, of a language of the "
                 f"dataset: {', '.join(whole.languages)}"
             )
     groups: dict[str, list[Bucket]] = {}
-    for task, language, shots, number, folder in there:
-        groups.setdefault(given.folder.resolve().name if task == "." else task, []).append(
-            load(folder, language, shots, number, allow_empty=True)
-        )
+    for task, language, shots, number, folder in places:
+        bucket = load(folder, language, shots, number, allow_empty=True)
+        groups.setdefault(args.folder.resolve().name if task == "." else task, []).append(bucket)
     return [(task, buckets, whole) for task, buckets in groups.items()]
 
 
-def _make(given: argparse.Namespace) -> int:
+def _make(args: argparse.Namespace) -> int:
     from xclrun.data.buckets.layout import write
 
-    if given.to is None:
+    if args.to is None:
         raise UsageError("buckets make: --to DIR is needed, where to write")
-    if given.folder is not None:
+    if args.folder is not None:
         raise UsageError("buckets make: --from is for check and show; files are used with dataset.buckets.root=DIR")
-    [(task, buckets, _)] = _drawn(given)
-    new = sum([write(given.to / task, bucket) for bucket in buckets])
-    if given.json:
-        print(json.dumps({"folder": str(given.to / task), "written": new, "unchanged": len(buckets) - new}, indent=1))
+    [(task, buckets, _)] = _drawn(args)
+    folder = args.to / task
+    new = sum([write(folder, bucket) for bucket in buckets])
+    if args.json:
+        _print_json({"folder": str(folder), "written": new, "unchanged": len(buckets) - new})
         return 0
-    print(_sizes(task, buckets, None).text(80))
-    print(f"{given.to / task}: {new} written, {len(buckets) - new} were there already")
-    print(f"to use them: dataset.buckets.sampler=files dataset.buckets.root={given.to}")
+    print(_sizes(task, buckets).text(80))
+    print(f"{folder}: {new} written, {len(buckets) - new} were there already")
+    print(f"to use them: dataset.buckets.sampler=files dataset.buckets.root={args.to}")
     return 0
 
 
-def _check(given: argparse.Namespace, groups: Sequence[Group]) -> int:
+def _check(args: argparse.Namespace, groups: Sequence[Group]) -> int:
     from xclrun.data.buckets.check import violations
 
-    broken_of = {task: violations(buckets, whole, given.counts) for task, buckets, whole in groups}
-    number = sum(map(len, broken_of.values()))
-    if given.json:
-        facts = [
-            {"task": task, "buckets": len(buckets), "violations": [asdict(v) for v in broken_of[task]]}
-            for task, buckets, _ in groups
-        ]
-        print(json.dumps(facts, indent=1, ensure_ascii=False))
-        return int(number > 0)
-    for task, buckets, _ in groups:
-        print(_sizes(task, buckets, broken_of[task]).text(80))
-    for task, broken in broken_of.items():
-        print("\n".join(f"{task}/{v.line()}" for v in broken), end="\n" * bool(broken))
+    checked = [(task, buckets, violations(buckets, whole, args.counts)) for task, buckets, whole in groups]
+    broken = [(task, violation) for task, _, of_task in checked for violation in of_task]
+    if args.json:
+        _print_json(
+            [
+                {"task": task, "buckets": len(buckets), "violations": list(map(asdict, of_task))}
+                for task, buckets, of_task in checked
+            ]
+        )
+        return int(bool(broken))
+    for group in checked:
+        print(_sizes(*group).text(80))
+    for task, violation in broken:
+        print(f"{task}/{violation.line()}")
     total = sum(len(buckets) for _, buckets, _ in groups)
     against = "" if all(whole is not None for *_, whole in groups) else " (overlap with dev and test: not checked)"
-    if not number:
+    if not broken:
         print(f"{total} buckets have all properties{against}.")
         return 0
-    which = len({(task, v.language, v.shots, v.bucket) for task, broken in broken_of.items() for v in broken})
-    print(f"{number} violations in {which} of {total} buckets{against}.")
+    which = len({(task, _key(violation)) for task, violation in broken})
+    print(f"{len(broken)} violations in {which} of {total} buckets{against}.")
     return 1
 
 
-def _show(given: argparse.Namespace, groups: Sequence[Group]) -> int:
+def _key(violation: Violation) -> tuple[str, int, int]:
+    return violation.language, violation.shots, violation.bucket
+
+
+def _show(args: argparse.Namespace, groups: Sequence[Group]) -> int:
     from xclrun.data.example import fingerprint
 
-    facts = [
-        {
-            "task": task,
-            "language": b.language,
-            "shots": b.shots,
-            "bucket": b.number,
-            "fingerprint": fingerprint(b.examples),
-            "drawn": b.drawn,
-            "names": _names(b),
-            "examples": [
-                {"id": e.id, "label": e.label, "tokens": e.tokens, "tags": e.tags, "text": e.text, "text_b": e.text_b}
-                for e in b.examples
-            ],
-        }
-        for task, buckets, _ in groups
-        for b in buckets
-    ]
-    if given.json:
-        print(json.dumps(facts, indent=1, ensure_ascii=False))
+    if args.json:
+        fields = ("id", "label", "tokens", "tags", "text", "text_b")
+        _print_json(
+            [
+                {
+                    "task": task,
+                    "language": bucket.language,
+                    "shots": bucket.shots,
+                    "bucket": bucket.number,
+                    "fingerprint": fingerprint(bucket.examples),
+                    "drawn": bucket.drawn,
+                    "names": _names(bucket),
+                    "examples": [{name: getattr(e, name) for name in fields} for e in bucket.examples],
+                }
+                for task, buckets, _ in groups
+                for bucket in buckets
+            ]
+        )
         return 0
-    for (task, buckets, _), table in zip(groups, (_contents(t, b) for t, b, _ in groups), strict=True):
-        print(table.text(80))
-        for b in buckets if given.sentences else ():
-            print(f"{task}/{b.name}")
-            for e in b.examples:
+    for task, buckets, _ in groups:
+        print(_contents(task, buckets).text(80))
+        for bucket in buckets if args.sentences else ():
+            print(f"{task}/{bucket.name}")
+            for e in bucket.examples:
                 words = [f"{w}/{t}" for w, t in zip(e.tokens, e.tags, strict=True)] if e.tags else list(e.tokens)
                 pair = "" if e.text_b is None else f" ‖ {e.text_b}"
                 print(f"  {e.id}  {e.label or ''}  {' '.join(words)}{pair}".rstrip())
@@ -199,8 +202,12 @@ def _show(given: argparse.Namespace, groups: Sequence[Group]) -> int:
     return 0
 
 
+def _print_json(facts: object) -> None:
+    print(json.dumps(facts, indent=1, ensure_ascii=False))
+
+
 def _names(bucket: Bucket) -> dict[str, int]:
-    """Return how often each class, or each tag, is in a bucket."""
+    """Return class → number of examples of a bucket, or tag → number of words."""
     names = [e.label for e in bucket.examples if e.label is not None]
     tags = [tag for e in bucket.examples for tag in e.tags or ()]
     return dict(sorted(Counter(map(str, names or tags)).items()))
@@ -211,40 +218,39 @@ def _contents(task: str, buckets: Sequence[Bucket]) -> Table:
     from xclrun.report.tables import Table
 
     rows = []
-    for b in buckets:
-        names = _names(b)
-        words = sum(len(e.tokens) for e in b.examples)
-        held = f"{len(names)}, {min(names.values())}–{max(names.values())} times" if names else "none"
-        rows.append((b.name, str(len(b.examples)), str(words), held, fingerprint(b.examples)[:12]))
+    for bucket in buckets:
+        names = _names(bucket)
+        words = sum(len(e.tokens) for e in bucket.examples)
+        counts = f"{len(names)}, {min(names.values())}–{max(names.values())} times" if names else "none"
+        rows.append((bucket.name, str(len(bucket.examples)), str(words), counts, fingerprint(bucket.examples)[:12]))
     return Table(
         f"Buckets of {task}",
         ("bucket", "sentences", "words", "classes or tags", "fingerprint"),
         tuple(rows),
-        ("classes or tags: how many there are, and how often the rarest and the commonest one is there",),
+        ("classes or tags: their number, and counts of the rarest and the most frequent one",),
     )
 
 
-def _sizes(task: str, buckets: Sequence[Bucket], broken: Sequence[Violation] | None) -> Table:
+def _sizes(task: str, buckets: Sequence[Bucket], broken: Sequence[Violation] | None = None) -> Table:
+    """Return sizes by language and K; ``broken`` adds the number of buckets with violations."""
     from xclrun.report.tables import Table
 
     groups: dict[tuple[str, int], list[Bucket]] = {}
     for bucket in buckets:
         groups.setdefault((bucket.language, bucket.shots), []).append(bucket)
-    lacking = {(v.language, v.shots, v.bucket) for v in broken or ()}
-    rows = []
+    rows: list[tuple[str, ...]] = []
+    failed = {_key(violation) for violation in broken or ()}
     for (language, shots), group in groups.items():
         sizes = [len(b.examples) for b in group]
         words = statistics.mean(sum(len(e.tokens) for e in b.examples) for b in group)
         row = [language, str(shots), str(len(group)), f"{min(sizes)}–{max(sizes)}", f"{statistics.mean(sizes):.1f}"]
-        row.append(f"{words:.0f}")
-        if broken is not None:
-            row.append(str(sum((language, shots, b.number) in lacking for b in group)))
+        row += [f"{words:.0f}", str(sum((language, shots, b.number) in failed for b in group))]
         rows.append(tuple(row))
-    header = ("language", "K", "buckets", "sentences", "mean", "words")
-    return Table(
-        f"Buckets of {task}",
-        header if broken is None else (*header, "broken"),
-        tuple(rows),
-        ("sentences, mean: of a bucket; words: mean of a bucket",)
-        + (() if broken is None else ("broken: buckets that lack a property",)),
+    header: tuple[str, ...] = ("language", "K", "buckets", "sentences", "mean", "words", "broken")
+    notes: tuple[str, ...] = (
+        "sentences, mean: of a bucket; words: mean of a bucket",
+        "broken: buckets that lack a property",
     )
+    if broken is None:
+        header, notes, rows = header[:-1], notes[:-1], [row[:-1] for row in rows]
+    return Table(f"Buckets of {task}", header, tuple(rows), notes)

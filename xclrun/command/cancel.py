@@ -1,19 +1,19 @@
-"""``xclrun cancel``: end the jobs of a sweep on the cluster."""
+"""``xclrun cancel``: cancel the Slurm jobs of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.command.common import Unreadable, chosen_sweeps, parser
+from xclrun.command.common import Unreadable, chosen_sweeps, outputs_parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Cancel what is queued or runs; return the exit code."""
-    options = parser(
-        "cancel", "End the Slurm jobs of a sweep. What runs saves a checkpoint first; the same command goes on."
+    """Cancel queued and running jobs; return the exit code."""
+    parser = outputs_parser(
+        "cancel", "End the Slurm jobs of a sweep. Running jobs save a checkpoint first; re-run the command to resume."
     )
-    options.add_argument("sweep", nargs="?", help="name of a sweep, or `all` (default: the one that was started last)")
-    given = options.parse_args(arguments)
+    parser.add_sweep()
+    args = parser.parse_args(arguments)
 
     from xclrun.core.errors import RunError
     from xclrun.core.terminal import many
@@ -21,9 +21,9 @@ def main(arguments: Sequence[str]) -> int:
     from xclrun.launch.cluster.slurm import cancel, states
 
     unreadable = Unreadable()
-    names = [sweep["name"] for sweep in chosen_sweeps(given.outputs, given.sweep, unreadable)]
-    given_away = [job for name in names for s in submissions(given.outputs, name, unreadable) for job, _ in s.jobs()]
-    jobs = [job.id for job in given_away if job.on_cluster]
+    names = [sweep["name"] for sweep in chosen_sweeps(args.outputs, args.sweep, unreadable)]
+    submitted = [job for name in names for s in submissions(args.outputs, name, unreadable) for job, _ in s.jobs()]
+    jobs = [job.id for job in submitted if job.on_cluster]
     state_of = states(jobs)
     if any(state.state == "" for state in state_of.values()):
         raise RunError("Slurm does not answer; nothing is cancelled")

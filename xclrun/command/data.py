@@ -1,8 +1,7 @@
-"""``xclrun data audit``: what a dataset may hide, before anything is trained on it."""
+"""``xclrun data audit``: check a dataset before training on it."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -24,18 +23,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="xclrun data",
         description="Audit the dataset of `xclrun OVERRIDES`: sizes, label coverage per language and split, sentences "
-        "that splits share (also as translations, by id), word pieces and truncation under the model's tokenizer.",
+        "that splits share (also as translations, by id), subwords and truncation under the model's tokenizer.",
         usage="xclrun data audit KEY=VALUE … [--json]",
     )
     parser.add_argument("what", choices=["audit"], help="what to do")
     parser.add_overrides(", such as dataset=mtop")
-    parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    given = parser.parse_with_overrides(arguments)
-    _print(given)
-    return 0
+    parser.add_json()
+    args = parser.parse_with_overrides(arguments)
 
-
-def _print(given: argparse.Namespace) -> None:
     from xclrun.compose.jobs import compose_command
     from xclrun.config.checks import check
     from xclrun.data.audit import coverage, overlaps, pieces
@@ -43,42 +38,42 @@ def _print(given: argparse.Namespace) -> None:
     from xclrun.data.notes import noted, told
     from xclrun.model.vocabulary import load_tokenizer
 
-    jobs = compose_command(given.overrides)
+    jobs = compose_command(args.overrides)
     if len(jobs) > 1:
         raise UsageError("data audit: one dataset at a time; give one value for each key")
     config = jobs[0].config
     check(config)
     dataset = load_dataset(config.dataset, config.bucket, config.shots)
-    # An audit makes no folder of outputs.
+    # An audit creates no outputs folder.
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = load_tokenizer(config.model, dataset, Path(folder))
-    of_pieces = pieces(dataset, tokenizer, config.model)
     facts = {
         "dataset": dataset.name,
         "model": config.model.name,
-        "questions": all(of.task.answers for of in dataset.targets),
-        "labels": sum(len(of.labels) for of in dataset.targets),
-        "tags": sum(len(of.tags) for of in dataset.targets),
+        "questions": all(target.task.answers for target in dataset.targets),
+        "labels": sum(len(target.labels) for target in dataset.targets),
+        "tags": sum(len(target.tags) for target in dataset.targets),
         "notes": noted(dataset),
         "coverage": [asdict(row) for row in coverage(dataset)],
         "overlaps": [asdict(row) for row in overlaps(dataset)],
-        "pieces": [asdict(row) for row in of_pieces],
+        "pieces": [asdict(row) for row in pieces(dataset, tokenizer, config.model)],
     }
-    if given.json:
+    if args.json:
         print(json.dumps(facts, indent=1, ensure_ascii=False))
-        return
+        return 0
     named = "answers in texts" if facts["questions"] else f"{facts['labels']} labels, {facts['tags']} tags"
     print(f"{dataset.name}: {many(len(dataset.languages), 'language')}, {named}\n")
     print("\n".join(table.text(80) for table in _tables(facts, config.model.max_length)))
     for text in told([dataset]):
         print(as_note(text, sys.stdout))
+    return 0
 
 
 def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
     from xclrun.report.tables import Table, percent
 
-    of_pieces = facts["pieces"]
-    windows_of = {(r["language"], r["split"]): r["windows"] for r in of_pieces}
+    subwords = facts["pieces"]
+    windows_of = {(r["language"], r["split"]): r["windows"] for r in subwords}
     if facts["questions"]:
         sizes = Table(
             "Sizes",
@@ -106,9 +101,9 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
          "translation: the same id in the first split of another language (where ids name a meaning)"),
         left=3,
     )  # fmt: skip
-    # Of questions about texts alone, which stand in windows: none of their texts is cut.
+    # Texts of questions are split into windows, so only questions are truncated.
     cut = "cut questions" if facts["questions"] else f"cut at {max_length}"
-    lost = ("split_answers", "long_answers") if any(r["split_answers"] or r["long_answers"] for r in of_pieces) else ()
+    lost = ("split_answers", "long_answers") if any(r["split_answers"] or r["long_answers"] for r in subwords) else ()
     words = Table(
         f"Word pieces with {facts['model']}",
         ("language", "split", "pieces per word", "unknown words %", "longest", cut,
@@ -116,7 +111,7 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
         tuple(
             (r["language"], r["split"], f"{r['fertility']:.2f}", percent(r["unknown"]), str(r["longest"]),
              str(r["truncated"]), *(str(r[name]) for name in lost))
-            for r in of_pieces
+            for r in subwords
         ),
         (*(["cut questions: rows whose question is longer than model.windows.question, and loses its end"]
            if facts["questions"] else []),
@@ -128,7 +123,7 @@ def _tables(facts: dict[str, Any], max_length: int) -> list[Table]:
 
 
 def _labelled(facts: dict[str, Any]) -> Table:
-    """Return sizes, and what labels and tags there are."""
+    """Return the sizes of a labelled dataset, and its coverage of labels and tags."""
     from xclrun.report.tables import Table
 
     return Table(

@@ -7,32 +7,35 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import existing, named_run, parser
+from xclrun.command.common import existing, outputs_parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the log of a run's job; return the exit code."""
-    options = parser("logs", "Show the log of the Slurm job that did a run last; it covers all runs of the job's pack.")
-    options.add_argument("run", metavar="RUN", help="id of a run, or any part of it that no other has")
-    options.add_argument("--path", action="store_true", help="print where the log lies instead")
-    options.add_argument("--follow", "-f", action="store_true", help="go on as the log grows, until the job has ended")
-    given = options.parse_args(arguments)
-    outputs = existing(given.outputs)
+    parser = outputs_parser(
+        "logs", "Show the log of the latest Slurm job of a run, which covers all runs of the job's pack."
+    )
+    parser.add_argument("run", metavar="RUN", help="run ID, or a unique part of it")
+    parser.add_argument("--path", action="store_true", help="print where the log lies instead")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on as the log grows, until the job has ended")
+    args = parser.parse_args(arguments)
+    outputs = existing(args.outputs)
 
+    from xclrun.core.names import matching
     from xclrun.launch.cluster.files import jobs_of_runs
     from xclrun.launch.cluster.slurm import states
 
     jobs = jobs_of_runs(outputs)
-    job = jobs[named_run(given.run, jobs, f"that was given to a cluster in {outputs}")]
-    if given.path:
+    job = jobs[matching(args.run, jobs, where=f"that was given to a cluster in {outputs}")]
+    if args.path:
         print(job.log)
         return 0
     print(f"# {job.log}", file=sys.stderr)
     read = _show(job.log, 0)
-    while given.follow and states([job.id])[job.id].live:
+    while args.follow and states([job.id])[job.id].live:
         time.sleep(2.0)
         read = _show(job.log, read)
-    if given.follow:
+    if args.follow:
         read = _show(job.log, read)
     if not read:
         print(f"# nothing yet: {states([job.id])[job.id]}", file=sys.stderr)

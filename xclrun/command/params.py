@@ -1,4 +1,4 @@
-"""``xclrun params``: how many parameters a strategy's model has."""
+"""``xclrun params``: count the parameters of a strategy's model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from xclrun.command.common import Parser
 from xclrun.compose.jobs import Composed
 from xclrun.config.schema import Config, plain
 from xclrun.core.errors import UsageError, did_you_mean
-from xclrun.core.task import TASKS, Metric, Task, tasks_of_dataset
+from xclrun.core.task import TASKS, tasks_of_dataset
 from xclrun.core.terminal import fitted, many, size, table
 from xclrun.model.e5 import cache_folder
 from xclrun.store.remembered import remembered
@@ -24,52 +24,78 @@ from xclrun.strategy.shared.parameters import Count
 if TYPE_CHECKING:
     from xclrun.core.stream import Stream
     from xclrun.data.example import Dataset
+    from xclrun.model.shape import HeadSizes
     from xclrun.strategy.base import Strategy
 
 
 @dataclass(frozen=True)
-class OfTask:
-    """What the heads of one task tell apart.
-
-    Attributes:
-        task: what is predicted, and so by which heads.
-        labels: number of intents or classes; 0 where there are none.
-        tags: number of tags; 0 where there are none.
-    """
-
-    task: Task
-    labels: int
-    tags: int
-
-    @property
-    def text(self) -> str:
-        """The numbers of labels and tags, for a person."""
-        numbers = [] if self.task.label is None else [many(self.labels, self.task.label.noun, self.task.label.nouns)]
-        numbers += [] if self.task.tag is None else [many(self.tags, "tag")]
-        return ", ".join(numbers) or f"starts and ends of {self.task.answers[0].nouns}"
-
-
-@dataclass(frozen=True)
 class Sizes:
-    """What of a dataset the number of parameters depends on.
+    """What the count depends on, in addition to the config.
 
     Attributes:
-        heads: of each task.
+        heads: numbers of labels and tags of each task.
         languages: the languages of the stream.
-        vocabulary: word pieces of an encoder that is trained from scratch, where the data that it is learnt from is
-            at hand.
-        kept: word pieces that a trimmed vocabulary keeps, where the data is at hand; None where nothing is trimmed.
+        vocabulary: pieces of a vocabulary learned from the data; None for other encoders, and without the data.
+        kept: pieces that a trimmed vocabulary keeps; None where nothing is trimmed, and without the data.
     """
 
-    heads: tuple[OfTask, ...]
+    heads: tuple[HeadSizes, ...]
     languages: tuple[str, ...]
     vocabulary: int | None = None
     kept: int | None = None
 
-    @property
-    def text(self) -> str:
-        """The numbers of labels and tags, for a person."""
-        return ", ".join(of.text for of in self.heads)
+
+@dataclass(frozen=True)
+class Counted:
+    """The count of one job, and its count with the whole vocabulary (equal where nothing is trimmed)."""
+
+    config: Config
+    strategy: str
+    sizes: Sizes
+    count: Count
+    untrimmed: Count
+
+    def render(self) -> str:
+        """Return the count as a table."""
+        sizes, count = self.sizes, self.count
+        title = f"{self.config.model.name} · {self.strategy} · {many(count.languages, 'language')}"
+        header = ("part", "parameters", "copies", "in all", "trained")
+        rows = [
+            (p.name, f"{p.parameters:,}", str(p.copies), f"{p.parameters * p.copies:,}", _hops(p.trained, count.hops))
+            for p in count.parts
+        ]
+        by_hop = {n: [hop for hop, m in enumerate(count.by_hop, start=1) if m == n] for n in count.by_hop}
+        each = [f"{n:,}" + (f" ({_hops(hops, count.hops)})" if len(by_hop) > 1 else "") for n, hops in by_hop.items()]
+        facts = {
+            "total": f"{count.total:,} ({size(count.stored)} in fp32)",
+            "trained at each hop": ", ".join(each),
+            "trained in some hop": f"{count.learnt:,}",
+        }
+        if sizes.kept is not None:
+            facts["untrimmed"] = f"{self.untrimmed.total:,} ({sizes.kept:,} word embeddings are kept)"
+        elif self.config.model.trim_vocabulary:
+            facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
+        lines = [f"{name:<20} {value}" for name, value in facts.items()]
+        heads = ", ".join(map(_labels, sizes.heads))
+        return "\n".join([fitted(f"{title} · {heads}", sys.stdout), table(header, rows), *lines])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the count for ``--json``."""
+        facts = {"model": self.config.model.name, "strategy": self.strategy, **self.count.to_json()}
+        return facts | {"total_untrimmed": self.untrimmed.total, "kept_pieces": self.sizes.kept}
+
+
+def _labels(head: HeadSizes) -> str:
+    task = head.task
+    numbers = [] if task.label is None else [many(head.classes, task.label.noun, task.label.nouns)]
+    numbers += [] if task.tag is None else [many(head.tags, "tag")]
+    return ", ".join(numbers) or f"starts and ends of {task.answers[0].nouns}"
+
+
+def _hops(hops: Sequence[int], total: int) -> str:
+    if len(hops) in (0, total):
+        return "yes" if hops else "no"
+    return f"{'hop' if len(hops) == 1 else 'hops'} {', '.join(map(str, hops))}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,118 +111,54 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_overrides(outputs=True)
     parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    given = parser.parse_with_overrides(arguments)
-    task, overrides = split(given.overrides)
-    counted = counts(overrides, task)
-    if given.json:
-        facts = [
-            {
-                "model": c.config.model.name,
-                "strategy": c.strategy,
-                **c.count.to_json(),
-                "total_untrimmed": c.untrimmed.total,
-                "kept_pieces": c.sizes.kept,
-            }
-            for c in counted
-        ]
-        print(json.dumps(facts, indent=1))
+    options = parser.parse_with_overrides(arguments)
+    counted = counts(*split(options.overrides))
+    if options.json:
+        print(json.dumps([job.to_json() for job in counted], indent=1))
     else:
-        print("\n\n".join(c.render() for c in counted))
+        print("\n\n".join(job.render() for job in counted))
     return 0
 
 
-def _labels_key(metric: Metric) -> str:
-    """Return the key that gives the number of labels: ``task.intents``."""
-    return f"task.{metric.nouns}"
-
-
-def split(overrides: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """Return the values of the ``task.*`` keys, and the other overrides.
+def split(overrides: Sequence[str]) -> tuple[list[str], dict[str, int]]:
+    """Separate the ``task.*`` keys from the other overrides; return the others, and the keys' values.
 
     Raises:
         UsageError: there is no such key, or its value is no possible number.
     """
-    # Key → the least that it can be.
-    least = {_labels_key(task.label): 1 for task in TASKS.values() if task.label is not None}
+    least = {f"task.{task.label.nouns}": 1 for task in TASKS.values() if task.label is not None}
     least |= {"task.tags": 0, "task.languages": 1}
-    task, rest = {}, []
+    others, numbers = [], {}
     for text in overrides:
         key, _, value = text.partition("=")
         if not key.startswith("task."):
-            rest.append(text)
-            continue
-        if key not in least:
+            others.append(text)
+        elif key not in least:
             raise UsageError(f"params: no key is called '{key}'; {did_you_mean(key, least)}")
-        if not re.fullmatch(r"[0-9]+", value) or int(value) < least[key]:
+        elif not re.fullmatch(r"[0-9]+", value) or int(value) < least[key]:
             raise UsageError(f"{text}: must be a whole number of at least {least[key]}")
-        task[key] = int(value)
-    return task, rest
+        else:
+            numbers[key] = int(value)
+    return others, numbers
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The count of one job, and that with the whole vocabulary; the same where it is not trimmed, or not known how."""
-
-    config: Config
-    strategy: str
-    sizes: Sizes
-    count: Count
-    untrimmed: Count
-
-    def render(self) -> str:
-        """Return the count as a table for a person."""
-        sizes, count = self.sizes, self.count
-        title = f"{self.config.model.name} · {self.strategy} · {many(count.languages, 'language')}"
-        header = ("part", "parameters", "copies", "in all", "trained")
-        rows = [
-            (p.name, f"{p.parameters:,}", str(p.copies), f"{p.parameters * p.copies:,}", _hops(p.trained, count.hops))
-            for p in count.parts
-        ]
-        facts = {
-            "total": f"{count.total:,} ({size(count.stored)} in fp32)",
-            "trained at each hop": _by_hop(count.by_hop),
-            "trained in some hop": f"{count.learnt:,}",
-        }
-        if sizes.kept is not None:
-            facts["untrimmed"] = f"{self.untrimmed.total:,} ({sizes.kept:,} word embeddings are kept)"
-        elif self.config.model.trim_vocabulary:
-            facts["trimmed"] = "unknown without the data; counted with the whole vocabulary"
-        lines = [f"{name:<20} {value}" for name, value in facts.items()]
-        return "\n".join([fitted(f"{title} · {sizes.text}", sys.stdout), table(header, rows), *lines])
-
-
-def _by_hop(trained: Sequence[int]) -> str:
-    """Return how many parameters each hop trains: one number where all train as many."""
-    if len(set(trained)) == 1:
-        return f"{trained[0]:,}"
-    places = {n: [hop for hop, own in enumerate(trained, start=1) if own == n] for n in trained}
-    return ", ".join(f"{n:,} ({_hops(hops, len(trained))})" for n, hops in places.items())
-
-
-def _hops(hops: Sequence[int], of: int) -> str:
-    """Name hops among all, for a person."""
-    if len(hops) in (0, of):
-        return "yes" if hops else "no"
-    return f"{'hop' if len(hops) == 1 else 'hops'} {', '.join(map(str, hops))}"
-
-
-def counts(overrides: Sequence[str], task: Mapping[str, int]) -> list[Counted]:
-    """Return the counts of a command's jobs, each once: those that differ in order or seed alone have the same.
+def counts(overrides: Sequence[str], numbers: Mapping[str, int]) -> list[Counted]:
+    """Return the counts of a command's jobs; jobs that differ in order or seed alone are counted once.
 
     Raises:
-        UsageError: a job cannot work, or something that is counted with is neither given nor in the data.
+        UsageError: a job cannot work, or a number is neither given nor in the data.
     """
     from xclrun.compose.jobs import compose_command
 
     distinct: dict[str, Counted] = {}
     for job in compose_command(overrides):
-        counted = _count(job, task)
+        counted = _count(job, numbers)
         same = [counted.strategy, job.resolved["model"], job.resolved["strategy"], asdict(counted.sizes)]
         distinct.setdefault(json.dumps(same, default=str), counted)
     return list(distinct.values())
 
 
-def _count(job: Composed, given: Mapping[str, int]) -> Counted:
+def _count(job: Composed, numbers: Mapping[str, int]) -> Counted:
     from xclrun.config.checks import check
     from xclrun.core.identity import strategy_name
     from xclrun.core.stream import with_mixtures
@@ -205,124 +167,114 @@ def _count(job: Composed, given: Mapping[str, int]) -> Counted:
     from xclrun.strategy import make
 
     check(job.config)
-    strategy, of_data = make(job.config.strategy), _sizes(job.config, given)
-    stream = stream_of(job.config, strategy, with_mixtures(of_data.languages))
-    heads = [[of.task.identified, of.labels, of.tags] for of in of_data.heads]
-    known = [plain(job.config.model), shape_identity(job.config.model), job.resolved["strategy"], heads, repr(stream)]
+    strategy, sizes, settings = make(job.config.strategy), _sizes(job.config, numbers), job.resolved["strategy"]
+    stream = stream_of(job.config, strategy, with_mixtures(sizes.languages))
+    heads = [[head.task.identified, head.classes, head.tags] for head in sizes.heads]
+    key = [plain(job.config.model), shape_identity(job.config.model), settings, heads, repr(stream)]
 
     def counted(vocabulary: int | None) -> Count:
         def build() -> dict[str, Any]:
-            return _build(job.config, strategy, stream, of_data.heads, vocabulary).to_json()
+            return _build(job.config, strategy, stream, sizes.heads, vocabulary).to_json()
 
-        return Count.from_json(remembered(_folder(), "parameters", [*known, vocabulary], build))
+        return Count.from_json(remembered(_folder(), "parameters", [*key, vocabulary], build))
 
-    untrimmed = counted(of_data.vocabulary)
-    trimmed = untrimmed if of_data.kept is None else counted(of_data.kept)
-    own, beneath = job.resolved["strategy"], job.resolved["strategy"].get("expansion") or {}
-    settings = {k: v for k, v in {**own, **beneath}.items() if k not in ("name", "expansion", "pretrained")}
-    shown = ", ".join(f"{key}={_short(value)}" for key, value in settings.items())
+    untrimmed = counted(sizes.vocabulary)
+    trimmed = untrimmed if sizes.kept is None else counted(sizes.kept)
+    values = {**settings, **(settings.get("expansion") or {})}
+    shown = [
+        f"{key}={'[' + ','.join(map(str, value)) + ']' if isinstance(value, list) else value}"
+        for key, value in values.items()
+        if key not in ("name", "expansion", "pretrained")
+    ]
     name = strategy_name(job.resolved)
-    label = f"{name}({shown})" if shown else name
-    return Counted(job.config, label, of_data, trimmed, untrimmed)
+    return Counted(job.config, f"{name}({', '.join(shown)})" if shown else name, sizes, trimmed, untrimmed)
 
 
 def _build(
-    config: Config, strategy: Strategy[Any], stream: Stream, heads: Sequence[OfTask], vocabulary: int | None
+    config: Config, strategy: Strategy[Any], stream: Stream, heads: Sequence[HeadSizes], vocabulary: int | None
 ) -> Count:
-    """Return the count of a model: by its shape, where that says it, else as it is built, without numbers in it.
+    """Count by the encoder's shape where that is enough, else by the model on the meta device.
 
-    To build it torch and transformers are imported, which takes several times as long as all else.
+    Importing torch and transformers takes ten times as long as the rest of the command.
     """
     from xclrun.model.families import FAMILIES
-    from xclrun.model.shape import HeadSizes, sizes_of
+    from xclrun.model.shape import sizes_of
     from xclrun.model.structure import layer
     from xclrun.strategy.shared.parameters import count, keeps_parameters, sizes
 
-    of = [HeadSizes(one.task, one.labels, one.tags) for one in heads]
-    known = sizes_of(config.model, of, vocabulary)
-    if known is not None and keeps_parameters(strategy):
-        strategy.check_encoder(None, None, max(layer(name) or 0 for name in known))
-        return count(known, strategy, stream)
+    by_shape = sizes_of(config.model, heads, vocabulary)
+    if by_shape is not None and keeps_parameters(strategy):
+        strategy.check_encoder(None, None, max(layer(name) or 0 for name in by_shape))
+        return count(by_shape, strategy, stream)
 
     import torch
 
     from xclrun.model.network import skeleton
 
-    model = skeleton(config.model, of[0].classes, of[0].tags, vocabulary, of[0].task, of if len(of) > 1 else ())
+    one, several = heads[0], heads if len(heads) > 1 else ()
+    model = skeleton(config.model, one.classes, one.tags, vocabulary, one.task, several)
     shape: Any = model.encoder.config
     strategy.check_encoder(FAMILIES[shape.model_type], shape.hidden_size, shape.num_hidden_layers)
+    no_library: Any = None
     with torch.device("meta"):
-        strategy.prepare(model, stream, _Nowhere())
+        strategy.prepare(model, stream, no_library)
     return count(sizes(model), strategy, stream)
 
 
 def _folder() -> Path:
-    """Return the user's folder of counts: they are no one outputs folder's."""
+    """Return the folder of counts in the user's cache."""
     return cache_folder() / "counts"
 
 
-def _short(value: Any) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+def _sizes(config: Config, numbers: Mapping[str, int]) -> Sizes:
+    """Return the sizes that ``numbers`` give; those that it lacks come from the data."""
+    from xclrun.model.shape import HeadSizes
 
-
-class _Nowhere:
-    """The library of a model that is only counted."""
-
-    def tensors(self, hop: int, names: Sequence[str]) -> Mapping[str, Any]:
-        raise AssertionError("a model that is only counted has no weights")
-
-    def features(self, language: str, split: str) -> Any:
-        raise AssertionError("a model that is only counted has no features")
-
-
-def _sizes(config: Config, given: Mapping[str, int]) -> Sizes:
-    """Return what the count depends on: as given, else from the data."""
     listed = config.order.languages
     if config.protocol is not None:
         listed = [language for language in (config.from_source, config.language) if language is not None]
-    if "task.languages" in given:
-        number = given["task.languages"]
+    if (number := numbers.get("task.languages")) is not None:
         if listed is not None and len(listed) != number:
             raise UsageError(f"task.languages={number}: the order has {many(len(listed), 'language')}")
         listed = listed or [f"language {i}" for i in range(1, number + 1)]
     tasks = tasks_of_dataset(plain(config.dataset))
-    if len(tasks) > 1:
-        if other := next((key for key in given if key != "task.languages"), None):
-            raise UsageError(f"{other}: dataset.parts has several tasks, whose numbers come from the data alone")
-        return _from_data(config, {}, listed, ())
     task = tasks[0]
-    # What the task has → the key that gives its number.
-    keys = {} if task.label is None else {"labels": _labels_key(task.label)}
-    keys |= {} if task.tag is None else {"tags": "task.tags"}
-    if other := next((key for key in given if key not in (*keys.values(), "task.languages")), None):
-        raise UsageError(f"{other}: dataset.task={task.name} takes {' and '.join(keys.values())}")
-    numbers = {part: given[key] for part, key in keys.items() if key in given}
-    if listed is not None and numbers.keys() == keys.keys():
-        return Sizes((OfTask(task, numbers.get("labels", 0), numbers.get("tags", 0)),), tuple(listed))
-    return _from_data(config, numbers, listed, keys.values())
+    label = None if task.label is None else f"task.{task.label.nouns}"
+    tag = None if task.tag is None else "task.tags"
+    keys = [key for key in (label, tag) if key is not None] if len(tasks) == 1 else []
+    if other := next((key for key in numbers if key not in (*keys, "task.languages")), None):
+        several = "dataset.parts has several tasks, whose numbers come from the data alone"
+        raise UsageError(
+            f"{other}: {several if len(tasks) > 1 else f'dataset.task={task.name} takes ' + ' and '.join(keys)}"
+        )
+    if listed is not None and len(tasks) == 1 and {*keys} <= numbers.keys():
+        return Sizes((HeadSizes(task, numbers.get(label or "", 0), numbers.get(tag or "", 0)),), tuple(listed))
+    return _from_data(config, numbers, listed, keys)
 
 
-def _from_data(config: Config, given: Mapping[str, int], listed: list[str] | None, keys: Iterable[str]) -> Sizes:
-    """Return what the count depends on: ``given`` where it says so, else from the data; ``keys`` give the numbers."""
+def _from_data(config: Config, numbers: Mapping[str, int], listed: Sequence[str] | None, keys: Sequence[str]) -> Sizes:
     from xclrun.data.encode import outputs
     from xclrun.data.load import load_dataset
+    from xclrun.model.shape import HeadSizes
     from xclrun.model.source import from_scratch, pairs, source_identity
 
     try:
         dataset = load_dataset(config.dataset, config.bucket, config.shots)
     except UsageError as error:
-        numbers = " ".join(f"{key}=N" for key in (*keys, "task.languages"))
-        raise UsageError(f"{error}; params also takes {numbers}") from error
+        known = " ".join(f"{key}=N" for key in (*keys, "task.languages"))
+        raise UsageError(f"{error}; params also takes {known}") from error
     heads = []
-    for of in dataset.targets:
-        tags = outputs(of.tags, config.model.label_on) if of.task.tag is not None else 0
-        heads.append(OfTask(of.task, given.get("labels", len(of.labels)), given.get("tags", tags)))
+    for target in dataset.targets:
+        label, tag = target.task.label, target.task.tag
+        classes = len(target.labels) if label is None else numbers.get(f"task.{label.nouns}", len(target.labels))
+        tags = 0 if tag is None else numbers.get("task.tags", outputs(target.tags, config.model.label_on))
+        heads.append(HeadSizes(target.task, classes, tags))
     vocabulary = kept = None
     model = config.model
     if from_scratch(model) or model.trim_vocabulary:
         splits = sorted([*key, value] for key, value in dataset.origin.fingerprints.items())
-        known = [plain(model), source_identity(model, dataset), splits, pairs(dataset)]
-        vocabulary, kept = remembered(_folder(), "pieces", known, lambda: _pieces(config, dataset))
+        key = [plain(model), source_identity(model, dataset), splits, pairs(dataset)]
+        vocabulary, kept = remembered(_folder(), "pieces", key, lambda: _pieces(config, dataset))
     return Sizes(tuple(heads), tuple(listed or dataset.languages), vocabulary, kept)
 
 
@@ -332,12 +284,11 @@ def _pieces(config: Config, dataset: Dataset) -> tuple[int | None, int | None]:
     from xclrun.model.source import family_of, from_scratch
     from xclrun.model.vocabulary import learnt_vocabulary, load_tokenizer, used_pieces
 
-    model = config.model
-    # Counting makes no folder of outputs.
+    model, vocabulary = config.model, None
+    # Counting creates no outputs folder.
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(config.paths.outputs).expanduser() / "cache"
         cache = cache if cache.is_dir() else Path(folder)
-        vocabulary = None
         if from_scratch(model):
             vocabulary = learnt_vocabulary(model, dataset, cache).read_bytes().count(b"\n")
         if not model.trim_vocabulary:

@@ -1,4 +1,4 @@
-"""``xclrun plan``: what a command would do."""
+"""``xclrun plan``: forecast the work of a command."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ def main(arguments: Sequence[str]) -> int:
     """Print the forecast of a command; return the exit code."""
     parser = Parser(
         prog="xclrun plan",
-        description="Show what `xclrun OVERRIDES -m` would do: runs, which are finished, hop trainings asked for and "
-        "needed after sharing, estimated time and disk. Nothing is trained.",
+        description="Dry run of `xclrun OVERRIDES -m`: runs, finished runs, hop trainings before and after "
+        "deduplication, estimated time and disk. Nothing is trained.",
         usage="xclrun plan KEY=VALUE … [--missing | --budget [--width N]] [--json]",
     )
     parser.add_overrides(outputs=True)
-    parser.add_argument("--missing", action="store_true", help="name the commands that would make what measures lack")
+    parser.add_argument("--missing", action="store_true", help="print the commands of runs that measures need")
     parser.add_argument("--budget", action="store_true", help="GPU-hours, disk, and wall time at a given width")
     parser.add_argument(
-        "--width", type=int, default=8, metavar="N", help="jobs side by side, for --budget (default: %(default)s)"
+        "--width", type=int, default=8, metavar="N", help="parallel jobs, for --budget (default: %(default)s)"
     )
-    parser.add_argument("--json", action="store_true", help="print facts as JSON")
-    given = parser.parse_with_overrides(arguments)
-    if given.width < 1:
-        raise UsageError(f"--width {given.width}: must be a number of jobs of at least 1")
+    parser.add_json()
+    args = parser.parse_with_overrides(arguments)
+    if args.width < 1:
+        raise UsageError(f"--width {args.width}: must be a number of jobs of at least 1")
     from xclrun.compose.jobs import command_jobs, launcher
     from xclrun.compose.space import SWEEPER, Space
-
-    jobs, config = command_jobs(given.overrides)
     from xclrun.launch.forecast import budget, forecast, missing
 
+    jobs, config = command_jobs(args.overrides)
     if isinstance(jobs, Space):
-        if given.missing:
+        if args.missing:
             raise UsageError(f"--missing: not of a search ({SWEEPER}), which knows its trials one by one")
         from xclrun.launch.search import plan_search, search_forecast
 
-        searched = search_forecast(plan_search(jobs, launcher(config).made()), given.width if given.budget else None)
-        print(json.dumps(searched.to_json(), indent=1) if given.json else searched.render())
+        width = args.width if args.budget else None
+        search_facts, text = search_forecast(plan_search(jobs, launcher(config).made()), width)
+        print(json.dumps(search_facts, indent=1) if args.json else text)
         return 0
     runs = plan_jobs(job.config for job in jobs)
-    if given.missing:
-        commands = [(what, _command(given.overrides, them, what)) for what, them in missing(runs)]
-        if given.json:
+    if args.missing:
+        commands = [(what, _command(args.overrides, lacking, what)) for what, lacking in missing(runs)]
+        if args.json:
             print(json.dumps([{"gives": what, "command": command} for what, command in commands], indent=1))
         elif not commands:
             print("Nothing is missing.")
         else:
             print("\n".join(f"{what}:\n  {command}" for what, command in commands))
         return 0
-    facts = budget(runs, given.width) if given.budget else forecast(runs)
-    print(json.dumps(facts.to_json(), indent=1) if given.json else facts.render())
+    facts = budget(runs, args.width) if args.budget else forecast(runs)
+    print(json.dumps(facts.to_json(), indent=1) if args.json else facts.render())
     return 0
 
 
@@ -71,12 +71,9 @@ def plan_runs(overrides: Sequence[str]) -> list[Run]:
 
 
 def _command(overrides: Sequence[str], runs: Sequence[Run], what: str) -> str:
-    """Return the command that makes the missing runs."""
+    """Build the command that produces the missing runs."""
     if what != "T":
         return shlex.join(["xclrun", *overrides, "-m"])
-    orders, seeds = (_order(run) for run in runs), (run.config.seed for run in runs)
+    orders = (f"[{','.join(run.stream.languages)}]" for run in runs)
+    seeds = (run.config.seed for run in runs)
     return reference_command(overrides, runs[0].resolved["strategy"]["expansion"], orders, seeds)
-
-
-def _order(run: Run) -> str:
-    return "[" + ",".join(run.stream.languages) + "]"

@@ -1,4 +1,4 @@
-"""``xclrun rerun``: the same run again, from the config that was frozen with it."""
+"""``xclrun rerun``: resume or repeat a run from its saved config."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import add_run, check_readable, chosen_run, parser
+from xclrun.command.common import check_readable, chosen_run, outputs_parser
 from xclrun.core.errors import RunError, UsageError
 from xclrun.core.terminal import fitted, note
 from xclrun.store.rundir import RunDirectory, differing_results
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do a run again; return the exit code: 1 where its predictions differ."""
-    options = parser(
+    """Rerun; return the exit code: 1 where predictions differ."""
+    parser = outputs_parser(
         "rerun",
-        "The same run again, from its frozen config: it goes on where it stopped. With --fresh it is done anew in "
-        "another folder, and its predictions are compared byte for byte; exit code 1 if they differ.",
+        "Resume a run from its saved config. With --fresh, repeat it in another folder and compare its predictions "
+        "byte for byte; exit code 1 if they differ.",
     )
-    add_run(options)
-    options.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to do it anew")
-    given = options.parse_args(arguments)
-    directory = chosen_run(given.outputs, given.run)
+    parser.add_run()
+    parser.add_argument("--fresh", type=Path, metavar="DIR", help="another outputs folder, in which to repeat the run")
+    args = parser.parse_args(arguments)
+    directory = chosen_run(args.outputs, args.run)
     check_readable(directory)
     outputs = directory.path.parents[1]
-    if given.fresh is None:
+    if args.fresh is None:
         if directory.finished:
             print(f"{directory.run_id}: finished (--fresh DIR does it anew)")
             return 0
-        again = _do(directory, outputs, fresh=False)
+        again = _run(directory, outputs, fresh=False)
         print(f"{again.run_id}: finished")
         return 0
-    if given.fresh.resolve() == outputs.resolve():
-        raise UsageError(f"--fresh {given.fresh}: holds the run itself; name another folder")
+    if args.fresh.resolve() == outputs.resolve():
+        raise UsageError(f"--fresh {args.fresh}: holds the run itself; name another folder")
     if not directory.finished:
         raise UsageError(f"{directory.run_id} is not finished, so there is nothing to compare with; rerun it first")
-    again = _do(directory, given.fresh, fresh=True)
+    again = _run(directory, args.fresh, fresh=True)
     differing = differing_results(directory, again)
     if not differing:
         same = f"identical, all {len(again.results())} files of predictions and scores"
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str]) -> int:
     return 1
 
 
-def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
-    """Do a run in this process, in a folder of outputs; return its directory there.
+def _run(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
+    """Do a run in this process; return its directory in ``outputs``.
 
     Raises:
-        UsageError, RunError: it cannot be done, is another run by now, or has failed.
-        Stopped: a signal ended it.
+        UsageError, RunError: the run cannot be done, has become another run, or has failed.
+        Stopped: by a signal.
     """
     from xclrun.launch.console import Console
     from xclrun.launch.local import Local
@@ -66,7 +66,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
     run = thaw(directory, outputs, fresh)
     Local().check_runs([run])
     check_writable(outputs)
-    # What is done to compare is nothing that a tracker should know.
+    # Runs that are only compared are not sent to a tracker.
     with BackgroundMirror(outputs, run.config.tracking, [run.id], enabled=False if fresh else None) as mirror:
         work([run], Console([run.id], left=TimeLeft([run])), mirror)
     if not mirror.close():
@@ -77,7 +77,7 @@ def _do(directory: RunDirectory, outputs: Path, fresh: bool) -> RunDirectory:
 
 
 def environment(one: RunDirectory, other: RunDirectory) -> dict[str, tuple[str, str]]:
-    """Return name → values of what two directories say differently of versions and machine."""
+    """Return the differences between the environments of two runs: name → (first, second)."""
     before, after = (
         {**m["environment"], "code": m["code_version"], "host": m["host"]}
         for m in (one.read_manifest(), other.read_manifest())

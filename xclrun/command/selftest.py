@@ -1,18 +1,18 @@
-"""``xclrun selftest``: are killed runs continued exactly, on this machine?"""
+"""``xclrun selftest``: test that killed runs resume exactly on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xclrun.command.common import Parser, choose
+from xclrun.command.common import Parser, check_known
 from xclrun.core.errors import UsageError
 
-# Exit code where no difference was found, but some strategy was never killed: nothing was shown of it.
+# Exit code if no predictions differ, but a strategy could not be killed in time.
 INCONCLUSIVE = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Test strategies; return 1 on any difference, else `INCONCLUSIVE` where one was never killed, else 0."""
+    """Test strategies; return 1 on any difference, else `INCONCLUSIVE` if one was never killed, else 0."""
     parser = Parser(
         prog="xclrun selftest",
         description="Kill a small run of each strategy at random instants, resume it, and compare its predictions with "
@@ -29,21 +29,22 @@ def main(arguments: Sequence[str]) -> int:
         "--kills", type=int, default=3, help="kills per strategy, as far as time allows (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the instants (default: %(default)s)")
-    given = parser.parse_args(list(arguments))
-    if given.kills < 1:
-        raise UsageError(f"--kills {given.kills}: a whole number of at least 1")
+    args = parser.parse_args(list(arguments))
+    if args.kills < 1:
+        raise UsageError(f"--kills {args.kills}: a whole number of at least 1")
 
     from xclrun.core.terminal import table
     from xclrun.launch import selftest as test
     from xclrun.strategy import STRATEGIES
 
-    for name in given.strategies:
-        choose("strategy", name.partition("+")[0], STRATEGIES, "xclrun")
-    outcomes = test.selftest(given.strategies or test.KINDS, given.kills, given.seed)
-    found = {o.strategy: "identical" if o.equal else f"DIFFER: {', '.join(o.differing)}" for o in outcomes}
+    for name in args.strategies:
+        check_known("strategy", name.partition("+")[0], STRATEGIES, "xclrun")
+    outcomes = test.selftest(args.strategies or test.KINDS, args.kills, args.seed)
     untested = [o.strategy for o in outcomes if o.equal and not o.kills]
-    found |= dict.fromkeys(untested, "inconclusive")
-    rows = [(o.strategy, str(o.kills), f"{o.seconds:.1f}", found[o.strategy]) for o in outcomes]
+    rows = []
+    for o in outcomes:
+        verdict = "inconclusive" if o.strategy in untested else "identical" if o.equal else ""
+        rows.append((o.strategy, str(o.kills), f"{o.seconds:.1f}", verdict or f"DIFFER: {', '.join(o.differing)}"))
     print(table(("strategy", "kills", "seconds", "predictions"), rows, wrapped=True))
     if untested:
         print(f"Inconclusive: no time to kill a run of {', '.join(untested)}; give them alone: xclrun selftest …")

@@ -1,4 +1,4 @@
-"""``xclrun status``: where the runs of a sweep stand."""
+"""``xclrun status``: the state of the runs of a sweep."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from xclrun.command.common import Unreadable, add_watch, chosen_sweeps, parser, repeated
+from xclrun.command.common import Unreadable, chosen_sweeps, outputs_parser, repeated
 from xclrun.core.errors import UsageError
 
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print where runs stand; return 1 if any failed, was lost or is damaged, or something cannot be read."""
-    options = parser("status", "Where the runs of a sweep stand. Exit code 1 if any failed, was lost or is damaged.")
-    options.add_argument("sweep", nargs="?", help="name of a sweep, or `all` (default: the one that was started last)")
-    options.add_argument("--json", action="store_true", help="print facts as JSON")
-    add_watch(options, "print it again", 5.0)
-    given = options.parse_args(arguments)
-    if given.watch is not None and (given.json or given.watch <= 0):
+    """Print the state of runs; return 1 if any failed, was lost or is damaged, or something cannot be read."""
+    parser = outputs_parser(
+        "status", "Show the state of a sweep's runs. Exit code 1 if any failed, was lost or is damaged."
+    )
+    parser.add_sweep()
+    parser.add_json()
+    parser.add_watch("print it again", 5.0)
+    args = parser.parse_args(arguments)
+    if args.watch is not None and (args.json or args.watch <= 0):
         raise UsageError("--watch: a number of seconds above 0, and without --json")
     unreadable = Unreadable()
-    sweeps = chosen_sweeps(given.outputs, given.sweep, unreadable)
+    sweeps = chosen_sweeps(args.outputs, args.sweep, unreadable)
     from xclrun.launch.status import BAD, RunStatus, render, sweep_status
 
-    before = CLEAR if given.watch is not None and sys.stdout.isatty() else ""
+    before = CLEAR if args.watch is not None and sys.stdout.isatty() else ""
     runs: list[RunStatus] = []
 
     def show() -> bool:
-        """Print where the sweeps stand; return whether anything goes on."""
-        by_sweep = [(s, sweep_status(given.outputs, s["runs"], unreadable)) for s in sweeps]
-        if given.json:
-            facts = [{"sweep": s["name"], "command": s["command"], "runs": [*map(asdict, own)]} for s, own in by_sweep]
+        """Print the sweeps; return whether a run is running or waiting."""
+        found = [(s["name"], s["command"], sweep_status(args.outputs, s["runs"], unreadable)) for s in sweeps]
+        if args.json:
+            facts = [{"sweep": n, "command": command, "runs": [*map(asdict, of)]} for n, command, of in found]
             print(json.dumps(facts, indent=1))
         else:
-            tables = [render(s["name"], s["command"], own) for s, own in by_sweep]
-            print(before + "\n".join(tables), flush=True)
-        runs[:] = [run for _, own in by_sweep for run in own]
+            print(before + "\n".join(render(*sweep) for sweep in found), flush=True)
+        runs[:] = [run for *_, of in found for run in of]
         return any(run.busy for run in runs)
 
-    repeated(show, given.watch)
+    repeated(show, args.watch)
     return max(unreadable.code, int(any(run.state in BAD for run in runs)))

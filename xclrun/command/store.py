@@ -1,4 +1,4 @@
-"""``xclrun store``: what lies in the store, what can go, what is damaged."""
+"""``xclrun store``: list, remove and verify stored artifacts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.command.common import existing, parser
+from xclrun.command.common import existing, outputs_parser
 from xclrun.core.terminal import size, table
 from xclrun.store.stages import StageStore
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what is asked with the store; return the exit code."""
-    options = parser(
+    """List, remove or verify stored artifacts; return the exit code."""
+    parser = outputs_parser(
         "store",
-        "Look after the store of trained hops. Run directories, which reports are made of, are never touched.",
+        "Manage the store of trained hops. Run directories, from which reports are made, are never changed.",
     )
-    options.add_argument(
+    parser.add_argument(
         "action",
         choices=("ls", "gc", "verify"),
-        help="list; remove what can go; check all checksums",
+        help="list; remove what is not needed; verify all checksums",
     )
-    options.add_argument(
-        "--weights", action="store_true", help="gc: also trained weights and states that only finished runs refer to"
+    parser.add_argument(
+        "--weights", action="store_true", help="gc: also trained weights and states that only finished runs use"
     )
-    options.add_argument("--dry-run", action="store_true", help="gc: say what would go, and keep it")
-    options.add_argument("--store", type=Path, metavar="DIR", help="where it lies apart (default: <outputs>/store)")
-    options.add_argument("--json", action="store_true", help="print a list as JSON, sizes in bytes")
-    given = options.parse_args(arguments)
-    outputs = existing(given.outputs)
-    store = StageStore(given.store or outputs / "store")
-    if given.action == "verify":
-        return _verify(store, outputs, given.json)
-    if given.action == "ls":
-        return _list(store, outputs, given.json)
-    return _collect(store, outputs, given.weights, given.dry_run, given.json)
+    parser.add_argument("--dry-run", action="store_true", help="gc: print what would be removed")
+    parser.add_argument("--store", type=Path, metavar="DIR", help="folder of the store (default: <outputs>/store)")
+    parser.add_json("print a list as JSON, sizes in bytes")
+    args = parser.parse_args(arguments)
+    outputs = existing(args.outputs)
+    store = StageStore(args.store or outputs / "store")
+    if args.action == "verify":
+        return _verify(store, outputs, args.json)
+    if args.action == "ls":
+        return _list(store, outputs, args.json)
+    return _collect(store, outputs, args.weights, args.dry_run, args.json)
 
 
 def _facts(entry: Entry) -> dict[str, Any]:
@@ -51,19 +51,18 @@ def _facts(entry: Entry) -> dict[str, Any]:
 def _list(store: StageStore, outputs: Path, as_json: bool) -> int:
     from xclrun.store.prune import entries
 
+    listed = list(entries(store, outputs))
     if as_json:
-        print(json.dumps([_facts(entry) for entry in entries(store, outputs)], indent=1))
+        print(json.dumps([_facts(entry) for entry in listed], indent=1))
         return 0
-    totals: dict[str, list[int]] = defaultdict(list)
-    rows = []
-    for entry in entries(store, outputs):
-        totals[entry.kind].append(entry.bytes)
-        users = (str(entry.finished), str(entry.unfinished))
-        rows.append((entry.path.name[:16], entry.kind, entry.hop, size(entry.bytes), *users))
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for entry in listed:
+        sizes[entry.kind].append(entry.bytes)
+    rows = [(e.path.name[:16], e.kind, e.hop, size(e.bytes), str(e.finished), str(e.unfinished)) for e in listed]
     if rows:
         print(table(("key", "kind", "hop", "size", "finished runs", "others"), rows, left=3))
-    for kind, sizes in sorted(totals.items()):
-        print(f"{len(sizes)} {kind}: {size(sum(sizes))}")
+    for kind, of_kind in sorted(sizes.items()):
+        print(f"{len(of_kind)} {kind}: {size(sum(of_kind))}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``xclrun sync``: bring MLflow, or another tracker, up to date."""
+"""``xclrun sync``: send new runs to MLflow or another tracker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xclrun.command.common import Unreadable, add_tracking, add_watch, existing, parser, repeated
+from xclrun.command.common import Unreadable, existing, outputs_parser, repeated
 from xclrun.config.checks import TRACKERS, check_tracker, check_uri
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError, UsageError
@@ -17,70 +17,66 @@ from xclrun.core.terminal import note
 
 def main(arguments: Sequence[str]) -> int:
     """Send runs; return the exit code."""
-    options = parser(
+    parser = outputs_parser(
         "sync",
-        "Send runs to MLflow, or to another tracker, that it does not have, or has in an older state. Sending twice "
-        "changes nothing.",
+        "Send new and changed runs to MLflow, or to another tracker. Sending twice changes nothing.",
     )
-    options.add_argument(
+    parser.add_argument(
         "--to", default="mlflow", metavar="TRACKER", help=f"{', '.join(TRACKERS)} (default: %(default)s)"
     )
-    options.add_argument(
+    parser.add_argument(
         "--rebuild",
         action="store_true",
         help="send all runs again; an mlflow.db that is damaged, or of another version of MLflow, is moved aside",
     )
-    add_watch(options, "do it again", 60.0)
-    add_tracking(options)
-    given = options.parse_args(arguments)
-    outputs = existing(given.outputs)
-    check_tracker("--to", given.to)
-    check_uri("--uri", given.uri)
-    if given.uri is not None and given.to != "mlflow":
-        raise UsageError(f"--uri {given.uri}: is MLflow's; not of --to {given.to}")
+    parser.add_watch("send again", 60.0)
+    parser.add_tracking()
+    args = parser.parse_args(arguments)
+    outputs = existing(args.outputs)
+    check_tracker("--to", args.to)
+    check_uri("--uri", args.uri)
+    if args.uri is not None and args.to != "mlflow":
+        raise UsageError(f"--uri {args.uri}: is MLflow's; not of --to {args.to}")
     from xclrun.tracking.mirror import UnusableDatabase
     from xclrun.tracking.trackers import tracker
 
-    if given.watch is not None and given.watch <= 0:
+    if args.watch is not None and args.watch <= 0:
         raise UsageError("--watch: a number of seconds above 0")
-    tracking = TrackingConfig(to=given.to, uri=given.uri, experiment=given.experiment)
+    tracking = TrackingConfig(to=args.to, uri=args.uri, experiment=args.experiment)
     unreadable = Unreadable()
 
     def send() -> bool:
-        # Checked before sending, so that runs that end meanwhile are sent too.
-        going = given.watch is not None and _going(outputs, unreadable)
+        # Checked before sending, so that runs that end meanwhile are sent in the next round.
+        going = args.watch is not None and _going(outputs, unreadable)
         try:
             mirror = tracker(outputs, tracking)
-            sent = mirror.send_all(rebuild=given.rebuild, warn=unreadable)
+            sent = mirror.send_all(rebuild=args.rebuild, warn=unreadable)
             mirror.close()
             print(f"{sent} run{'' if sent == 1 else 's'} sent to {mirror.place}", flush=True)
         except RunError as error:
-            if given.watch is None or (given.rebuild and isinstance(error, UnusableDatabase)):
+            if args.watch is None or (args.rebuild and isinstance(error, UnusableDatabase)):
                 raise
-            # A server that is away for a while is no reason to stop watching.
+            # Continue watching: the server may come back.
             note(str(error))
-        given.rebuild = False
+        args.rebuild = False
         return going
 
     try:
-        repeated(send, given.watch)
+        repeated(send, args.watch)
     except UnusableDatabase as error:
-        if not given.rebuild:
+        if not args.rebuild:
             raise
         note(f"{error.path} is moved to {error.move_aside()}")
-        return _again(arguments)
+        # In a new process, since MLflow keeps its connections to the old file in this one.
+        command = [sys.executable, "-m", "xclrun", *flags(), "sync", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        print(done.stdout, end="")
+        return done.returncode
     return unreadable.code
 
 
-def _again(arguments: Sequence[str]) -> int:
-    """Do the command once more, in a new process: in this one MLflow keeps its connections to the earlier file."""
-    command = [sys.executable, "-m", "xclrun", *flags(), "sync", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    print(done.stdout, end="")
-    return done.returncode
-
-
 def _going(outputs: Path, warn: Unreadable) -> bool:
+    """Whether a run of any sweep is running or waiting."""
     from xclrun.launch.status import sweep_status
     from xclrun.store.records import sweeps
 

@@ -1,4 +1,4 @@
-"""``xclrun ui``: MLflow's pages on the runs."""
+"""``xclrun ui``: MLflow's web interface on the runs."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ import sys
 import time
 from collections.abc import Sequence
 
-from xclrun.command.common import existing, parser
+from xclrun.command.common import existing, outputs_parser
 from xclrun.core.errors import UsageError
 from xclrun.core.terminal import line
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run MLflow's server in place of this process."""
-    options = parser("ui", "Open MLflow's pages on the runs; ends with Ctrl-C.")
-    options.add_argument("--port", type=int, default=5000, help="port on this machine (default: %(default)s)")
-    options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    given = options.parse_args(arguments)
-    if not 1 <= given.port <= 65535:
-        raise UsageError(f"--port {given.port}: a number from 1 to 65535")
-    outputs = existing(given.outputs)
+    parser = outputs_parser("ui", "Start MLflow's web interface on the runs; ends with Ctrl-C.")
+    parser.add_argument("--port", type=int, default=5000, help="port on this machine (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    args = parser.parse_args(arguments)
+    if not 1 <= args.port <= 65535:
+        raise UsageError(f"--port {args.port}: a number from 1 to 65535")
+    outputs = existing(args.outputs)
     if not (outputs / "mlflow.db").is_file():
         raise UsageError(f"--outputs {outputs}: holds no mlflow.db yet; run something first, or `xclrun sync`")
-    _check_free(given.host, given.port)
+    _check_free(args.host, args.port)
     from xclrun.tracking.mirror import saved_views, tracking_uri
 
-    place = f"http://{given.host}:{given.port}"
+    place = f"http://{args.host}:{args.port}"
     line("MLflow is starting, which takes a few seconds …")
-    # The server replaces this process, so another one waits for its answer.
+    # The server replaces this process, so another process waits for its answer.
     if not os.fork():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         server = os.getppid()
         views = "".join(f"\nruns with their headline measures: {view}" for view in saved_views(outputs, place))
-        while os.getppid() == server and not _answers(given.host, given.port):
+        while os.getppid() == server and not _answers(args.host, args.port):
             time.sleep(0.2)
         if os.getppid() == server:
             print(f"MLflow on {place} (Ctrl-C ends it){views}", file=sys.stderr, flush=True)
         os._exit(0)
     command = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(outputs, None)]
-    os.execv(sys.executable, [*command, "--host", given.host, "--port", str(given.port)])
+    os.execv(sys.executable, [*command, "--host", args.host, "--port", str(args.port)])
 
 
 def _answers(host: str, port: int) -> bool:
@@ -58,7 +58,7 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raise a UsageError where nothing can listen at a port: MLflow would say so in a traceback, and exit with 0."""
+    """Raise a `UsageError` if the port cannot be used: MLflow would print a traceback and exit with code 0."""
     try:
         kind, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind, socket.SOCK_STREAM) as probe:

@@ -1,13 +1,13 @@
 """From overrides to configs: what Hydra composes, for thousands of jobs in seconds.
 
-Hydra composes one job in about a tenth of a second. Jobs of a sweep differ in few groups and in many plain values, so
-one config is composed per combination of groups and of values that others refer to; orders, to which nothing refers,
-are composed once each, and the plain values of `FREE` (seed, shots, bucket) are set one job after another. The result
-equals Hydra's own, job by job.
+Hydra takes about a tenth of a second to compose one job, mostly to read and merge the choices of groups. So each
+combination of choices is composed once, and each order once for all of them; plain values are set in a copy. `FREE`
+values, to which no other value refers, are set on the typed config. The result equals Hydra's own, job by job.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +15,15 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
+import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import ConfigCompositionException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from xclrun.compose.keys import expansions_known, nearest
-from xclrun.compose.overrides import check_hydra_node, checked, parse, rewritten
+from xclrun.compose.overrides import check_hydra_node, checked, parse
 from xclrun.compose.space import NAME as SEARCHES
 from xclrun.compose.space import SWEEPER, Space, space
 from xclrun.compose.sweep import GRIDS, expand, sweep_nodes
@@ -32,8 +31,7 @@ from xclrun.config.files import choices, packaged
 from xclrun.config.schema import SCHEMAS, Config, plain
 from xclrun.core.errors import UsageError
 from xclrun.core.names import check_name
-from xclrun.core.plugins import provided, without_yaml
-from xclrun.core.secret import put_away
+from xclrun.core.plugins import hashes, provided, without_yaml
 from xclrun.core.task import makes_statements
 from xclrun.data.readers import READERS
 from xclrun.model.source import from_scratch
@@ -41,12 +39,14 @@ from xclrun.strategy import STRATEGIES, strategy_class
 
 # Plain values that no other value refers to, and that sweeps vary most.
 FREE = ("seed", "language", "shots", "bucket")
+# Choices → what Hydra composed of them in this process, where all come from the package.
+_COMPOSED: dict[tuple[str, ...], DictConfig] = {}
 
 
 def register() -> None:
-    """Make the typed schemas and the sweeps known to Hydra, whose store of them lasts as long as the process.
+    """Add the typed schemas, the sweeps, and the strategies and readers of plug-ins to Hydra's store.
 
-    Strategies and dataset readers of plug-ins get a choice each, unless a YAML in a config folder gives it.
+    A YAML in a config folder replaces the choice of a plug-in.
     """
     _register_packaged()
     store = ConfigStore.instance()
@@ -82,25 +82,70 @@ def _register_packaged() -> None:
 
 
 @contextmanager
-def loader() -> Iterator[ConfigLoader]:
-    """Yield Hydra's config loader on the packaged configs."""
-    from hydra import initialize_config_dir
-
+def composing() -> Iterator[None]:
+    """Let Hydra compose the packaged configs."""
     register()
-    with initialize_config_dir(str(packaged("conf").resolve()), version_base="1.3", job_name="xclrun"):
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
-        yield hydra.config_loader
+    with hydra.initialize_config_dir(str(packaged("conf").resolve()), version_base="1.3", job_name="xclrun"):
+        yield
+
+
+class Composer:
+    """Composes configs of one command, inside `composing`.
+
+    Attributes:
+        hydra_overrides: overrides of Hydra's node, common to all jobs.
+    """
+
+    def __init__(self, hydra_overrides: Sequence[str] = ()) -> None:
+        self.hydra_overrides = tuple(hydra_overrides)
+        # A user's files may be of any kind, and change.
+        self.own_files = any(text.startswith("hydra.searchpath") for text in hydra_overrides)
+        self._composed = {} if self.own_files or hashes() else _COMPOSED
+
+    def chosen(self, overrides: tuple[str, ...]) -> DictConfig:
+        """Return what Hydra composes, which must not be changed."""
+        words = (*self.hydra_overrides, *overrides)
+        if words not in self._composed:
+            try:
+                self._composed[words] = hydra.compose("config", list(words), return_hydra_config=True)
+            except AssertionError:
+                # Hydra's answer to a key below one that is null.
+                if below := [text for text in overrides if text.startswith("protocol.")]:
+                    raise UsageError(f"{below[0]}: needs experiment=fewshot") from None
+                raise
+        return self._composed[words]
+
+    def compose(self, overrides: Sequence[Override]) -> DictConfig:
+        """Return the config of some overrides, which the caller may change."""
+        values, orders, others = [], [], []
+        for override in overrides:
+            if _is_value(override):
+                values.append(override)
+            elif override.key_or_group == "order" and override.package is None and not self.own_files:
+                orders.append(str(override.input_line))
+            else:
+                others.append(str(override.input_line))
+        try:
+            config = copy.deepcopy(self.chosen(tuple(others)))
+            if orders:
+                config["order"] = self.chosen(tuple(orders))["order"]
+            for override in values:
+                OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        except (OmegaConfBaseException, ConfigCompositionException, AssertionError):
+            # Hydra's message is about the whole command.
+            return copy.deepcopy(self.chosen(tuple(str(override.input_line) for override in overrides)))
+        return config
+
+
+def _is_value(override: Override) -> bool:
+    """Whether an override sets a value, and chooses nothing."""
+    key = override.key_or_group
+    return override.type is OverrideType.CHANGE and override.package is None and not (key in choices() or "/" in key)
 
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """The config of one job.
-
-    Attributes:
-        config: typed.
-        overrides: what the job was asked for.
-    """
+    """The config of one job, and its overrides."""
 
     config: Config
     overrides: tuple[str, ...]
@@ -113,11 +158,7 @@ class Composed:
 
 
 def compose_command(arguments: Sequence[str]) -> list[Composed]:
-    """Compose all jobs of a command.
-
-    Raises:
-        UsageError: it is a search, whose jobs nobody knows yet; or as `command_jobs`.
-    """
+    """Compose all jobs of a command; refuse a search, whose jobs are not known yet."""
     jobs, _ = command_jobs(arguments)
     if isinstance(jobs, Space):
         raise UsageError(f"{SWEEPER}: `xclrun` and `xclrun plan` search; here a command is needed whose jobs are known")
@@ -125,38 +166,37 @@ def compose_command(arguments: Sequence[str]) -> list[Composed]:
 
 
 def command_jobs(arguments: Sequence[str]) -> tuple[list[Composed] | Space, DictConfig]:
-    """Compose all jobs of a command, or read what it searches.
-
-    Args:
-        arguments: as given to ``xclrun``; ``-m`` is allowed and changes nothing.
+    """Compose all jobs of a command, or its search space.
 
     Returns:
-        The jobs or the space, and the config that holds Hydra's own node, which says how they are launched.
+        The jobs or the space, and a config with Hydra's node, for `launcher`.
     """
     overrides = parse(checked([a for a in arguments if a not in ("-m", "--multirun")]))
-    of_hydra = [str(o.input_line) for o in overrides if o.is_hydra_override()]
+    hydra_overrides = [str(o.input_line) for o in overrides if o.is_hydra_override()]
     task = [o for o in overrides if not o.is_hydra_override()]
-    # Values are for the jobs: of what is swept, the default may have no such key.
     groups = {group for group in choices() if "/" not in group}
+    # Values are for the jobs: the default choice of a group that is swept may lack the key.
     chosen = [str(o.input_line) for o in task if o.key_or_group in groups and not o.is_sweep_override()]
-    with loader() as config_loader:
-        main = config_loader.load_configuration("config", [*of_hydra, *chosen], run_mode=RunMode.MULTIRUN)
-        if any(o.key_or_group == "hydra.searchpath" for o in overrides):
-            packaged_only = config_loader.load_configuration("config", [], run_mode=RunMode.MULTIRUN)
-            check_hydra_node(*(OmegaConf.to_container(cfg.hydra, resolve=False) for cfg in (main, packaged_only)))
+    with composing():
+        composer = Composer(hydra_overrides)
+        main = composer.chosen(tuple(text for text in chosen if not text.startswith("order=")))
+        if composer.own_files:
+            default = hydra.compose("config", return_hydra_config=True)
+            nodes: list[Any] = [OmegaConf.to_container(config.hydra) for config in (main, default)]
+            check_hydra_node(*nodes)
         sweeper: Any = OmegaConf.to_container(main.hydra.sweeper)
         params = sweeper["params"] or ()
         if not params and (sweep := next((text for text in chosen if text.startswith("sweep=")), None)):
             raise UsageError(f"{sweep}: its YAML gives no hydra.sweeper.params, {GRIDS}")
         texts = [str(o.input_line) for o in task]
         if main.hydra.runtime.choices["hydra/sweeper"] == SEARCHES:
-            return space(texts, params, of_hydra, sweeper), main
-        jobs = compose_jobs(expand(texts, config_loader, params), config_loader, of_hydra)
+            return space(texts, params, hydra_overrides, sweeper), main
+        jobs = compose_jobs(expand(texts, params), composer)
     _check_used(task, jobs)
     return jobs, main
 
 
-# Keys, or what they are below → whether a job makes any use of them, and what it needs to.
+# Keys, or their parents → whether they have an effect on a job, and what they need.
 USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
     "dataset.buckets": (lambda config: config.shots is not None, "shots=K; all training data is learnt without it"),
     "dataset.statements": (
@@ -178,120 +218,54 @@ USED: Mapping[str, tuple[Callable[[Config], bool], str]] = {
 
 
 def _check_used(overrides: Sequence[Override], jobs: Sequence[Composed]) -> None:
-    """Check that no value is given which no job makes use of, as if it had an effect.
-
-    Raises:
-        UsageError: names the first one, and what it needs.
-    """
+    """Refuse an override that has an effect on no job."""
     for override in overrides:
         for above, (used, needed) in USED.items():
             if f"{override.key_or_group}.".startswith(f"{above}.") and not any(used(job.config) for job in jobs):
-                # Of what adds to a map the sign need not have been typed.
                 raise UsageError(f"{str(override.input_line).lstrip('+')}: needs {needed}")
 
 
-def compose_trials(of: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:
-    """Compose the jobs of some settings of a search, a list for each.
-
-    Args:
-        of: what is searched.
-        trials: key → value as text, for each key that is searched.
-    """
-    with loader() as config_loader:
-        return [
-            compose_jobs(expand(checked(of.overrides(values)), config_loader), config_loader, of.of_hydra)
-            for values in trials
-        ]
+def compose_trials(searched: Space, trials: Sequence[Mapping[str, str]]) -> list[list[Composed]]:
+    """Compose the jobs of each trial of a search: searched key → value as text."""
+    with composing():
+        composer = Composer(searched.of_hydra)
+        return [compose_jobs(expand(checked(searched.overrides(values))), composer) for values in trials]
 
 
 def launcher(config: DictConfig) -> Any:
-    """Return the launcher that a config of `command_jobs` asks for, one of `hydra_plugins.xclrun.launcher`."""
+    """Return the launcher of a config, one of `hydra_plugins.xclrun.launcher`."""
     from hydra.core.plugins import Plugins
 
     return Plugins.instance().instantiate_launcher(None, None, config)  # type: ignore[arg-type]
 
 
-def compose_jobs(
-    jobs: Sequence[Sequence[str]], config_loader: ConfigLoader, of_hydra: Sequence[str] = ()
-) -> list[Composed]:
+def compose_jobs(jobs: Sequence[Sequence[str]], composer: Composer) -> list[Composed]:
     """Compose the configs of many jobs.
 
     Args:
         jobs: overrides of each job, as `expand` gives them.
-        of_hydra: overrides of Hydra's own node, common to all jobs.
 
     Raises:
         hydra.errors.HydraException: an override does not fit the configs.
     """
     parsed = {text: parse([text])[0] for text in dict.fromkeys(text for job in jobs for text in job)}
     free = {text: _checked_value(override) for text, override in parsed.items() if _is_free(override)}
-    # A file of the user's own may be of any kind.
-    own_files = any(text.startswith("hydra.searchpath") for text in of_hydra)
-    known: dict[tuple[str, ...], Config | None] = {}
+    bases: dict[tuple[str, ...], Config | None] = {}
 
-    def composed(words: tuple[str, ...]) -> Config | None:
-        """Return the config for some of the words of a job; None where one of its values refers to the others."""
-        if words not in known:
-            try:
-                cfg = _load([*of_hydra, *words], config_loader)
-            except ConfigCompositionException:
-                _check_all_have([parsed[text] for text in words], list(parsed.values()), of_hydra, config_loader)
-                raise
-            known[words] = None if _refers_to_free(cfg) else typed(cfg)
-        return known[words]
+    def composed(words: Sequence[str]) -> DictConfig:
+        return composer.compose([parsed[text] for text in words])
 
     result = []
     for job in jobs:
-        rest = tuple(text for text in job if text not in free)
-        order = () if own_files else _order(rest, parsed)
-        base = composed(tuple(text for text in rest if text not in order))
-        of_order = composed(order) if order else base
-        if base is None or of_order is None:
-            config = typed(_load([*of_hydra, *job], config_loader))
-        else:
-            values = {parsed[text].key_or_group: free[text] for text in job if text in free}
-            config = dataclasses.replace(base, order=of_order.order, **values)
-        result.append(Composed(config, tuple(job)))
+        words = tuple(text for text in job if text not in free)
+        if words not in bases:
+            config = composed(words)
+            bases[words] = None if _refers_to_free(config) else typed(config)
+        if (base := bases[words]) is None:
+            base = typed(composed(job))
+        values = {parsed[text].key_or_group: free[text] for text in job if text in free}
+        result.append(Composed(dataclasses.replace(base, **values), tuple(job)))
     return result
-
-
-def _order(job: Sequence[str], parsed: Mapping[str, Override]) -> tuple[str, ...]:
-    """Return the overrides of a job that choose its order and set its values; none where they cannot stand alone."""
-    of_order = tuple(text for text in job if re.split(r"[.@]", parsed[text].key_or_group)[0] == "order")
-    alone = all(parsed[text].type is OverrideType.CHANGE and "${" not in text for text in of_order)
-    return of_order if alone and any(parsed[text].key_or_group == "order" for text in of_order) else ()
-
-
-def _check_all_have(
-    job: Sequence[Override], parsed: Sequence[Override], of_hydra: Sequence[str], config_loader: ConfigLoader
-) -> None:
-    """Check that the choices of a group that is swept all have the keys that a job sets below it.
-
-    Args:
-        job: the overrides of one job that could not be composed.
-        parsed: those of all jobs.
-
-    Raises:
-        UsageError: names which have one, and which do not; nothing where none has it, which `nearest` explains.
-    """
-    for override in job:
-        group, *below = override.key_or_group.split(".")
-        given = [str(o.input_line) for o in parsed if o.key_or_group == group]
-        if not below or len(given) < 2 or override.type is not OverrideType.CHANGE:
-            continue
-        having: dict[bool, list[str]] = {True: [], False: []}
-        for text in given:
-            node: Any = _load([*of_hydra, *rewritten([text])], config_loader)[group]
-            for part in below[:-1]:
-                node = node.get(part) if OmegaConf.is_dict(node) else None
-            having[OmegaConf.is_dict(node) and below[-1] in node].append(text.partition("=")[2])
-        if having[True] and having[False]:
-            both = having[True], having[False]
-            yes, no = (f"{', '.join(names)} {'has' if len(names) == 1 else 'have'}" for names in both)
-            raise UsageError(
-                f"{override.input_line}: of {group}={','.join(t.partition('=')[2] for t in given)} {yes} this key, "
-                f"{no} not; give those that have it a command of their own"
-            )
 
 
 def _is_free(override: Override) -> bool:
@@ -301,13 +275,9 @@ def _is_free(override: Override) -> bool:
 
 
 def _refers_to_free(cfg: DictConfig) -> bool:
-    """Whether a value refers to one of `FREE` or to the order, as in ``dataset.subset_seed=${seed}``."""
-    text = OmegaConf.to_yaml(_without_hydra(cfg))
-    return bool(re.search(rf"\$\{{[^}}]*\b({'|'.join((*FREE, 'order'))})\b", text))
-
-
-def _without_hydra(cfg: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    """Whether a value refers to one of `FREE`, as in ``dataset.subset_seed=${seed}``."""
+    text = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]))
+    return bool(re.search(rf"\$\{{[^}}]*\b({'|'.join(FREE)})\b", text))
 
 
 def _checked_value(override: Override) -> Any:
@@ -318,36 +288,23 @@ def _checked_value(override: Override) -> Any:
     return schema[key]
 
 
-def _load(overrides: Sequence[str], config_loader: ConfigLoader) -> DictConfig:
-    try:
-        return config_loader.load_configuration("config", list(overrides), run_mode=RunMode.RUN, from_shell=False)
-    except AssertionError:
-        # Hydra's answer to a key below one that is null.
-        if below := [text for text in overrides if text.startswith("protocol.")]:
-            raise UsageError(f"{below[0]}: needs experiment=fewshot") from None
-        raise
-
-
 def typed(cfg: DictConfig) -> Config:
-    """Return a composed config as dataclasses, without Hydra's node.
+    """Return a composed config as dataclasses.
 
     Raises:
         UsageError: a value that must be given is missing.
     """
-    own = _without_hydra(cfg)
-    missing = sorted(OmegaConf.missing_keys(own))
-    if missing:
+    with open_dict(cfg):
+        strategy = cfg.pop("hydra").runtime.choices.strategy
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise UsageError(f"{missing[0]} must be given")
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), own))
+    config = OmegaConf.to_object(cfg)
     assert isinstance(config, Config)
-    if added := next(_added(own, config), None):
-        raise UsageError(f"no key is called '{added}'; {nearest(added)}")
-    if config.tracking.uri is not None:
-        config.tracking.uri = put_away(config.tracking.uri)
-    chosen = OmegaConf.select(cfg, "hydra.runtime.choices.strategy")
-    if chosen is not None and chosen not in choices()["strategy"]:
-        check_name("strategy", chosen)
-        config.strategy_label = chosen
+    if added := next(_added(cfg, config), None):
+        raise UsageError(f"unknown key '{added}'; {nearest(added)}")
+    if strategy not in choices()["strategy"]:
+        check_name("strategy", strategy)
+        config.strategy_label = strategy
     return config
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,9 +12,8 @@ from xclrun.config.files import choices
 from xclrun.core.errors import did_you_mean
 from xclrun.strategy import STRATEGIES, having
 
-# Parts, and kinds of statements, have any name; what stands below it is one of few.
-_OF_KIND = re.compile(r"\+*dataset\.statements\.kinds\.[^.]+\.([^.]+)")
-_OF_PART = re.compile(r"\+*dataset\.parts\.([^.]+)\.([^.]+)")
+# Parts and kinds of statements have any name; the keys below the name are fixed.
+_ENTRY = re.compile(r"\+*dataset\.(parts|statements\.kinds)\.([^.]+)\.([^.]+)")
 
 
 def no_expansion() -> str:
@@ -34,7 +32,7 @@ def expansions_known() -> dict[str, str]:
 
 
 def known_keys(strategy: str | None = None) -> list[str]:
-    """Return every key that can be set, dotted; of the settings of strategies those of one, where it is known."""
+    """Return every key that can be set, dotted; with the settings of one strategy, or of all."""
     keys: set[str] = set()
 
     def collect(node: Any, prefix: str) -> None:
@@ -53,17 +51,15 @@ def known_keys(strategy: str | None = None) -> list[str]:
 
 
 def nearest(key: str) -> str:
-    """Return the end of an error line about a key that is not there: the nearest known one, and those beside it."""
+    """Return the end of an error line about an unknown key: the nearest known key, and the keys next to it."""
     known = known_keys()
-    if found := _OF_PART.fullmatch(key):
-        name, setting = found.groups()
-        if setting in (known := [f.name for f in dataclasses.fields(schema.PartConfig)]):
-            return (
-                f"the dataset has no part '{name}'; a new one is given whole: dataset.parts={{{name}: {{reader: …}}}}"
-            )
-        return did_you_mean(setting, known)
-    if found := _OF_KIND.fullmatch(key):
-        return did_you_mean(found[1], [f.name for f in dataclasses.fields(schema.StatementKind)])
+    if entry := _ENTRY.fullmatch(key):
+        group, name, setting = entry.groups()
+        node = schema.PartConfig if group == "parts" else schema.StatementKind
+        names = [f.name for f in dataclasses.fields(node)]
+        if setting in names:
+            return f"'{name}' is unknown; a new one is set as a whole: dataset.{group}={{{name}: {{{setting}: …}}}}"
+        return did_you_mean(setting, names)
     if key == "strategy.expansion":
         return no_expansion()
     if key in ("sweep", "experiment"):
@@ -72,12 +68,11 @@ def nearest(key: str) -> str:
         *others, last = (name for name in STRATEGIES if has_setting(name, key.removeprefix("strategy.")))
         owners = f"{', '.join(others)} and {last} have" if others else f"{last} has"
         return f"the strategy chosen has no such setting; {owners} it"
-    meant = _with_known_parents(key, known)
-    parent, dot, _ = meant.rpartition(".")
-    if siblings := [name for name in known if dot and name.startswith(parent + dot)]:
-        return did_you_mean(meant, siblings, limit=20)
     top = {name.partition(".")[0] for name in known} | {group for group in choices() if "/" not in group}
-    return did_you_mean(key.partition(".")[0], top, limit=20)
+    near = get_close_matches(key, {*known, *top}, n=1) or [key]
+    parent, dot, _ = near[0].rpartition(".")
+    siblings = [name for name in known if dot and name.startswith(parent + dot)]
+    return did_you_mean(key, siblings or top, limit=20)
 
 
 def has_setting(strategy: str, setting: str) -> bool:
@@ -85,16 +80,3 @@ def has_setting(strategy: str, setting: str) -> bool:
     if strategy not in STRATEGIES:
         return True
     return setting in {f.name for f in dataclasses.fields(STRATEGIES[strategy].settings_type)}
-
-
-def _with_known_parents(key: str, known: Sequence[str]) -> str:
-    """Return a dotted key with each part but the last as the nearest one there; the key itself where none is near."""
-    *parts, last = key.split(".")
-    before = ""
-    for part in parts:
-        below = (name.removeprefix(before) for name in known if name.startswith(before))
-        near = get_close_matches(part, sorted({name.partition(".")[0] for name in below if "." in name}), n=1)
-        if not near:
-            return key
-        before += f"{near[0]}."
-    return before + last

@@ -1,79 +1,71 @@
-"""What was typed, as Hydra takes it: parsed, checked, and rewritten where Hydra reads it otherwise than a person."""
+"""Overrides of the command line: checked, and rewritten where Hydra would misread them."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString, ValueType
 
 from xclrun.compose.keys import expansions_known
-from xclrun.config.checks import MEASURES
 from xclrun.config.files import choices, yaml_danger
+from xclrun.config.schema import MEASURES, WAYS
 from xclrun.core.errors import UsageError, did_you_mean
+from xclrun.core.identity import flat
 from xclrun.core.plugins import load_folder
 
-# An order with words in parentheses, random(1), which Hydra would take for a call of a function; those are its own.
+# An order with arguments, random(1), which Hydra would take for a function call; not the functions of Hydra itself.
 _CALL = re.compile(r"(?<![\w'\"])(?!(?:choice|range|interval|glob|sort|shuffle)\()([A-Za-z_]\w*)\(([^()]*)\)")
-# Keys that hold entries under names of the user's own.
+# Keys of maps with free names.
 _MAPS = re.compile(r"dataset\.(parts(\.[^.]+\.where)?|hub_columns|statements\.kinds)|model\.settings")
 
-# Key or group of Hydra's own config, also for keys below it → what to set instead. xclrun does not use these keys.
-# hydra.launcher and hydra.sweeper are used, and the search path of --config-dir.
+# Nodes of Hydra's config that xclrun uses, and that ``--config-dir`` sets.
+USED = ("launcher", "sweeper")
+# Nodes that Hydra fills in.
+_FILLED = ("overrides", "runtime", "searchpath")
+# Other nodes → what to do instead.
 _OUTPUTS = "outputs lie in paths.outputs, runs in a folder named by their ID"
-_NO_LOGS = "xclrun writes no log files; XCLRUN_DEBUG=1 shows the traceback of an error"
-_NO_EFFECT = "has no effect on xclrun"
-_ENVIRONMENT = "set environment variables before the command, or with hydra.launcher.setup on Slurm"
-UNUSED = {
-    "hydra.run": _OUTPUTS,
-    "hydra.sweep": _OUTPUTS,
-    "hydra.output": _OUTPUTS,
-    "hydra.output_subdir": "each run has its config in config.yaml of its own folder",
-    "hydra.verbose": "XCLRUN_DEBUG=1 shows the traceback of an error",
-    "hydra.hydra_logging": _NO_LOGS,
-    "hydra.job_logging": _NO_LOGS,
-    "hydra.job": _NO_EFFECT,
-    "hydra.job.chdir": "xclrun never changes the current folder; change it before the command",
-    "hydra.job.name": "sweep_name=NAME names a set of runs",
-    "hydra.job.env_set": _ENVIRONMENT,
-    "hydra.job.env_copy": _ENVIRONMENT,
-    "hydra.env": _NO_EFFECT,
-    "hydra.mode": "several values of a key make a sweep, as in seed=1,2,3",
-    "hydra.searchpath": "--config-dir=DIR adds a folder of YAML files and plug-ins",
-    "hydra.callbacks": "plug-ins extend xclrun: --plugin FILE.py",
-    "hydra.help": "see `xclrun --help`",
-    "hydra.hydra_help": "see `xclrun --help`",
-    "hydra.overrides": _NO_EFFECT,
-    "hydra.runtime": _NO_EFFECT,
+_LOGS = "xclrun writes no log files; XCLRUN_DEBUG=1 shows the traceback of an error"
+INSTEAD = {
+    "run": _OUTPUTS,
+    "sweep": _OUTPUTS,
+    "output": _OUTPUTS,
+    "output_subdir": "each run has its config in config.yaml of its own folder",
+    "verbose": _LOGS,
+    "hydra_logging": _LOGS,
+    "job_logging": _LOGS,
+    "job": "set the current folder and environment variables before the command, and sweep_name=NAME for the runs",
+    "mode": "several values of a key make a sweep, as in seed=1,2,3",
+    "searchpath": "--config-dir=DIR adds a folder of YAML files and plug-ins",
+    "callbacks": "plug-ins extend xclrun: --plugin FILE.py",
 }
 # Overrides that `own_files` has returned.
 _config_dirs: set[str] = set()
 
 
-def parse(overrides: Sequence[str], config_loader: ConfigLoader | None = None) -> list[Override]:
-    """Return parsed overrides; a mistake in their grammar is Hydra's OverrideParseException."""
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Parse overrides; a mistake in their grammar raises Hydra's OverrideParseException."""
+    state = GlobalHydra.instance()
+    # With it, glob() finds the choices of a group.
+    config_loader = state.config_loader() if state.is_initialized() else None
     return OverridesParser.create(config_loader=config_loader).parse_overrides(list(overrides))
 
 
 def rewritten(overrides: Sequence[str]) -> list[str]:
-    """Rewrite values that Hydra takes for choices, and a choice that it takes for a value.
+    """Rewrite overrides that Hydra would misread; a sweep is rewritten job by job.
 
-    - ``order=[en,de]`` is ``order=list order.languages=[en,de]``. Languages that are given without an order are a list
-      too: a list must not pass under the name of another order.
-    - ``order=random(1)`` is ``order=random order.seed=1``; see `_of_call`.
+    - ``order=[en,de]`` becomes ``order=list order.languages=[en,de]``, and so does ``order.languages`` alone: a list
+      must not have the name of another order.
+    - ``order=random(1)`` becomes ``order=random order.seed=1``; see `_of_call`.
     - ``strategy.expansion=NAME`` is the choice of a group.
-    - ``dataset.parts={…}`` adds entries to a map that Hydra holds to be complete; so do the ``where`` of a part, the
-      kinds of statements, the columns of a hub dataset and the settings of an encoder's family. So does
-      ``model.settings.KEY=VALUE``, or it replaces one.
-    - ``~/folder`` is a path, which neither the shell nor Hydra puts there.
-
-    What is swept is left for each job.
+    - ``dataset.parts={…}`` and other maps in `_MAPS` take new entries, and ``model.settings.KEY=VALUE`` a new or
+      another one.
+    - ``~/folder`` is a path, which the shell does not expand after a ``=``.
     """
     result = []
     for text in overrides:
@@ -93,10 +85,9 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
         elif _MAPS.fullmatch(key) and bare.startswith("{"):
             text = f"+{text}"
         elif key.startswith("model.settings."):
-            # A choice has some of them, which are replaced.
             text = f"++{text}"
         elif key in ("strategy.expansion", "strategy/expansion") and not _swept(text):
-            # To Hydra no choice is a value.
+            # No expansion is a value, not a choice.
             separator = "." if bare == "null" or bare.startswith("{") else "/"
             text = f"strategy{separator}expansion={value}"
         result.append(text)
@@ -104,39 +95,25 @@ def rewritten(overrides: Sequence[str]) -> list[str]:
     return ["order=list", *result] if "order.languages" in keys and "order" not in keys else result
 
 
-def _of_call(text: str, name: str, words: str) -> list[str]:
-    """Return the overrides that ``order=NAME(WORDS)`` stands for.
-
-    The word of ``random`` is its seed, that of ``typology`` the language it starts with; ``similarity`` has the word
-    ``greedy``, and besides what is measured, or the language it starts with.
+def _of_call(text: str, name: str, arguments: str) -> list[str]:
+    """Return the overrides that ``order=NAME(ARGUMENTS)`` stands for.
 
     Raises:
-        UsageError: there is no such order, or it has no such words.
+        UsageError: there is no such order, or it has no such arguments.
     """
-    possible = "random(SEED), typology(LANGUAGE) and similarity(greedy) have words in parentheses"
-    given = [word.strip() for word in words.split(",")]
-    if name not in choices()["order"]:
-        raise UsageError(f"{text}: there is no order '{name}'; {did_you_mean(name, choices()['order'])}; {possible}")
-    if name == "random":
-        if len(given) != 1 or not given[0].isdecimal():
-            raise UsageError(f"{text}: the word of random is its seed, a whole number, as in random(1)")
-        return ["order=random", f"order.seed={given[0]}"]
-    if name not in ("typology", "similarity"):
-        raise UsageError(f"{text}: {name} has no words in parentheses; {possible}")
-    settings = {}
-    for word in given:
-        if name == "similarity" and word == "greedy" and "greedy" not in settings:
-            settings["greedy"] = word
-        elif name == "similarity" and word in MEASURES and "measure" not in settings:
-            settings["measure"] = word
-        elif word and "start" not in settings:
-            settings["start"] = word
-        else:
-            raise UsageError(
-                f"{text}: as in typology(de), similarity(greedy) or similarity(greedy,typology,de): what is compared "
-                f"is {' or '.join(MEASURES)}, and the last word is the language to start with"
-            )
-    return [f"order={name}", *(f"order.{key}={word}" for key, word in settings.items() if key != "greedy")]
+    words = [word.strip() for word in arguments.split(",")]
+    settings = [
+        ("seed" if word.isdecimal() else "measure" if word in MEASURES else "start", word)
+        for word in words
+        if (name, word) != ("similarity", "greedy")
+    ]
+    keys = {key for key, _ in settings}
+    if not all(words) or len(keys) < len(settings) or not keys <= set(WAYS.get(name, ())):
+        raise UsageError(
+            f"{text}: orders with arguments are random(SEED), typology(LANGUAGE), similarity(greedy) and, with "
+            f"{' or '.join(MEASURES)} and the language to start with, similarity(greedy,typology,de)"
+        )
+    return [f"order={name}", *(f"order.{key}={word}" for key, word in settings)]
 
 
 def _swept(text: str) -> bool:
@@ -144,12 +121,11 @@ def _swept(text: str) -> bool:
 
 
 def checked(arguments: Sequence[str]) -> list[str]:
-    """Return a command's overrides as Hydra takes them; refuse those that would not do there what they seem to.
+    """Return a command's overrides as Hydra takes them; refuse those without the effect that they seem to have.
 
     Raises:
-        UsageError: a key is empty or removed; a group's choice is no name, or is added to another; several sweeps;
-            Hydra's own launcher or sweeper is chosen.
-        hydra.errors.HydraException: an override that cannot be parsed.
+        UsageError: one line with the override and the reason.
+        hydra.errors.HydraException: an override cannot be parsed.
     """
     overrides = rewritten(arguments)
     groups = {**choices(), "strategy/expansion": expansions_known()}
@@ -179,14 +155,15 @@ def checked(arguments: Sequence[str]) -> list[str]:
 
 
 def _check_used_key(key: str, text: str) -> None:
-    parts = key.replace("/", ".").split(".")
-    for n in range(len(parts), 0, -1):
-        if (advice := UNUSED.get(".".join(parts[:n]))) is not None:
-            raise UsageError(f"{text}: xclrun does not use this key; {advice}")
+    top, _, below = key.replace("/", ".").partition(".")
+    node = below.partition(".")[0]
+    if top == "hydra" and node not in USED:
+        advice = f"; {INSTEAD[node]}" if node in INSTEAD else ""
+        raise UsageError(f"{text}: xclrun does not use this key{advice}")
 
 
-def check_hydra_node(node: Any, default: Any) -> None:
-    """Refuse what YAML files of the user's own set in Hydra's config and xclrun does not use.
+def check_hydra_node(node: Mapping[str, Any], default: Mapping[str, Any]) -> None:
+    """Refuse keys of Hydra's config that a user's YAML files set and xclrun does not use.
 
     Args:
         node, default: Hydra's config with and without the files, as nested dicts.
@@ -194,12 +171,10 @@ def check_hydra_node(node: Any, default: Any) -> None:
     Raises:
         UsageError: names the key.
     """
-    # What Hydra itself fills in differs.
-    filled = ("hydra.job", "hydra.overrides", "hydra.runtime", "hydra.searchpath")
-    for key in [key for key in UNUSED if key not in filled]:
-        values = [reduce(lambda values, part: values.get(part, {}), key.split(".")[1:], of) for of in (node, default)]
-        if values[0] != values[1]:
-            _check_used_key(key, f"--config-dir: {key}={values[0]}")
+    found, before = (dict(flat(config, {*USED, *_FILLED, "job.override_dirname"})) for config in (node, default))
+    for key in found:
+        if found[key] != before.get(key):
+            _check_used_key(f"hydra.{key}", f"--config-dir: hydra.{key}={found[key]}")
 
 
 def _check_choice(override: Override, known: Sequence[str] | dict[str, str]) -> None:
@@ -215,10 +190,11 @@ def _check_choice(override: Override, known: Sequence[str] | dict[str, str]) -> 
 
 
 def own_files(folder: Path) -> str:
-    """Return the override that adds a folder of YAML files of the user's own (``--config-dir``); load its plug-ins.
+    """Return the override that adds a folder of YAML files (``--config-dir``), and load its plug-ins.
 
     Raises:
-        UsageError: there is none; a file in it is not text, or see `yaml_danger`; or see `load_folder`.
+        UsageError: the folder is missing, or a file in it is unreadable or dangerous (`yaml_danger`); or see
+            `load_folder`.
     """
     if not folder.is_dir():
         raise UsageError(f"--config-dir {folder}: there is no such folder")

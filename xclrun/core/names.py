@@ -1,20 +1,21 @@
-"""Names given by users: which are refused, and how they are written in file names, links, HTML and Markdown.
+"""Names that users choose: checks, and how file names, links, HTML and Markdown show them.
 
-A dataset, strategy or sweep is named by its user, and the name stands in folder names, in commands and on pages. What
-would do harm in a folder or a command is refused before anything runs (`check_name`); everything else is written so
-that it stays text (`slug`, `link`, `escape`, `markdown`).
+Names of datasets, strategies and sweeps appear in folder names, commands and pages. `check_name` refuses harmful names
+before anything runs; `slug`, `link`, `escape` and `markdown` write all others so that they stay text.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import html
 import re
+from collections.abc import Iterable
 from urllib.parse import quote
 
-from xclrun.core.errors import UsageError
+from xclrun.core.errors import UsageError, did_you_mean
 
-# Bytes of a slug: with a prefix, a suffix and what `store.files` puts before it, below the 255 of file systems.
+# Bytes of a slug; with prefixes and suffixes below the 255 of file systems.
 LONGEST = 120
 
 
@@ -22,28 +23,46 @@ def check_name(key: str, name: str) -> None:
     """Refuse a name that is empty, hidden, looks like an option, leads to another folder, or is not printable.
 
     Args:
-        key: what the name was given as, for the message: ``dataset.name``, ``--name``.
+        key: key or option, for the message: ``dataset.name``, ``--name``.
+    """
+    problems = {
+        "is empty": not name.strip(),
+        "has a character that cannot be printed": not name.isprintable(),
+        "leads to another folder": "/" in name or "\\" in name or name in (".", ".."),
+        "would be a hidden file": name.startswith("."),
+        "looks like an option": name.startswith("-"),
+    }
+    if problem := next((problem for problem, holds in problems.items() if holds), None):
+        text = name if name.isprintable() else ascii(name)
+        raise UsageError(f"{key}={text}: {problem}; a name begins with a letter or digit and has no slash")
+
+
+def matching(text: str, names: Iterable[str], kind: str = "run", where: str = "") -> str:
+    """Return the only name that equals a text, or else the only one that starts with it, or else that contains it.
+
+    Args:
+        kind, where: for messages: what the names name, and where they were looked for (``in outputs``).
 
     Raises:
-        UsageError: one line that says what is wrong with it.
+        UsageError: no name matches, or several do.
     """
-    name = str(name)
-    wrong = (
-        "is empty"
-        if not name.strip()
-        else "has a character that cannot be printed"
-        if not name.isprintable()
-        else "leads to another folder"
-        if "/" in name or "\\" in name or name in (".", "..")
-        else "would be a hidden file"
-        if name.startswith(".")
-        else "looks like an option"
-        if name.startswith("-")
-        else ""
-    )
-    if wrong:
-        shown = name if name.isprintable() else ascii(name)
-        raise UsageError(f"{key}={shown}: {wrong}; a name begins with a letter or digit and has no slash")
+    candidates, place = sorted(names), f" {where}" if where else ""
+    if not text.strip():
+        raise UsageError(f"the name of a {kind} is empty; give its id, or a unique part of it")
+    if not candidates:
+        raise UsageError(f"there is no {kind}{place}")
+    for matches in (str.__eq__, str.startswith, str.__contains__):
+        matched = [name for name in candidates if matches(name, text)]
+        if len(matched) == 1:
+            return matched[0]
+        if matched:
+            more = ", …" if len(matched) > 4 else ""
+            raise UsageError(f"{text}: {len(matched)} {kind}s are called so: {', '.join(matched[:4])}{more}")
+    # Users mostly type the beginning of a run ID.
+    starts = {name[: len(text)]: name for name in candidates}
+    near = difflib.get_close_matches(text, starts, n=1)
+    hint = f"did you mean '{starts[near[0]]}'?" if near else did_you_mean(text, candidates, 8)
+    raise UsageError(f"no {kind}{place} is called '{text}'; {hint}")
 
 
 def slug(name: str) -> str:

@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,6 +111,14 @@ def hashes() -> list[str]:
 def flags() -> list[str]:
     """Return the arguments that load the same files again."""
     return [text for file in _given for text in ("--plugin", file)]
+
+
+def typed_command() -> str:
+    """Return this process's command as it can be typed again."""
+    # For every command, Hydra gets the long form of -m (see `xclrun.cli`).
+    arguments = [argument for argument in sys.argv[1:] if argument != "--multirun"]
+    several = ["-m"] if len(arguments) < len(sys.argv) - 1 else []
+    return shlex.join(["xclrun", *flags(), *arguments, *several])
 
 
 def load_given(arguments: Sequence[str]) -> list[str]:
@@ -242,8 +251,7 @@ def _as(plugin: Plugin, shown: str) -> Iterator[None]:
     except UsageError as error:
         raise UsageError(f"{shown}: {error}") from error
     except (Exception, SystemExit) as error:
-        place = _line_of(error, plugin.source)
-        raise UsageError(f"{shown}: cannot be imported ({_kind(error)}{place})") from error
+        raise UsageError(f"{shown}: cannot be imported: {told(error)}") from error
     finally:
         _loading.remove(plugin)
     if not plugin.provides:
@@ -251,33 +259,24 @@ def _as(plugin: Plugin, shown: str) -> Iterator[None]:
     _loaded[plugin.source] = plugin
 
 
-def _line_of(error: BaseException, file: str) -> str:
-    """Return where in a plug-in's file an error was raised, as the end of a message."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f", line {lines[-1]}" if lines else ""
-
-
 def raised_in(error: BaseException) -> str:
-    """Return where in a plug-in an error was raised, innermost: its file, or module, and the line; empty: in none."""
+    """Return the innermost place in a plug-in where an error was raised: file or module, and line; empty if in none."""
+    sources = {plugin.source for plugin in (*_loaded.values(), *_loading)}
     for frame, number in reversed([*traceback.walk_tb(error.__traceback__)]):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-        if file in _loaded:
+        if file in sources:
             return f"{Path(file).name}, line {number}"
-        if module.partition(".")[0] in _loaded:
+        if module.partition(".")[0] in sources:
             return f"{module}, line {number}"
     return ""
 
 
 def told(error: BaseException) -> str:
-    """Return what went wrong, in a line: of errors that are not meant for people their kind, and where in a plug-in."""
+    """Return an error as one line; an unexpected one with its type and its place in a plug-in."""
     if isinstance(error, XclrunError):
         return str(error)
-    return _kind(error) + (f" (in {place})" if (place := raised_in(error)) else "")
-
-
-def _kind(error: BaseException) -> str:
-    """Return an error's kind and, where it has one, its message, in a line."""
-    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+    line = ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+    return line + (f" (in {place})" if (place := raised_in(error)) else "")
 
 
 def require(plugins: Iterable[str], of: str) -> None:

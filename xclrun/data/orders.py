@@ -15,8 +15,7 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 
-from xclrun.config.checks import MEASURES
-from xclrun.config.schema import OrderConfig
+from xclrun.config.schema import MEASURES, OrderConfig
 from xclrun.core.errors import UsageError, did_you_mean
 from xclrun.core.identity import derive
 from xclrun.core.languages import key_of, known_languages, language_of

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
@@ -26,25 +26,12 @@ if TYPE_CHECKING:
 
 # Seconds between two lines of a log at the most.
 HEARTBEAT = 50.0
-
-
-def workers_line(runs: Sequence[Run], left: TimeLeft | None) -> str:
-    """Return a line on several workers: runs finished, where the others are, and the time left."""
-    parts = [f"{sum(run.directory.finished for run in runs)} of {len(runs)} runs finished"]
-    for i, run in enumerate(runs, 1):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            if not run.directory.finished and time.time() - run.directory.progress.stat().st_mtime < 2 * HEARTBEAT:
-                p = read_json(run.directory.progress)
-                parts.append(f"[{i}/{len(runs)}] hop {p['hop']}/{p['hops']} {p['name']}, step {p['step']}/{p['steps']}")
-    if left is not None:
-        left.observe()
-        if (seconds := left.seconds()) is not None:
-            parts.append(f"about {about(seconds)} left")
-    return f"  {' · '.join(parts)}"
+# Columns of the bar.
+BAR = 12
 
 
 def learnt(hop: Hop) -> str:
-    """Return what a hop has learnt, for a narrow column: ``before``, ``en``, ``6 joint``, ``6 mixed``, ``de#1-7``."""
+    """Return what a hop trains on, for a narrow column: ``before``, ``en``, ``6 joint``, ``6 mixed``, ``de#1-7``."""
     if hop.index == 0:
         return "before"
     if len(hop.train) <= 2 or hop.codes:
@@ -52,52 +39,41 @@ def learnt(hop: Hop) -> str:
     return f"{len(hop.train)} {'mixed' if hop.mixed else 'joint'}"
 
 
-BAR = 12
+def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str, str]:
+    """Return the texts before and after the bar; on a narrow terminal one text and "", without the bar.
 
-
-def step_line(progress: Progress, hops: int, left: str, width: int) -> tuple[str, str, int]:
-    """Return the line of a bar, so that the time left is never cut.
-
-    Where the terminal is too narrow the bar shrinks and goes first, then the epoch (steps go on over the epochs of
-    a hop), then the rate.
+    The time left is never cut: first the epoch goes (steps are counted over all epochs of a hop), then the rate.
 
     Args:
-        progress: where the hop is.
-        hops: how many the run has.
-        left: the time left, as the end of the line; "" where it is not known.
+        progress: position in the hop.
+        hops: number of hops in the run.
+        left: the time left, as the end of the line; "" if unknown.
         width: columns of the terminal.
-
-    Returns:
-        What stands before the bar, what after it, and the columns of the bar between them; 0: there is none.
     """
     p = progress
-    hop, epoch, step = (
+    hop, epoch, step, rate = (
         f"hop {p.hop.index}/{hops} {p.hop.name}",
         f"epoch {p.epoch}/{p.epochs}",
         f"step {p.step}/{p.steps}",
+        f"{p.examples / p.seconds if p.seconds else 0.0:.0f} examples/s",
     )
-    rate = f"{p.examples / p.seconds if p.seconds else 0.0:.0f} examples/s"
-    place, after = " · ".join((hop, epoch, step)), f"{rate}{left}"
-    # Two columns before the line, a blank on each side of the bar.
-    room = width - 2 - cell_len(place) - cell_len(after) - 2
-    if room >= 3:
-        return place, after, min(BAR, room)
-    fitting = ((hop, epoch, step, rate), (hop, step, rate), (hop, step))
-    lines = [f"{' · '.join(parts)}{left}" for parts in fitting]
-    return next((line for line in lines if 2 + cell_len(line) < width), lines[-1]), "", 0
+    before, after = " · ".join((hop, epoch, step)), f"{rate}{left}"
+    # Two columns before the line, a blank on each side of the bar, and one column free.
+    if cell_len(before) + cell_len(after) + BAR + 5 <= width:
+        return before, after
+    lines = [f"{' · '.join(parts)}{left}" for parts in ((hop, epoch, step, rate), (hop, step, rate), (hop, step))]
+    return next((line for line in lines if 2 + cell_len(line) < width), lines[-1]), ""
 
 
 class Console(Listener):
     """Shows one run after another.
 
     On a terminal a bar shows hop, epoch, step, examples per second and the time left for the run and for the sweep;
-    elsewhere there is one line per hop, and one a minute inside long ones.
-
-    Each of several workers prints a run as a whole when it has ended, so that their lines do not mix.
+    otherwise a line is printed per hop, and every minute inside long ones.
 
     Args:
         runs: ids of the runs of the sweep, in order.
-        held: keep lines until a run has ended.
+        held: print a run as a whole when it has ended, so that the lines of several workers do not mix.
         left: estimates the time left; None: it is not shown.
         blind: show no score: those of the test split must not be seen yet.
     """
@@ -112,13 +88,14 @@ class Console(Listener):
         self.last_drawn = 0.0
         self.hop_began = self.last_line = time.monotonic()
         self.deferred_before: set[str] = set()
-        # What is going on: the run, its hops that were trained in this attempt, and what is said if it takes long.
         self.run: Run | None = None
+        # Hops of the current run that were trained in this attempt.
         self.trained: set[int] = set()
+        # The line that is printed if loading takes long.
         self.slow = contextlib.ExitStack()
 
     def say(self, text: str, last: bool = False, important: bool = False) -> None:
-        """Print a line now, or with the others of its run when it has ended; ``important``: with option -q too."""
+        """Print a line now, or if ``held`` with the ``last`` line of its run; ``important``: with option -q too."""
         if not self.held:
             line(text, important)
             self.last_line = time.monotonic()
@@ -133,9 +110,25 @@ class Console(Listener):
         return f"[{self.runs.index(run.id) + 1}/{len(self.runs)}]"
 
     def _fitted(self, parts: Sequence[str], between: str) -> str:
-        """Return parts in one line where they fit the terminal, else each in its own."""
+        """Return parts in one line if they fit the terminal, else each in its own."""
         together = between.join(parts)
         return together if len(together) + 2 <= self.width else "\n  ".join(parts)
+
+    def workers_line(self, unfinished: Sequence[Run]) -> str:
+        """Return a line on several workers: runs finished, the steps of the others, and the time left."""
+        going = [run for run in unfinished if not run.directory.finished]
+        parts = [f"{len(self.runs) - len(going)} of {len(self.runs)} runs finished"]
+        for run in going:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if time.time() - run.directory.progress.stat().st_mtime < 2 * HEARTBEAT:
+                    p = read_json(run.directory.progress)
+                    hop, step = f"hop {p['hop']}/{p['hops']} {p['name']}", f"step {p['step']}/{p['steps']}"
+                    parts.append(f"{self._number(run)} {hop}, {step}")
+        if self.left is not None:
+            self.left.observe()
+            if (seconds := self.left.seconds()) is not None:
+                parts.append(f"about {about(seconds)} left")
+        return f"  {' · '.join(parts)}"
 
     def run_started(self, run: Run) -> None:
         from xclrun.report.terminal import MatrixRows
@@ -154,12 +147,11 @@ class Console(Listener):
             self.slow.enter_context(if_slow("  loading data and model, and evaluating it before fine-tuning …"))
 
     def skipped(self, run: Run) -> None:
-        """Say that a run is finished already."""
         if not self.held:
             line(f"{self._number(run)} {run.label}   {run.id}: finished before, skipped")
 
     def deferred(self, run: Run, owner: str) -> None:
-        """Say that a run comes later, since another process works on it or on a stage of it."""
+        """Say that a run is postponed, since another process works on it or on a stage of it."""
         self.lines.clear()
         self.slow.close()
         if run.id not in self.deferred_before and not self.held:
@@ -181,7 +173,7 @@ class Console(Listener):
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
 
-            self._close()
+            self._close_bar()
             self.columns = (TextColumn("  {task.description}"), BarColumn(BAR), TextColumn("{task.fields[rate]}"))
             self.bar = Bar(*self.columns, console=Terminal(stderr=True), transient=True)
             self.bar.start()
@@ -200,67 +192,60 @@ class Console(Listener):
             return
         self.last_drawn = now
         if self.bar is None:
-            text, rate, _ = step_line(p, self.hops, self._left(), sys.maxsize)
-            self.say(f"  {text} · {rate}")
+            self.say(f"  {' · '.join(step_line(p, self.hops, self._left(), sys.maxsize))}")
         else:
-            text, rate, wide = step_line(p, self.hops, self._left(), self.bar.console.width)
-            self.columns[1].bar_width = wide
-            self.bar.columns = self.columns if wide else self.columns[:1]
+            text, rate = step_line(p, self.hops, self._left(), self.bar.console.width)
+            self.bar.columns = self.columns if rate else self.columns[:1]
             self.bar.update(self.task, description=text, completed=p.step, total=p.steps, rate=rate)
 
     def _left(self) -> str:
-        """Return the time left for the run, and for the sweep where it has other runs, as the end of a line."""
+        """Return the time left for the run, and for the sweep if it has other runs, as the end of a line."""
         if self.left is None or self.run is None or (of_run := self.left.seconds(self.run.id)) is None:
             return ""
         of_all = self.left.seconds() if len(self.runs) > 1 else None
         return f" · left: run {about(of_run)}" + ("" if of_all is None else f", sweep {about(of_all)}")
 
-    def epoch_ended(self, progress: Progress, facts: dict[str, Any]) -> None:
-        """Epochs are shown on the bar alone: a log gets one line per hop."""
-
     def hop_ended(self, run: Run, hop: Hop, scores: dict[str, dict[str, float]], shared: bool) -> None:
         from xclrun.report.terminal import brief
 
-        self._close()
+        self._close_bar()
         self.slow.close()
         if self.left is not None and hop.index:
             self.left.progressed(run.stages[hop.index].train, 1.0, before=1.0)
-        took = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
-        note = "shared" if shared else took if hop.index else ""
+        time_or_kept = brief(time.monotonic() - self.hop_began) if hop.index in self.trained else "kept"
+        note = "shared" if shared else time_or_kept if hop.index else ""
+        self.hop_began = time.monotonic()
         if self.blind:
             self.say(f"  hop {hop.index}/{len(run.stream.hops) - 1} {learnt(hop)}" + (f" · {note}" if note else ""))
-            self.hop_began = time.monotonic()
             return
-        own = hop.select[-1] if hop.train and run.stream.kind != "joint" and not hop.mixed else None
+        current = hop.select[-1] if hop.train and run.stream.kind != "joint" and not hop.mixed else None
         if self.head:
             self.say(self.head)
             self.head = ""
-        self.say(self.rows.row(hop.index, learnt(hop), scores, own, note))
-        self.hop_began = time.monotonic()
+        self.say(self.rows.row(hop.index, learnt(hop), scores, current, note))
 
     def run_ended(self, run: Run, seconds: float) -> None:
         from xclrun.analysis.measures import headlines, measure
         from xclrun.analysis.reference import References
         from xclrun.core.task import short_name
-        from xclrun.store.beside import with_references
         from xclrun.store.records import record
 
         summaries: list[str] = []
-        mine = record(run.directory)
-        last = run.id == self.runs[-1] and not self.blind
-        references = References([mine, *with_references(run.outputs, [mine])[0]] if last else [])
-        for metric in () if self.blind else mine.metrics:
-            measured = measure(mine, metric, references.scores(mine, metric))
-            values = [(one, measured[one.name, ""]) for one in headlines()]
-            known = [f"{one.name} {one.scale * value:.2f}" for one, value in values if isinstance(value, float)]
-            summaries.append(f"{short_name(metric)}: {'  '.join(known)}")
-        took = f"({duration(seconds)})"
+        if not self.blind:
+            scored = record(run.directory)
+            # Transfer needs runs of other commands: `report` and `show` compute it.
+            references = References([])
+            for metric in scored.metrics:
+                measured = measure(scored, metric, references.scores(scored, metric))
+                values = [(one, measured[one.name, ""]) for one in headlines()]
+                texts = [f"{one.name} {one.scale * value:.2f}" for one, value in values if isinstance(value, float)]
+                summaries.append(f"{short_name(metric)}: {'  '.join(texts)}")
         rest = None if self.left is None or run.id == self.runs[-1] else self.left.seconds()
-        took += "" if not rest else f" · left: sweep {about(rest)}"
-        self.say(f"  {self._fitted([*summaries, took], ' · ')}", last=True)
+        end = f"({duration(seconds)})" + (f" · left: sweep {about(rest)}" if rest else "")
+        self.say(f"  {self._fitted([*summaries, end], ' · ')}", last=True)
 
     def run_failed(self, run: Run, error: BaseException) -> None:
-        self._close()
+        self._close_bar()
         self.slow.close()
         if isinstance(error, Stopped):
             self.say("  stopped", last=True)
@@ -268,7 +253,7 @@ class Console(Listener):
         named = f"{run.id}: " if is_quiet() else ""
         self.say(f"  {named}{told(error)}", last=True, important=True)
 
-    def _close(self) -> None:
+    def _close_bar(self) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None

@@ -1,9 +1,8 @@
 """Forecast of a command: hop trainings before and after sharing, their time and disk. Without torch.
 
-Time is estimated from the stages that are in the store already: seconds per training sentence of the same encoder,
-batch size, precision and device, under the same strategy where there is one; of mixtures,
-whose steps are given, seconds per step (without, they take as many as passes do). It is that of trainings with their
-selection on dev; the evaluation on test, loading, and waiting in a queue come on top.
+Times are estimated from the stored trainings of the same encoder, batch size, precision and device, if possible under
+the same strategy: by seconds per training sentence, or per step for mixtures with ``mixture_steps``. They include the
+selection on dev, but not the evaluation on test, loading, and waiting in a queue.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from xclrun.config.schema import Device
 from xclrun.core.terminal import as_note, duration, fitted, many, room, size, table
@@ -27,9 +26,8 @@ from xclrun.launch.cluster.packing import shared_first
 from xclrun.run import Run, notes
 from xclrun.store.stages import StageStore
 
-# Name of the device that is no GPU, in the facts of stored trainings.
 CPU = "cpu"
-# A training: the run, and the hop.
+# A run and the index of a hop.
 Training = tuple[Run, int]
 
 
@@ -38,13 +36,11 @@ class Line:
     """The forecast of one strategy.
 
     Attributes:
-        strategy: its name.
-        runs: runs asked for.
-        finished: of these, finished already.
-        asked: hop trainings that the runs consist of.
-        needed: hop trainings that have to be done, after sharing with the strategies above and with the store.
-        seconds: estimated time of those, one after another; None where it is not known.
-        bytes: estimated disk for their weights; None where it is not known.
+        runs: requested runs, of which some are ``finished``.
+        asked: hop trainings of all runs.
+        needed: hop trainings left after sharing with the strategies above and with the store.
+        seconds: estimated time of those, one after another; None if unknown.
+        bytes: estimated size of their weights; None if unknown.
     """
 
     strategy: str
@@ -57,7 +53,7 @@ class Line:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Its row of the table."""
+        """The row of the table."""
         time = "unknown" if self.seconds is None else duration(self.seconds)
         disk = "unknown" if self.bytes is None else size(self.bytes)
         return (self.strategy, *map(str, (self.runs, self.finished, self.asked, self.needed)), time, disk)
@@ -67,10 +63,9 @@ class Costs:
     """The cost of stored trainings: the basis of estimates. Times of different devices are never mixed.
 
     Attributes:
-        rates: (model, strategy, device) → seconds per training sentence of each training that passes over its data. Of
-            questions, whatever the windows that one has: these are not known before texts are cut into word pieces.
-        paces: the same → seconds per step of each training: a step has as many windows as sentences.
-        sizes: (model, strategy) → bytes of the weights.
+        rates: (model, strategy, device) → seconds per training sentence, of each training with passes over its data.
+        paces: (model, strategy, device) → seconds per step of each training.
+        sizes: (model, strategy) → bytes of the weights of each training.
     """
 
     def __init__(self, store: StageStore) -> None:
@@ -89,18 +84,15 @@ class Costs:
                 weights = sum(file.stat().st_size for file in store.path(key).glob("*.safetensors"))
             except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
                 continue
-            of = cost["model"], cost["strategy"]
-            on = (*of, cost.get("device", CPU))
-            self.paces.setdefault(on, []).append(pace)
-            self.sizes.setdefault(of, []).append(weights)
+            name = cost["model"], cost["strategy"]
+            on_device = (*name, cost.get("device", CPU))
+            self.paces.setdefault(on_device, []).append(pace)
+            self.sizes.setdefault(name, []).append(weights)
             if "steps" not in cost:
-                self.rates.setdefault(on, []).append(rate)
+                self.rates.setdefault(on_device, []).append(rate)
 
     def device(self, run: Run, model: str) -> str | None:
-        """Return the device that a run's times are estimated for; None if the model was trained on no such device.
-
-        Where ``runtime.device`` leaves a choice: the device on which the model was trained most often.
-        """
+        """Return the device for estimates: of those that ``runtime.device`` allows, the one that trained most often."""
         asked, trained = run.config.runtime.device, Counter[str]()
         for (name, _, device), paces in self.paces.items():
             if name == model and (asked is Device.auto or (device == CPU) is (asked is Device.cpu)):
@@ -108,19 +100,19 @@ class Costs:
         return max(trained, key=lambda device: (trained[device], device != CPU, device), default=None)
 
     def devices(self, trainings: Iterable[Training]) -> tuple[str, ...]:
-        """Return the devices that the times of trainings are estimated for."""
-        found = {self.device(run, run.cost(run.stages[index].hop)["model"]) for run, index in trainings}
-        return tuple(sorted(device for device in found if device is not None))
+        """Return the devices of the estimates of trainings."""
+        devices = {self.device(run, run.cost(run.stages[index].hop)["model"]) for run, index in trainings}
+        return tuple(sorted(device for device in devices if device is not None))
 
     def seconds(self, training: Training) -> float | None:
-        """Return the estimated seconds of a training; None if nothing comparable was trained."""
+        """Return the estimated seconds of a training, or None."""
         run, index = training
         hop = run.stages[index].hop
         cost = run.cost(hop)
         device = self.device(run, cost["model"])
-        # A mixture whose steps are not given takes as many as passes, over windows where there are any, as a rate does.
-        given = hop.mixed and run.trainer(hop).mixture_steps is not None
-        rate = None if given else _median(_on(device, self.rates), cost)
+        # Other mixtures take as many steps as passes over their data.
+        by_step = hop.mixed and run.trainer(hop).mixture_steps is not None
+        rate = None if by_step else _median(_on(device, self.rates), cost)
         if rate is not None:
             return rate * cost["examples"] * run.epochs(hop)
         steps = (
@@ -132,18 +124,18 @@ class Costs:
         return None if pace is None else pace * steps
 
     def bytes(self, training: Training) -> int | None:
-        """Return the estimated size of the weights of a training; None if nothing comparable was trained."""
+        """Return the estimated size of the weights of a training, or None."""
         run, index = training
         weights = _median(self.sizes, run.cost(run.stages[index].hop))
         return None if weights is None else round(weights)
 
     def of_run(self, run: Run) -> float | None:
-        """Return the estimated seconds of all that a run still needs."""
+        """Return the estimated seconds of all trainings that a run still needs, or None."""
         return total(self.seconds((run, index)) for index in needed(run, self.keys))
 
 
 def _on(device: str | None, measured: dict[tuple[str, str, str], list[float]]) -> dict[tuple[str, str], list[float]]:
-    """Return what was measured on one device, by model and strategy."""
+    """Return the measurements of one device, by model and strategy."""
     return {(model, strategy): values for (model, strategy, name), values in measured.items() if name == device}
 
 
@@ -155,13 +147,13 @@ def _median(measured: dict[tuple[str, str], list[Any]], cost: dict[str, Any]) ->
 
 
 def total(values: Iterable[float | None]) -> Any:
-    """Return the sum; None where a value is not known."""
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
+    """Return the sum; None if a value is unknown."""
+    terms = list(values)
+    return None if None in terms else sum(term for term in terms if term is not None)
 
 
 def needed(run: Run, in_store: set[str]) -> set[int]:
-    """Return the hops of a run that have to be trained, given the keys in the store."""
+    """Return the hops of a run that must be trained, given the keys in the store."""
     hops: set[int] = set()
 
     def weights(index: int) -> None:
@@ -184,13 +176,12 @@ def needed(run: Run, in_store: set[str]) -> set[int]:
 
 
 def new_trainings(runs: Iterable[Run], in_store: set[str], counted: set[str]) -> Iterator[Training]:
-    """Yield the trainings that unfinished runs need and that are not in ``counted``, which gets their keys."""
+    """Yield the trainings of unfinished runs that are not in ``counted``, and add their keys to it."""
     for run in runs:
-        if not run.directory.finished:
-            for index in sorted(needed(run, in_store)):
-                if (key := run.stages[index].train) not in counted:
-                    counted.add(key)
-                    yield run, index
+        for index in sorted(needed(run, in_store)):
+            if (key := run.stages[index].train) not in counted:
+                counted.add(key)
+                yield run, index
 
 
 @dataclass(frozen=True)
@@ -199,11 +190,13 @@ class Forecast:
 
     Attributes:
         runs: each run once.
+        finished: ids of the finished runs.
         lines: one per strategy, in the order of the command.
-        devices: those whose times the estimates come from.
+        devices: devices of the estimates.
     """
 
     runs: tuple[Run, ...]
+    finished: frozenset[str]
     lines: tuple[Line, ...]
     devices: tuple[str, ...] = ()
 
@@ -217,14 +210,13 @@ class Forecast:
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know beforehand: what readers left out or changed, and settings that do little."""
+        """Warnings: what the readers left out or changed, and settings without effect."""
         return [*told({id(run.dataset): run.dataset for run in self.runs}.values(), read_notes), *notes(self.runs)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts for ``--json``."""
-        finished = {run.id: run.directory.finished for run in self.runs}
         return {
-            "runs": [{"run_id": run.id, "label": run.label, "finished": finished[run.id]} for run in self.runs],
+            "runs": [{"run_id": r.id, "label": r.label, "finished": r.id in self.finished} for r in self.runs],
             "strategies": [asdict(line) for line in self.lines],
             "total": asdict(self.total),
             "devices": list(self.devices),
@@ -232,54 +224,55 @@ class Forecast:
         }
 
     def render(self) -> str:
-        """Return the forecast as a table for a person."""
+        """Return the table for a terminal."""
         lines = [*self.lines, *([self.total] if len(self.lines) > 1 else [])]
         return "\n".join([forecast_table(lines), *(as_note(text, sys.stdout) for text in self.notes)])
 
 
 def forecast_table(lines: Iterable[Line], first: str = "strategy") -> str:
-    """Return forecasts as a table for a person; ``first`` heads the column of their names."""
+    """Return forecasts as a table for a terminal; ``first`` heads the column of names."""
     header = (first, "runs", "finished", "hop trainings", "needed", "time", "disk")
     rows = [line.cells for line in lines]
-    made = table(header, rows)
-    if max(map(len, made.splitlines())) <= room():
-        return made
-    # With an expansion a strategy's name is twice as long as any other.
-    return table(header, [(name.replace("+", "\n+"), *others) for name, *others in rows])
+    text = table(header, rows)
+    if max(map(len, text.splitlines())) <= room():
+        return text
+    # The name of a strategy with an expansion is long.
+    return table(header, [(name.replace("+", "\n+"), *cells) for name, *cells in rows])
 
 
 def forecast(runs: Sequence[Run]) -> Forecast:
-    """Return what doing these runs would take.
+    """Estimate the cost of doing these runs.
 
-    A training is needed where an unfinished run's evaluation, or a later one that builds on it, is not in the store.
+    A training is needed if an evaluation of an unfinished run that builds on it is not in the store.
     """
     by_strategy: dict[str, list[Run]] = {}
     for run in runs:
         by_strategy.setdefault(run.strategy_name, []).append(run)
     costs, counted, todo = Costs(runs[0].store), set[str](), list[Training]()
+    finished = frozenset(run.id for run in runs if run.directory.finished)
     lines = []
-    for strategy, own in by_strategy.items():
-        finished = sum(run.directory.finished for run in own)
-        asked = sum(len(run.stages) - 1 for run in own)
-        trainings = list(new_trainings(own, costs.keys, counted))
+    for strategy, group in by_strategy.items():
+        unfinished = [run for run in group if run.id not in finished]
+        asked = sum(len(run.stages) - 1 for run in group)
+        trainings = list(new_trainings(unfinished, costs.keys, counted))
         seconds, weights = total(map(costs.seconds, trainings)), total(map(costs.bytes, trainings))
-        lines.append(Line(strategy, len(own), finished, asked, len(trainings), seconds, weights))
+        lines.append(Line(strategy, len(group), len(group) - len(unfinished), asked, len(trainings), seconds, weights))
         todo += trainings
-    return Forecast(tuple(runs), tuple(lines), costs.devices(todo))
+    return Forecast(tuple(runs), finished, tuple(lines), costs.devices(todo))
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The cost of the runs that are not finished.
+    """The cost of the unfinished runs; what is unknown is None.
 
     Attributes:
-        runs: how many those are.
+        runs: number of runs.
         trainings: hop trainings that they need, each once.
         width: jobs that run side by side.
-        seconds: of all trainings, one after another; None where it is not known.
-        wall: seconds until all are done, ``width`` at a time; None where it is not known.
-        bytes: disk for the weights; None where it is not known.
-        devices: those whose times the estimates come from.
+        seconds: of all trainings, one after another.
+        wall: seconds until all are done, ``width`` jobs at a time.
+        bytes: size of the weights.
+        devices: devices of the estimates.
     """
 
     runs: int
@@ -295,7 +288,7 @@ class Budget:
         return asdict(self)
 
     def render(self) -> str:
-        """Return the budget for a person."""
+        """Return the text for a terminal."""
         lines = [f"{many(self.runs, 'run')} to do, {many(self.trainings, 'hop training')} after sharing"]
         if self.seconds is None or self.wall is None or self.bytes is None:
             why = "no comparable training on such a device; do one run of this model first"
@@ -307,39 +300,41 @@ class Budget:
         return "\n".join([*lines, *(f"{name:<9}  {value}" for name, value in facts.items())])
 
 
-def budget(runs: Sequence[Run], width: int) -> Budget:
-    """Return what doing the unfinished ones of these runs would cost, ``width`` at a time.
+Cost = TypeVar("Cost", Line, Budget)
 
-    The wall time follows the order in which jobs are submitted: shared trainings first, then the runs.
-    """
+
+def budget(runs: Sequence[Run], width: int) -> Budget:
+    """Estimate the cost of the unfinished runs, ``width`` jobs at a time: shared trainings first, then the runs."""
     todo = [run for run in runs if not run.directory.finished]
     if not todo:
         return Budget(0, 0, width, 0.0, 0.0, 0)
     costs, by_id, counted = Costs(todo[0].store), {run.id: run for run in todo}, set[str]()
-    wanted = {run.id: needed(run, costs.keys) for run in todo}
-    ahead = [[(by_id[run], hop) for run, hop in pack.stages if hop in wanted[run]] for pack in shared_first(todo)]
+    hops = {run.id: needed(run, costs.keys) for run in todo}
+    ahead = [[(by_id[run], hop) for run, hop in pack.stages if hop in hops[run]] for pack in shared_first(todo)]
     counted.update(run.stages[hop].train for job in ahead for run, hop in job)
     waves = [ahead, [list(new_trainings([run], costs.keys, counted)) for run in todo]]
     seconds = [[total(map(costs.seconds, job)) for job in wave] for wave in waves]
-    known = None not in (time for wave in seconds for time in wave)
+    complete = None not in (time for wave in seconds for time in wave)
     trainings = [training for wave in waves for job in wave for training in job]
     return Budget(
         runs=len(todo),
         trainings=len(trainings),
         width=width,
         seconds=total(time for wave in seconds for time in wave),
-        wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if known else None,
+        wall=sum(makespan([time or 0.0 for time in wave], width) for wave in seconds) if complete else None,
         bytes=total(map(costs.bytes, trainings)),
         devices=costs.devices(trainings),
     )
 
 
-def makespan(seconds: Sequence[float], width: int) -> float:
-    """Return when the last of some jobs ends, where ``width`` run at a time and start in order.
+def scaled(cost: Cost, n: int, **changes: Any) -> Cost:
+    """Return a cost ``n`` times over; what is unknown stays unknown."""
+    numbers = {name: value * n for name, value in vars(cost).items() if isinstance(value, int | float)}
+    return replace(cost, **(numbers | changes))
 
-    >>> makespan([3, 1, 1, 2], 2)
-    4.0
-    """
+
+def makespan(seconds: Sequence[float], width: int) -> float:
+    """Return when the last job ends if ``width`` jobs run at a time and start in order."""
     free = [0.0] * width
     for job in seconds:
         heapq.heapreplace(free, free[0] + job)
@@ -347,31 +342,30 @@ def makespan(seconds: Sequence[float], width: int) -> float:
 
 
 def missing(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """Return what the measures of these runs lack: (what it gives, runs that are not finished).
+    """Return what the measures of these runs lack: (measures, runs that are not finished).
 
-    A transfer T needs `lang_spec_ft` of the same data, model, trainer, seed and language adapters; all runs need hop 0,
-    which they bring.
+    Transfer T needs `lang_spec_ft` of the same data, model, trainer, seed and language adapters.
     """
     unfinished = [run for run in runs if not run.directory.finished]
-    found = [("F, T0, FP", unfinished)] if unfinished else []
-    references: dict[str, Run] = {}
+    lacking = [("F, T0, FP", unfinished)] if unfinished else []
+    by_evaluations: dict[str, Run] = {}
     for run in runs:
         if run.stream.kind == "sequence":
             reference = run.reference()
             # Any order will do, as long as all its hops exist.
-            references.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
+            by_evaluations.setdefault("/".join(sorted(stage.evaluation for stage in reference.stages)), reference)
     by_strategy: dict[str, list[Run]] = {}
     finished: dict[Path, set[str]] = {}
-    for reference in references.values():
+    for reference in by_evaluations.values():
         if reference.outputs not in finished:
             finished[reference.outputs] = _evaluated_alone(reference.outputs)
         if not {stage.evaluation for stage in reference.stages[1:]} <= finished[reference.outputs]:
             by_strategy.setdefault(json.dumps(reference.resolved["strategy"]), []).append(reference)
-    return [*found, *(("T", needed) for needed in by_strategy.values())]
+    return [*lacking, *(("T", references) for references in by_strategy.values())]
 
 
 def _evaluated_alone(outputs: Path) -> set[str]:
-    """Return the evaluations of finished runs that learn each language alone."""
+    """Return the evaluations of finished runs that train on each language separately."""
     from xclrun.store.records import run_directories
 
     evaluations: set[str] = set()

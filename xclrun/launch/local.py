@@ -1,4 +1,4 @@
-"""The local launcher: runs in this process, or in worker processes, each with a GPU of its own or a share of one."""
+"""The local launcher: runs in this process, or in worker processes that share the GPUs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Local(Launcher):
     """Does the runs on this machine.
 
     Attributes:
-        n: processes that share the runs at the most; 1: this process does them one after another.
-        gpus: GPUs to hand out, as CUDA_VISIBLE_DEVICES names them; None: those of the machine, where runs use them.
-        per_gpu: processes that share a GPU at the most.
+        n: maximum number of worker processes; 1: this process does the runs one after another.
+        gpus: GPUs of the workers, as CUDA_VISIBLE_DEVICES names them; None: those of the machine, if runs use them.
+        per_gpu: maximum number of processes per GPU.
     """
 
     n: int = 1
@@ -43,7 +43,7 @@ class Local(Launcher):
             raise UsageError(f"hydra.launcher.gpus={self.gpus}: must be a list, as in [0,1]")
 
     def check_runs(self, runs: Sequence[Run]) -> None:
-        # Checked this way, CUDA is not initialised in this process, and each worker can still get its own GPU.
+        # Do not initialise CUDA in this process, so that each worker can still be assigned a GPU.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         # Only checked where it can fail, since the check imports torch.
         for config in (run.config for run in runs):
@@ -53,11 +53,9 @@ class Local(Launcher):
                 choose_device(config)
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
-        console, started = (
-            Console([run.id for run in sweep.runs], left=TimeLeft(sweep.runs), blind=sweep.blind),
-            time.monotonic(),
-        )
-        with BackgroundMirror(sweep.outputs, sweep.tracking, [run.id for run in sweep.runs]) as mirror:
+        started, ids = time.monotonic(), [run.id for run in sweep.runs]
+        console = Console(ids, left=TimeLeft(unfinished), blind=sweep.blind)
+        with BackgroundMirror(sweep.outputs, sweep.tracking, ids) as mirror:
             gpus = self.gpus_of(unfinished)
             places = self.places(len(unfinished), gpus)
             if self.n == 1 and (most := min(len(gpus), len(unfinished))) > 1:
@@ -66,16 +64,20 @@ class Local(Launcher):
                     f"use hydra.launcher.n={most} to train on {most}"
                 )
             if len(places) > 1 or (places and self.gpus):
-                work_in_processes(sweep.runs, console, mirror, places)
+                work_in_processes(unfinished, console, mirror, places)
             else:
-                work(sweep.runs, console, mirror)
+                todo = {run.id for run in unfinished}
+                for run in sweep.runs:
+                    if run.id not in todo:
+                        console.skipped(run)
+                work(unfinished, console, mirror)
         if not (sent := mirror.close(timeout=1.0)):
             line(f"sending to {TRACKERS[sweep.tracking.to].title} …")
             sent = mirror.close()
-        conclude(sweep, time.monotonic() - started, "" if sent else mirror.problem)
+        conclude(sweep, unfinished, time.monotonic() - started, "" if sent else mirror.problem)
 
     def gpus_of(self, runs: Sequence[Run]) -> list[str]:
-        """Return the GPUs that can be handed out to workers; none where no run uses one."""
+        """Return the GPUs for workers; none if no run uses one."""
         if self.gpus is not None:
             return [str(gpu) for gpu in self.gpus]
         if all(run.config.runtime.device is Device.cpu for run in runs):
@@ -83,10 +85,10 @@ class Local(Launcher):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is not None:
             return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
-        # Numbered from 0 also where a container sees only some.
+        # Numbered from 0, also if a container sees only some.
         return [str(i) for i, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
     def places(self, runs: int, gpus: Sequence[str]) -> list[str | None]:
-        """Return the GPU of each worker, None without GPUs: in turn, so that none has two while another has none."""
+        """Return the GPU of each worker, assigned in turn; None without GPUs."""
         count = min(self.n, runs)
         return [*(list(gpus) * self.per_gpu)[:count]] if gpus else [None] * count

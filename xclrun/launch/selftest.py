@@ -1,8 +1,8 @@
-"""Kill a run at random instants, continue it, and compare with an undisturbed one: nothing may differ.
+"""Kill a run at random times, resume it, and compare it with an undisturbed one: nothing may differ.
 
-A child process does the run; it is killed by SIGKILL after a random time, and another child goes on, until one
-finishes. Children are forked from a process that has imported everything, so that the instants fall into the work and
-not into imports.
+A child process does the run; it is killed by SIGKILL after a random time, and another child resumes, until one
+finishes. Children are forked from a process that has imported everything, so that they are killed at work, not while
+importing.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ JOB = (
     "tracking=none",
 )
 
-
-# What such a run has of settings that suit longer ones.
+# Settings of strategies that suit so short a run.
 SHORT = {"replay_write": 0.3, "replay_interval": 12, "replay_number": 20, "rate": 0.5}
 SHORT |= {"neighbours": 2, "adapt_steps": 1}
 
-
-# One strategy of each kind of state that hops hand on: none, a memory, what was written, remembered outputs, several
+# One strategy for each kind of state between hops: none, a memory, a written memory, remembered outputs, several
 # penalties, one penalty, teachers' outputs, path integrals.
 KINDS = ("naive", "er", "replay", "der", "ewc", "ewc_online", "kd_logit", "si")
 
@@ -54,11 +52,9 @@ class Outcome:
     """The result of testing one strategy.
 
     Attributes:
-        strategy: its name.
         kills: how often the run was killed.
-        seconds: of the whole test.
-        equal: whether the final predictions are identical.
-        differing: files that differ.
+        seconds: duration of the test.
+        equal: whether the final predictions are identical; else ``differing`` names the files.
     """
 
     strategy: str
@@ -78,11 +74,11 @@ def job(strategy: str, outputs: Path, extra: Sequence[str] = ()) -> Run:
     chosen = [f"strategy={name}"] + ([f"strategy.expansion={expansion}"] if expansion else [])
     has = {field.name for field in fields(strategy_class(name).settings_type)}
     chosen += [f"strategy.{key}={value}" for key, value in SHORT.items() if key in has]
-    given = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
-    [composed] = compose_command(given)
+    overrides = [*JOB, *chosen, f"paths.outputs={outputs}", *extra]
+    [composed] = compose_command(overrides)
     if make(composed.config.strategy).unfit([INTENT_SLOTS]) is not None:
-        # The same sentences, of which the intents alone are learnt.
-        [composed] = compose_command([*given, f"dataset.task={SEQUENCE_CLASS.name}"])
+        # The same sentences, with their intents alone.
+        [composed] = compose_command([*overrides, f"dataset.task={SEQUENCE_CLASS.name}"])
     return plan_run(composed.config)
 
 
@@ -96,7 +92,7 @@ def do(run: Run) -> None:
 
 
 def import_everything() -> None:
-    """Import what a run imports on its way, so that children that are forked from here start with the work itself."""
+    """Import what a run imports on its way, before children are forked."""
     import pandas  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import safetensors.torch  # noqa: F401
@@ -125,11 +121,10 @@ def kill_test(
     """Compare a run that is killed ``kills`` times with one that is not.
 
     Args:
-        strategy: which.
-        kills: how often to kill, at least as long as the budget lasts; a run that finishes early is begun anew.
-        seed: of the instants.
-        folder: where both runs write.
-        budget: seconds after which no more kills are made; twice as many where there was none yet.
+        kills: how often to kill, as long as the budget lasts; a run that finishes early is restarted.
+        seed: of the random times.
+        folder: outputs of both runs.
+        budget: seconds after which no more kills are made; twice as many without any kill yet.
         extra: further overrides of the run.
     """
     import_everything()
@@ -157,11 +152,11 @@ def kill_test(
 
 
 def selftest(strategies: Sequence[str], kills: int, seed: int, budget: float = 150.0) -> list[Outcome]:
-    """Test every strategy within about ``budget`` seconds in all; the folder that is used is removed."""
+    """Test every strategy within about ``budget`` seconds in all, in a temporary folder."""
     end, outcomes = time.monotonic() + budget, []
     with tempfile.TemporaryDirectory(prefix="xclrun-selftest-") as folder:
         for i, strategy in enumerate(strategies):
-            # What one does not use is left to the next ones.
+            # Unused time is left to the next strategies.
             share = max((end - time.monotonic()) / (len(strategies) - i), budget / len(strategies))
             outcomes.append(kill_test(strategy, kills, seed, Path(folder) / strategy, share))
     return outcomes

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep stand: from their directories, and for those given to a cluster from what Slurm says."""
+"""The states of the runs of a sweep, from their directories, and for runs on a cluster from Slurm."""
 
 from __future__ import annotations
 
@@ -20,33 +20,30 @@ from xclrun.store.rundir import RunDirectory, UnreadableRun
 STATES = ("finished", "running", "waiting", "interrupted", "failed", "lost", "damaged", "older", "newer", "missing")
 # States that need attention.
 BAD = ("failed", "lost", "damaged")
-# These go on by themselves.
+# States that change without a further command.
 OPEN = ("running", "waiting")
-# Of sweeps of more runs than this, runs in such a state are counted, not listed.
+# Sweeps of more runs than this do not list runs in a quiet state.
 LISTED = 1000
-# Seconds without progress after which a running run is said to be without it; evaluations take minutes.
-IDLE = 300.0
 QUIET = ("finished", "waiting", "older", "missing")
+# Seconds without progress after which status reports it; evaluations take minutes.
+IDLE = 300.0
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands.
+    """The state of a run.
 
     Attributes:
-        run_id: which.
-        state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another);
-            ``interrupted`` (it was asked to stop; the same command goes on); ``failed``; ``lost`` (its process died
-            without a word; the same command goes on); ``damaged`` (a file of it is not what was written; the
-            same command makes it again); ``older``, ``newer`` (made by a version whose files this one does not read);
-            ``missing`` (not started).
-        hops, hop: hops in all, and finished or under way.
+        state: ``finished``; ``running``; ``waiting`` (its sweep is running, or it waits for a stage of another run);
+            ``interrupted`` (it was asked to stop); ``failed``; ``lost`` (its process died silently); ``damaged`` (a
+            file has changed); ``older``, ``newer`` (made by a version whose files this one does not read); ``missing``
+            (not started). The same command resumes all but ``newer`` runs.
+        hop, hops: the hop that is finished or under way, and the number of hops.
         detail: step, time, or the last error line.
-        host: where it runs or ran.
-        seconds: how long it took, or has taken.
-        idle: of a running one, seconds since it last wrote its progress.
-        job: the Slurm job to which it was given last, if any.
-        log: where that job writes what it says.
+        host: of the last attempt.
+        seconds: duration so far.
+        idle: seconds since a running run last wrote its progress.
+        job: its latest Slurm job, if any, with its ``log``.
     """
 
     run_id: str
@@ -62,12 +59,12 @@ class RunStatus:
 
     @property
     def busy(self) -> bool:
-        """Whether it will be done without a further command."""
+        """Whether its state changes without a further command."""
         return self.state in OPEN
 
 
 def run_status(directory: RunDirectory) -> RunStatus:
-    """Return where a run stands."""
+    """Return the state of a run, from its directory."""
     try:
         wrong = directory.damaged()
     except UnreadableRun as other:
@@ -87,10 +84,10 @@ def run_status(directory: RunDirectory) -> RunStatus:
 
 
 def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
-    """Return where a run stands, given its manifest; its files were looked at before.
+    """Return the state of a run, given its manifest.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: that is not what a manifest is.
+        ValueError, KeyError, TypeError, AttributeError: the manifest is damaged.
     """
     from xclrun.analysis.record import number_of_hops
 
@@ -105,7 +102,7 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         began = datetime.strptime(manifest["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
         hop, detail = _progress(directory, done)
         if (idle := _idle(directory)) > IDLE:
-            # Its process lives, and may hang, as in a plug-in.
+            # Its process lives, but may hang.
             detail = f"{detail}; no progress for {about(idle)}".removeprefix("; ")
         # A clock may have been put back.
         seconds = max(0.0, time.time() - began)
@@ -114,14 +111,14 @@ def _run_status(directory: RunDirectory, manifest: dict[str, Any]) -> RunStatus:
         )
     state = manifest["status"]
     if state in ("running", "finished"):
-        # Also if it was just about to be marked as finished.
+        # Also if it was about to be marked as finished.
         return RunStatus(directory.run_id, "lost", done, hops, "its process died; the same command goes on", host)
     error = str(manifest.get("error", "")).splitlines()
     return RunStatus(directory.run_id, state, done, hops, error[-1] if error else "", host)
 
 
 def _idle(directory: RunDirectory) -> float:
-    """Return for how many seconds a run has written neither a step nor the end of a hop."""
+    """Return the seconds since a run last wrote a step or the end of a hop."""
     times = [0.0]
     for path in (directory.progress, directory.events):
         with contextlib.suppress(OSError):
@@ -130,45 +127,41 @@ def _idle(directory: RunDirectory) -> float:
 
 
 def _progress(directory: RunDirectory, done: int) -> tuple[int, str]:
-    try:
+    # The file is for display only, and will soon be written again.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         facts = read_json(directory.progress)
         if facts["hop"] > done:
             return facts["hop"], f"{facts['name']}: step {facts['step']}/{facts['steps']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        # It is for display only, and will be written again in a moment.
-        pass
     return done, ""
 
 
 def sweep_status(outputs: Path, runs: Sequence[str], warn: Callable[[str], None] = note) -> list[RunStatus]:
-    """Return where the runs of a sweep stand.
+    """Return the states of the runs of a sweep; ``warn`` is called for files that cannot be read.
 
-    Those not started are waiting while another one runs on this machine, and nothing waits while none does and no job
-    of a cluster is left. ``warn`` is called for files that cannot be read.
+    Runs that have not started are waiting only while another run, or a job of a cluster, is under way.
     """
     statuses = [run_status(RunDirectory(outputs / "runs" / run_id)) for run_id in runs]
-    wanted = set(runs)
-    given = {run: job for run, job in jobs_of_runs(outputs, warn).items() if run in wanted}
-    left = [given[s.run_id] for s in statuses if s.run_id in given and s.state != "finished"]
-    asked = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
-    here = any(s.state == "running" and s.run_id not in given for s in statuses)
+    jobs = jobs_of_runs(outputs, warn)
+    left = [jobs[s.run_id] for s in statuses if s.run_id in jobs and s.state != "finished"]
+    slurm = {job.id: JobState(job.id, "UNKNOWN") for job in left} | states(job.id for job in left if job.on_cluster)
+    here = any(s.state == "running" and s.run_id not in jobs for s in statuses)
     result = []
     for s in statuses:
-        if (job := given.get(s.run_id)) is not None:
+        if (job := jobs.get(s.run_id)) is not None:
             if s.state != "finished":
-                s = _on_cluster(s, job, asked[job.id], RunDirectory(outputs / "runs" / s.run_id))
+                s = _on_cluster(s, job, slurm[job.id], RunDirectory(outputs / "runs" / s.run_id))
             s = replace(s, job=job.id, log=str(job.log))
         elif s.state == "missing" and here:
             s = RunStatus(s.run_id, "waiting")
         elif s.state == "waiting" and not any(other.state == "running" for other in statuses):
-            # No process is left to take up what waits.
+            # No process is left to resume it.
             s = replace(s, state="interrupted", detail="")
         result.append(s)
     return result
 
 
 def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory) -> RunStatus:
-    """Return where an unfinished run stands, given what Slurm says of its job."""
+    """Return the state of an unfinished run, given Slurm's state of its job."""
     if s.state == "running":
         owner = directory.lease.owner()
         if owner is None or owner.facts.get("job") != job.id or slurm.live or slurm.state in ("", "UNKNOWN"):
@@ -186,7 +179,7 @@ def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory
     if slurm.state in ("CANCELLED", "PREEMPTED"):
         return replace(s, state="interrupted", detail=str(slurm))
     if slurm.state == "":
-        # Slurm adds nothing to what its own files say.
+        # Slurm did not answer.
         return replace(s, detail=s.detail or str(slurm))
     if s.state in ("lost", "interrupted") or slurm.state in ("COMPLETED", "UNKNOWN"):
         return replace(s, state="lost" if s.state != "interrupted" else s.state, detail=str(slurm))
@@ -194,9 +187,9 @@ def _on_cluster(s: RunStatus, job: Job, slurm: JobState, directory: RunDirectory
 
 
 def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
-    """Ask every so many seconds whether anything goes on, until nothing does.
+    """Call ``busy`` every so many seconds until it is false twice in a row.
 
-    Twice in a row: on a network file system the last writes of a job may appear late.
+    On a network file system the last writes of a job may appear late.
     """
     calm = 0
     while True:
@@ -207,16 +200,13 @@ def wait_until_calm(busy: Callable[[], bool], seconds: float) -> None:
 
 
 def render_counts(statuses: Sequence[RunStatus]) -> str:
-    """Return how many runs are in which state."""
+    """Return the number of runs in each state."""
     counts = Counter(status.state for status in statuses)
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
 def render(name: str, command: str, statuses: Sequence[RunStatus]) -> str:
-    """Return the table of a sweep for a person; below a run that is not finished, where it runs and what is wrong.
-
-    A table of ten thousand rows is read by nobody: of a large sweep it has the runs that run, or need attention.
-    """
+    """Return the table of a sweep for a terminal; large sweeps list only runs under way or in need of attention."""
     rows, listed = [], [s for s in statuses if len(statuses) <= LISTED or s.state not in QUIET]
     for s in listed:
         hop = f"{s.hop}/{s.hops}" if s.hops else ""

@@ -1,11 +1,10 @@
-"""From composed configs to a sweep, and from there to a launcher: everything is checked before anything runs."""
+"""Plan the jobs of a command as a sweep, check everything, and pass the sweep to a launcher."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +16,7 @@ from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import UsageError, XclrunError
 from xclrun.core.identity import digest
 from xclrun.core.names import check_name
-from xclrun.core.plugins import flags
-from xclrun.core.secret import private, redact
+from xclrun.core.plugins import typed_command
 from xclrun.core.terminal import duration, if_slow, line, many, note
 from xclrun.data.notes import told
 from xclrun.run import Run, notes, plan_jobs
@@ -39,10 +37,10 @@ class Sweep:
 
     Attributes:
         name: ``sweep_name``, else the ``sweep=`` of the command, else ``sweep-`` and the hash of its run ids.
-        command: as a person gave it.
+        command: as typed.
         runs: each run once, in the order of the command.
-        search: of a search, how far it is: ``objective``, ``keys``, ``trials`` (settings that it tries), ``made``,
-            ``ended``, and ``runs``: ids of those of the settings that could be done.
+        search: progress of a search: ``objective``, ``keys``, ``trials`` (settings to try), ``made``, ``ended``, and
+            ``runs``: ids of the runs of settings that could be scored.
     """
 
     name: str
@@ -52,7 +50,7 @@ class Sweep:
 
     @property
     def blind(self) -> bool:
-        """Whether test scores must not be seen yet: those of a search that is under way."""
+        """Whether test scores must not be seen yet: a search is under way."""
         return self.search is not None and not self.search["ended"]
 
     @property
@@ -61,26 +59,26 @@ class Sweep:
 
     @property
     def tracking(self) -> TrackingConfig:
-        """Where its runs are sent; nowhere while their test scores must not be seen."""
-        given = self.runs[0].config.tracking
-        return replace(given, enabled=False) if self.blind else given
+        """The tracker of its runs; disabled while their test scores must not be seen."""
+        config = self.runs[0].config.tracking
+        return replace(config, enabled=False) if self.blind else config
 
     @property
     def unfinished(self) -> list[Run]:
-        """The runs that are not done yet; looks at their files."""
+        """The runs that are not finished; reads files of each run, so ask once."""
         return [run for run in self.runs if not run.directory.finished]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The sweep's file: when it was ``started`` first and ``given`` last (seconds of the epoch)."""
+        """The content of the sweep's file: it was ``started`` first and ``given`` last (seconds since the epoch)."""
         started, runs = time.strftime("%Y-%m-%dT%H:%M:%S%z"), [run.id for run in self.runs]
         facts = {"name": self.name, "command": self.command, "started": started, "given": time.time(), "runs": runs}
         return facts if self.search is None else facts | {"search": dict(self.search)}
 
     def write(self) -> None:
-        """Write the sweep's file, so that status and reports find it; the first start is kept.
+        """Write the sweep's file for status and reports, keeping the first start.
 
-        The name stands for the runs of the last command that had it; a note says which it no longer stands for.
+        The name stands for the runs of the last command that used it; a note counts the runs that it loses.
         """
         path = self.outputs / "sweeps" / f"{self.name}.json"
         facts = self.facts
@@ -88,59 +86,55 @@ class Sweep:
         with contextlib.suppress(OSError, ValueError):
             before = read_sweep(path)
             facts["started"] = before["started"]
-            if left := set(before["runs"]) - set(facts["runs"]):
-                which = f"{many(len(left), 'run')} that this command has not"
+            if lost := set(before["runs"]) - set(facts["runs"]):
+                which = f"{many(len(lost), 'run')} that this command has not"
                 note(f"{self.name} had {which}; `xclrun report --all` still finds them", "  ")
-        write_json(path, facts, mode=private())
+        write_json(path, facts)
 
     @property
     def outputs_option(self) -> str:
-        """The option with which a subcommand finds the outputs; empty where it looks there anyway."""
+        """The option with which a subcommand finds the outputs; empty for the default."""
         return "" if str(self.outputs) == default_outputs() else f" --outputs {shlex.quote(str(self.outputs))}"
 
     @property
     def tracking_options(self) -> str:
-        """The options with which a subcommand finds MLflow; empty where it looks there anyway."""
-        given: list[str] = []
-        # User and password of an address are not shown.
-        if self.tracking.in_mlflow and self.tracking.uri is not None and "@" not in self.tracking.uri:
-            given += ["--uri", self.tracking.uri]
+        """The options with which a subcommand finds MLflow; empty for the defaults."""
+        options: list[str] = []
+        if self.tracking.in_mlflow and self.tracking.uri is not None:
+            options += ["--uri", self.tracking.uri]
         if self.tracking.in_mlflow and self.tracking.experiment != TrackingConfig.experiment:
-            given += ["--experiment", self.tracking.experiment]
-        return "".join(f" {shlex.quote(part)}" for part in given)
+            options += ["--experiment", self.tracking.experiment]
+        return "".join(f" {shlex.quote(part)}" for part in options)
 
 
 class Launcher:
-    """A way to do the runs of a sweep.
-
-    Attributes:
-        waits: whether all runs have ended when `do` returns.
-    """
+    """A way to do the runs of a sweep."""
 
     @property
     def waits(self) -> bool:
+        """Whether all runs have ended when `do` returns."""
         return True
 
     def check(self) -> None:
-        """Raise a UsageError where its settings cannot work; nothing has been planned yet."""
+        """Raise a UsageError if its settings cannot work; nothing has been planned yet."""
 
     def check_runs(self, runs: Sequence[Run]) -> None:
-        """Raise a UsageError where it cannot do these runs; nothing has been written yet."""
+        """Raise a UsageError if it cannot do these runs; nothing has been written yet."""
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
-        """Do the unfinished ones of its runs, or hand them over to who does; say what comes next."""
+        """Do the unfinished runs, or submit them; print what to do next."""
         raise NotImplementedError
 
 
 def launch(composed: Sequence[Composed], launcher: Launcher) -> None:
-    """Do the jobs of a command: plan, check, note and announce the sweep, then hand it to its launcher.
+    """Plan, check, announce and record the jobs of a command as a sweep, and pass it to the launcher.
 
-    A run that fails does not stop the others. Runs that are finished already are skipped.
+    A failed run does not stop the others. Finished runs are skipped.
 
     Raises:
         UsageError: a job or the launcher cannot work; nothing has been computed.
         SweepFailed: some runs failed.
-        Stopped: a signal ended the sweep; the same command goes on.
+        Stopped: a signal ended the sweep; the same command continues it.
     """
     launcher.check()
     with if_slow("xclrun: reading the data and planning …", terminal_only=True):
@@ -164,14 +158,14 @@ def plan_sweep(composed: Sequence[Composed]) -> Sweep:
         raise UsageError(f"paths.outputs={','.join(sorted(places))}: the runs of one sweep share one folder")
     runs = plan_jobs(job.config for job in composed)
     name = given_name(composed) or f"sweep-{digest(sorted(run.id for run in runs))[:8]}"
-    return Sweep(name, command(), tuple(runs))
+    return Sweep(name, typed_command(), tuple(runs))
 
 
 def given_name(composed: Sequence[Composed]) -> str | None:
-    """Return the name that a command gives its runs; None where it gives none.
+    """Return the name that a command gives its runs, or None.
 
     Raises:
-        UsageError: it gives several, or one that cannot be.
+        UsageError: it gives several names, or an invalid one.
     """
     if len(names := {job.config.sweep_name for job in composed}) > 1:
         raise UsageError(f"sweep_name={','.join(sorted(map(str, names)))}: the runs of one command share one name")
@@ -184,22 +178,15 @@ def given_name(composed: Sequence[Composed]) -> str | None:
     return name
 
 
-def command() -> str:
-    """Return the command that was given, as it could be given again."""
-    # Hydra is handed the long form of -m for every command (see `xclrun.cli`).
-    given = [argument for argument in sys.argv[1:] if argument != "--multirun"]
-    return shlex.join(["xclrun", *flags(), *map(redact, given), *(["-m"] if len(given) < len(sys.argv) - 1 else [])])
-
-
 def check_writable(folder: Path) -> None:
-    """Raise a UsageError where a folder cannot be made or written."""
+    """Raise a UsageError if a folder cannot be created or written."""
     probe = folder / f".probe-{os.getpid()}"
     atomic_write(probe, "")
     probe.unlink()
 
 
 def announce(sweep: Sweep, unfinished: int) -> None:
-    """Say what a command is about to do."""
+    """Print what a command is about to do."""
     first, runs = sweep.runs[0], sweep.runs
     factors = [
         many(len({run.strategy_name for run in runs}), "strategy", "strategies"),
@@ -216,17 +203,18 @@ def announce(sweep: Sweep, unfinished: int) -> None:
             note(text, "  ")
 
 
-def conclude(sweep: Sweep, seconds: float, unsent: str = "") -> None:
-    """Say how the sweep ended, and what to do next.
+def conclude(sweep: Sweep, tried: Sequence[Run], seconds: float, unsent: str = "") -> None:
+    """Print how the sweep ended, and what to do next.
 
     Args:
-        seconds: that it took.
-        unsent: why its tracker does not have all of it (`BackgroundMirror.problem`); empty where it has.
+        tried: its runs that were not finished before.
+        seconds: how long it took.
+        unsent: why some runs could not be sent to the tracker (`BackgroundMirror.problem`).
 
     Raises:
         SweepFailed: some runs are not finished.
     """
-    failed = sweep.unfinished
+    failed = [run for run in tried if not run.directory.finished]
     if sweep.blind:
         if failed:
             raise SweepFailed(f"failed: {', '.join(run.id for run in failed)}")

@@ -1,7 +1,7 @@
-"""Doing runs: one after another in this process, or shared by several worker processes.
+"""Do runs: one after another in this process, or in several worker processes.
 
-Workers need no coordinator: each takes the next run that nobody else holds, by its lease, and waits for a stage that
-another one makes only when there is nothing else to do.
+Workers need no coordinator: each takes the next run whose lease is free, and waits for a stage that another one makes
+only when nothing else is left to do.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from typing import Any
 
 from xclrun.core.errors import XclrunError
 from xclrun.core.plugins import told
-from xclrun.core.secret import redact
 from xclrun.core.stream import Hop
 from xclrun.core.terminal import line
-from xclrun.launch.console import HEARTBEAT, Console, workers_line
-from xclrun.launch.time_left import TimeLeft
+from xclrun.launch.console import HEARTBEAT, Console
 from xclrun.run import Run
 from xclrun.store.files import atomic_write, read_json
 from xclrun.store.rundir import GPU_BROKEN
@@ -34,7 +32,7 @@ from xclrun.tracking.background import BackgroundMirror
 from xclrun.train.progress import Listener, Progress
 from xclrun.train.stop import SIGNALS, Stopped
 
-# How a worker ends that can do no more: the exit code of a failure that a new try may not have (sysexits.h).
+# Exit code of a worker whose GPU is broken: a temporary failure (sysexits.h).
 BROKEN = os.EX_TEMPFAIL
 
 
@@ -46,7 +44,7 @@ class MirrorListener(Listener):
     """Notifies the mirror when a run has ended, and while it trains after epochs and hops.
 
     Args:
-        every: seconds between two notices about a run that trains at the least.
+        every: seconds at least between two notices about a run that trains.
     """
 
     def __init__(self, run: Run, mirror: BackgroundMirror, every: float = 10.0) -> None:
@@ -71,7 +69,7 @@ class MirrorListener(Listener):
 
 
 class ProgressListener(Listener):
-    """Writes how far a run is, now and then, for `xclrun status`, and each epoch of the current hop for trackers."""
+    """Writes the progress of a run for `xclrun status`, and each epoch of the current hop for trackers."""
 
     def __init__(self, run: Run, every: float = 2.0) -> None:
         self.run, self.every, self.written = run, every, -math.inf
@@ -79,7 +77,7 @@ class ProgressListener(Listener):
 
     def hop_started(self, run: Run, hop: Hop) -> None:
         self.epochs = []
-        # A hop that resumes from a checkpoint does not report its earlier epochs again.
+        # A resumed hop does not report its earlier epochs again.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             progress = read_json(self.run.directory.progress)
             self.epochs = progress["epochs"] if progress["hop"] == hop.index else []
@@ -102,30 +100,29 @@ class ProgressListener(Listener):
 def work(runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float | None = None) -> None:
     """Do the runs; one that fails does not stop the others.
 
-    Those of which another process is making a part come last, and are waited for only then. Those that failed after
-    ``since`` (seconds of the epoch) are left: another worker of the same command tried them.
+    Runs that wait for another process come last. Those that failed after ``since`` (seconds since the epoch) are
+    skipped: another worker of the same command tried them.
 
     Raises:
         Stopped: a signal ended the work.
-        Broken: a run has left the GPU in a state in which this process can do no other; the others are as they were.
+        Broken: a run has left the GPU unusable for this process; the other runs are unchanged.
     """
-    load(console, runs)
     queue, deferred = deque(runs), 0
     while queue:
         run = queue.popleft()
         if run.directory.finished:
             console.skipped(run)
-        elif since is not None and run.directory.failed_since(since):
-            pass
-        elif not _one(run, console, mirror, patient=deferred > len(queue)):
-            queue.append(run)
-            deferred += 1
-            continue
+        elif since is None or not run.directory.failed_since(since):
+            load(console)
+            if not _one(run, console, mirror, patient=deferred > len(queue)):
+                queue.append(run)
+                deferred += 1
+                continue
         deferred = 0
 
 
 def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) -> bool:
-    """Do one run; return whether it has ended, well or not: False where it has to wait for another process."""
+    """Do one run; return whether it has ended, successfully or not: False if it must wait for another process."""
     from xclrun.train.execute import Busy, execute
     from xclrun.train.precision import context_broken
     from xclrun.train.progress import Listeners
@@ -144,11 +141,10 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
     # Also SystemExit, with which a plug-in would end the other runs.
     except BaseException as error:
         if run.directory.finished:
-            # It was done, and what is shown at its end failed.
+            # Only the display of its end failed.
             console.run_failed(run, error)
-        # An unexpected error: the whole traceback is kept, so that it can be reported.
         log = run.directory.path / "error.log"
-        atomic_write(log, redact(traceback.format_exc()), 0o600)
+        atomic_write(log, traceback.format_exc())
         line(f"  the traceback is in {log}", important=True)
         _debug()
         if context_broken():
@@ -160,7 +156,7 @@ def _one(run: Run, console: Console, mirror: BackgroundMirror, patient: bool) ->
 
 
 def make_ahead(stages: Sequence[tuple[Run, int]], console: Console) -> None:
-    """Make hops of runs ahead of all runs that share them; where that fails, the runs themselves report why.
+    """Make hops of runs ahead of all runs that share them; the runs themselves report failures.
 
     Raises:
         Stopped: a signal ended the work.
@@ -188,33 +184,37 @@ def _debug() -> None:
 def work_in_processes(
     runs: Sequence[Run], console: Console, mirror: BackgroundMirror, places: Sequence[str | None]
 ) -> None:
-    """Do the runs in worker processes, one per place: the GPU that it gets (as CUDA_VISIBLE_DEVICES), or None.
+    """Do the runs in worker processes, one per place: its GPU (as CUDA_VISIBLE_DEVICES), or None.
 
     Raises:
         Stopped: a signal ended the work; it was passed on to the workers, and they have saved checkpoints.
     """
-    load(console, runs)
+    load(console)
     if len(places) > 1:
         share(runs)
     stopped: list[int] = []
     since = time.time()
-    children = {fork(_worker(runs, console, mirror, since, gpu)): gpu for gpu in places}
 
-    def again(gpu: str | None) -> int | None:
-        """Put a new worker in the place of one that has ended; None where all are to stop."""
-        return None if stopped else fork(_worker(runs, console, mirror, since, gpu))
+    def start(gpu: str | None) -> int | None:
+        """Start a worker; None after a signal."""
+
+        def do() -> None:
+            if gpu is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+            work(runs, Console(console.runs, held=True, blind=console.blind), mirror, since)
+
+        return None if stopped else fork(do)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         stopped.append(number)
         for child in list(children):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
-            except ProcessLookupError:
-                continue
 
+    children = {child: gpu for gpu in places if (child := start(gpu)) is not None}
     before = {number: signal.signal(number, pass_on) for number in SIGNALS}
     try:
-        _wait_for(children, runs, console.left, again)
+        _wait_for(children, runs, console, start)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -222,18 +222,17 @@ def work_in_processes(
         raise Stopped(stopped[0])
 
 
-def load(console: Console, runs: Sequence[Run]) -> None:
-    """Import what trains: once, before forking, and a line says so, since it takes seconds."""
-    if not console.held and "torch" not in sys.modules and not all(run.directory.finished for run in runs):
+def load(console: Console) -> None:
+    """Import PyTorch once, before forking, and say so, since it takes seconds."""
+    if not console.held and "torch" not in sys.modules:
         line("  loading PyTorch …")
         import xclrun.train.execute  # noqa: F401
 
 
 def share(runs: Sequence[Run]) -> None:
-    """Encode the sentences and read the pretrained weights of the first run that trains, for workers that are forked.
+    """Encode the sentences and read the pretrained weights of the first run that trains, before workers are forked.
 
-    They have the same pages of memory then, and tokenise and read nothing again. Of runs with other data or another
-    encoder, each does that itself.
+    They share its pages of memory. Of runs with other data or another encoder, each does that itself.
     """
     run = next((r for r in runs if not all(r.store.has(stage.evaluation) for stage in r.stages)), None)
     if run is None:
@@ -246,11 +245,11 @@ def share(runs: Sequence[Run]) -> None:
     from xclrun.train.encodings import encodings
 
     torch.set_num_threads(1)
-    # What is wrong the run says when it is done.
+    # The run itself reports what is wrong.
     with contextlib.suppress(XclrunError, OSError):
         encodings(run)
         read_ahead(run.config.model)
-    # Looking for garbage would write into every object, and so copy its page in each worker.
+    # Garbage collection would write into every object, and so copy its page in each worker.
     gc.collect()
     gc.freeze()
 
@@ -258,67 +257,48 @@ def share(runs: Sequence[Run]) -> None:
 def _wait_for(
     children: dict[int, str | None],
     runs: Sequence[Run],
-    left: TimeLeft | None,
-    again: Callable[[str | None], int | None],
+    console: Console,
+    start: Callable[[str | None], int | None],
 ) -> None:
-    """Wait until all workers have ended, and print their progress from time to time.
+    """Wait until all workers have ended, and print their progress every minute.
 
     Args:
-        children: process → its place; those that have ended are taken out.
-        again: puts a new worker in a place; for those whose GPU refuses all further work of their process.
+        children: process → its place; ended ones are removed.
+        start: starts another worker in the place of one that died, or whose GPU is broken.
     """
     last = time.monotonic()
-    if left is not None:
-        left.observe()
+    if console.left is not None:
+        console.left.observe()
     while children:
         for child in list(children):
             ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                place = children.pop(child)
-                if (run := _abandoned(runs, child)) is not None:
-                    how = f"ended with exit code {os.waitstatus_to_exitcode(status)}"
-                    if os.WIFSIGNALED(status):
-                        how = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-                    line(f"  a worker {how} during {run.id}; the same command resumes the run")
-                    # So that no worker of this command tries the run again, and ends in the same way.
-                    run.directory.event("failed", error=f"its worker {how}")
-                    if (new := again(place)) is not None:
-                        children[new] = place
-                elif os.WIFEXITED(status) and os.WEXITSTATUS(status) == BROKEN and (new := again(place)) is not None:
+            if not ended:
+                continue
+            place, code = children.pop(child), os.waitstatus_to_exitcode(status)
+            abandoned = _abandoned(runs, child)
+            if abandoned is not None:
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+                line(f"  a worker {how} during {abandoned.id}; the same command resumes the run")
+                # So that no worker of this command tries the run again, and ends in the same way.
+                abandoned.directory.event("failed", error=f"its worker {how}")
+            if (abandoned is not None or code == BROKEN) and (new := start(place)) is not None:
+                children[new] = place
+                if abandoned is None:
                     line("  a worker's GPU refuses all further work of its process; a new one goes on in its place")
-                    children[new] = place
         if children and time.monotonic() - last > HEARTBEAT:
             last = time.monotonic()
-            line(workers_line(runs, left))
+            line(console.workers_line(runs))
         if children:
             time.sleep(0.05)
 
 
 def _abandoned(runs: Sequence[Run], child: int) -> Run | None:
-    """Return the run that a worker was doing when its process ended without releasing the run's lease."""
+    """Return the run whose lease a dead worker did not release."""
     for run in runs:
         owner = run.directory.lease.owner()
         if owner is not None and (owner.host, owner.pid) == (socket.gethostname(), child):
             return run
     return None
-
-
-def _worker(
-    runs: Sequence[Run], console: Console, mirror: BackgroundMirror, since: float, gpu: str | None
-) -> Callable[[], None]:
-    """Return what a worker process does."""
-
-    def do() -> None:
-        if gpu is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        work(
-            [run for run in runs if not run.directory.finished],
-            Console(console.runs, held=True, blind=console.blind),
-            mirror,
-            since,
-        )
-
-    return do
 
 
 def fork(do: Callable[[], object]) -> int:

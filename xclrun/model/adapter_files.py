@@ -6,7 +6,6 @@ A local folder, or a name on the hub (``owner/name``), with ``adapter_config.jso
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -15,11 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import digest
-from xclrun.model.folder import header, refuse_code
+from xclrun.model.folder import header, one_line, read_object, refuse_code
 from xclrun.store.files import sha256
 
 if TYPE_CHECKING:
@@ -27,12 +24,12 @@ if TYPE_CHECKING:
 
 FILES = ("adapter_config.json", "adapter.safetensors")
 
-# The initialisation does not matter for a trained adapter.
-_OF_NO_MATTER = {"init_weights", "init_weights_seed"}
+# Settings in which adapters may differ: the initialisation of a trained adapter does not matter.
+_IGNORED = {"init_weights", "init_weights_seed"}
 
 
 def locate(key: str, name: str) -> Path:
-    """Return the local folder of an adapter, fetching it from the hub where ``name`` is no folder.
+    """Return the local folder of an adapter; a name on the hub is downloaded.
 
     Args:
         key: the config key that gives the name, for messages.
@@ -59,14 +56,14 @@ def locate(key: str, name: str) -> Path:
 @lru_cache
 def _from_hub(key: str, name: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError
 
     remedy = "give a local folder that save_adapter(DIR, NAME, use_safetensors=True) wrote"
     try:
         return Path(snapshot_download(name, allow_patterns=list(FILES)))
     except RepositoryNotFoundError as error:
         raise UsageError(f"{key}={name}: neither a folder nor on the hub; {remedy}") from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except OSError as error:
         raise UsageError(f"{key}={name}: not a folder, and the hub cannot be reached; {remedy}") from error
 
 
@@ -86,44 +83,43 @@ def adapter_identity(key: str, name: str) -> str:
     return _identity(folder)
 
 
-def read_adapter(encoder: Any, own: str, key: str, name: str) -> dict[str, Tensor]:
-    """Return a pretrained adapter's values under the names that those of the adapter ``own`` have in the encoder.
+def read_adapter(encoder: Any, target: str, key: str, name: str) -> dict[str, Tensor]:
+    """Return a pretrained adapter's values, named like those of the encoder's adapter ``target``.
 
-    The encoder is left as it was.
+    The encoder does not change.
 
     Raises:
         UsageError: as `locate`; or the adapter is of another kind or for another encoder.
     """
-    folder, guest = locate(key, name), f"{own}_read"
-    wanted = dict(encoder.adapters_config.get(own))
+    folder, guest = locate(key, name), f"{target}_read"
+    wanted = dict(encoder.adapters_config.get(target))
+    report: dict[str, Any] = {}
     try:
-        given = json.loads((folder / FILES[0]).read_text(encoding="utf-8"))["config"]
-        differs = [f"{k}={given.get(k)} in place of {v}" for k, v in wanted.items() if given.get(k, v) != v]
-        if different := [text for text in differs if text.partition("=")[0] not in _OF_NO_MATTER]:
-            raise UsageError(f"{key}={name}: is another kind of adapter ({', '.join(different)})")
-        report: dict[str, Any] = {}
-        with quiet("adapters"):
+        with one_line(f"{key}={name}: does not fit this encoder"), quiet("adapters"):
+            settings = read_object(folder / FILES[0], f"{key}={name}")["config"]
+            different = [k for k, v in wanted.items() if settings.get(k, v) != v and k not in _IGNORED]
+            if different:
+                differs = ", ".join(f"{k}={settings.get(k)} in place of {wanted[k]}" for k in different)
+                raise UsageError(f"{key}={name}: is another kind of adapter ({differs})")
             encoder.load_adapter(str(folder), load_as=guest, use_safetensors=True, loading_info=report)
-        values = encoder.state_dict()
-        marked = f".{guest}."
-        found = {k.replace(marked, f".{own}."): v.clone() for k, v in values.items() if marked in k}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise UsageError(f"{key}={name}: does not fit this encoder ({str(error).splitlines()[0]})") from error
+            marked = f".{guest}."
+            values = encoder.state_dict().items()
+            read = {k.replace(marked, f".{target}."): v.clone() for k, v in values if marked in k}
     finally:
         if guest in encoder.adapters_config.adapters:
             encoder.delete_adapter(guest)
     if report["missing_keys"]:
         raise UsageError(f"{key}={name}: does not fit this encoder (it lacks {report['missing_keys'][0]})")
-    return found
+    return read
 
 
 @contextmanager
 def quiet(logger: str) -> Iterator[None]:
-    """Suppress library warnings about something that is checked here or mended in the next line."""
-    found = logging.getLogger(logger)
-    before = found.level
-    found.setLevel(logging.ERROR)
+    """Suppress warnings of a library about something that is checked here or fixed in the next line."""
+    library = logging.getLogger(logger)
+    level = library.level
+    library.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        found.setLevel(before)
+        library.setLevel(level)

@@ -1,6 +1,6 @@
-"""Families of encoders: what is known of one by the ``model_type`` of its config.json, while planning, without torch.
+"""Facts about families of encoders, by the ``model_type`` of their config.json; without torch.
 
-Every family here has been run with weights drawn at random (tests/model/test_families.py).
+Every family here has been run with random weights (tests/model/test_families.py).
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from xclrun.core.errors import UsageError, did_you_mean
 
 @dataclass(frozen=True)
 class Family:
-    """What plans know of a family of encoders.
+    """Facts about a family of encoders.
 
     Attributes:
         title: its name for a person.
-        causal: whether it reads from left to right: a piece sees itself and those before it. Then a sentence's state is
-            that of its last piece, and a word's that of the word's last piece.
+        causal: whether its attention is causal. The state of a sentence or word is then that of its last piece.
         from_padding: whether positions are counted from behind the padding's id, as in RoBERTa.
         attends: whether its attention has queries and keys under BERT's names (``evaluate.attention``).
-        layers_apart: whether each layer has weights of its own.
-        converted: whether transformers makes a fast tokenizer of its old files; else it needs a tokenizer.json.
-        with_decoder: whether the library's plain model of it has a decoder too; the encoder alone is used.
-        adapted: whether the library `adapters` knows it.
+        layers_apart: whether each layer has separate weights.
+        converted: whether transformers converts its old tokenizer files; else it needs a tokenizer.json.
+        with_decoder: whether transformers' plain model has a decoder too; only the encoder is used.
+        adapted: whether the library `adapters` supports it.
     """
 
     title: str
@@ -108,48 +107,48 @@ NAMES = {
 ENDLESS = ("t5", "mt5", "umt5", "bloom")
 
 
-def family(settings: Mapping[str, Any], told: str) -> Family:
+def family(settings: Mapping[str, Any], subject: str) -> Family:
     """Return the family of an encoder.
 
     Args:
-        settings: what its config.json says.
-        told: the key and its value, for messages.
+        settings: the content of its config.json.
+        subject: the config key and its value, for messages.
 
     Raises:
-        UsageError: it cannot serve, or has not been tried.
+        UsageError: it cannot be used, or has not been tried.
     """
     kind = settings.get("model_type")
-    if isinstance(kind, str) and kind in UNFIT:
-        raise UsageError(f"{told}: encoders of the family {kind} cannot be used, which {UNFIT[kind]}")
     if not isinstance(kind, str):
-        raise UsageError(f"{told}: config.json does not say which family of encoders it is of (model_type)")
+        raise UsageError(f"{subject}: config.json does not say which family of encoders it is of (model_type)")
+    if kind in UNFIT:
+        raise UsageError(f"{subject}: encoders of the family {kind} cannot be used, which {UNFIT[kind]}")
     if kind not in FAMILIES:
         meant = did_you_mean(kind, FAMILIES)
-        raise UsageError(f"{told}: encoders of the family {kind} have not been tried with xclrun; {meant}")
-    found = FAMILIES[kind]
+        raise UsageError(f"{subject}: encoders of the family {kind} have not been tried with xclrun; {meant}")
+    facts = FAMILIES[kind]
     for key in ("is_decoder", "causal"):
-        if settings.get(key) is True and not found.causal:
-            raise UsageError(f"{told}: config.json says {key}=true; {found.title} is used as an encoder alone")
+        if settings.get(key) is True and not facts.causal:
+            raise UsageError(f"{subject}: config.json says {key}=true; {facts.title} is used as an encoder alone")
     # Gemma 3 as an encoder of sentences.
-    if found.causal and settings.get("use_bidirectional_attention"):
-        return Family(found.title, adapted=found.adapted)
-    return found
+    if facts.causal and settings.get("use_bidirectional_attention"):
+        return Family(facts.title, adapted=facts.adapted)
+    return facts
 
 
-def number(settings: Mapping[str, Any], what: str) -> int | None:
-    """Return a number of config.json, whatever the family calls it (`NAMES`); None where it does not say."""
-    found = next((settings[name] for name in NAMES[what] if settings.get(name) is not None), None)
-    return found if type(found) is int else None
+def number(settings: Mapping[str, Any], size: str) -> int | None:
+    """Return a size in config.json under the family's name for it (`NAMES`); None where it is missing."""
+    value = next((settings[name] for name in NAMES[size] if settings.get(name) is not None), None)
+    return value if type(value) is int else None
 
 
 def positions(settings: Mapping[str, Any]) -> int | None:
-    """Return how many pieces an encoder can read at once; None: as many as there are, or its config does not say."""
-    kind, there = settings.get("model_type"), number(settings, "positions")
-    if there is None or kind in ENDLESS:
+    """Return how many pieces an encoder can read at once; None: any number, or its config does not say."""
+    kind, rows = settings.get("model_type"), number(settings, "positions")
+    if rows is None or kind in ENDLESS:
         return None
     padding = settings.get("pad_token_id", 1)
     counted = kind in FAMILIES and FAMILIES[str(kind)].from_padding and type(padding) is int
-    return there - (padding + 1) if counted else there
+    return rows - (padding + 1) if counted else rows
 
 
 def check_length(config: ModelConfig, available: int | None, encoder: str) -> None:

@@ -1,12 +1,10 @@
-"""Heads. Of classes: linear, or cosines. Of tags: linear + CRF on words for the joint task, linear for POS and NER. Of
-answers: linear on words, start and end.
+"""Heads: classes (linear, or cosines), tags (linear with a CRF for the joint task, linear for POS and NER), answers.
 
 CCL, section 2.3: the loss is the sum of the intent's cross-entropy and the CRF's negative log-likelihood. Words are
-packed to the left, so that the CRF's mask has no holes; heads compute in fp32 whatever the encoder's precision (the
-CRF's likelihood in float64: `xclrun.model.crf`): the model hands them fp32 with autocast off.
-Without a CRF words are independent of each other given the encoder (FS; Devlin et al. 2019, section 5.3). There too a
-sentence's loss is the sum over its words, so that losses of sentences add up; FS takes the mean over the words of a
-batch, which is the same gradient but for its scale.
+packed to the left, so the CRF's mask has no holes. Heads compute in fp32 whatever the encoder's precision, the CRF's
+likelihood in float64 (`xclrun.model.crf`).
+Without a CRF, words are independent given the encoder (FS; Devlin et al. 2019, section 5.3). A sentence's loss is the
+sum over its words in both cases; FS takes the mean over the words of a batch, which scales the gradient.
 Shapes: B sentences, W words, H hidden size, C classes, T tags.
 """
 
@@ -51,7 +49,7 @@ class TagCRF(CRF):
     def forward(self, emissions: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
         """Return ln p(tags) of each sentence, (B,): ``CRF.forward(…, reduction="none")``, but for rounding.
 
-        It is a forward pass of the module, so that hooks see it: EWC's Fisher information is made of what they note.
+        Hooks on this forward pass give EWC's Fisher information.
         """
         return crf_log_likelihood(emissions, tags, mask, self.start_transitions, self.transitions, self.end_transitions)
 
@@ -74,8 +72,8 @@ class ClassHead(nn.Linear):
     """Logits of classes (B, C) of sentences (B, H): a linear layer, or cosines.
 
     Attributes:
-        scale: None: linear. Else the logits are ``scale`` · cos(w_c, x), with w_c the row of a class in ``weight``;
-            ``bias`` has no part in it.
+        scale: None: linear. Else the logits are ``scale`` · cos(w_c, x), with w_c the row of a class in ``weight``,
+            without ``bias``.
     """
 
     scale: float | None = None
@@ -126,10 +124,10 @@ class TagHead(WordHead):
 
 
 class SpanHead(nn.Module):
-    """Where an answer starts and ends: a linear layer gives each word two numbers, of which two softmaxes are taken.
+    """Start and end of an answer: a linear layer, and a softmax over the words for each (Devlin et al. 2019, 4.2).
 
-    Devlin et al. 2019, section 4.2. Words are the pieces of a window's text, and before them [CLS], which stands for
-    "no answer here" (`xclrun.data.batches.Windows`); BERT's own softmax is over the question's pieces and padding too.
+    Words are [CLS], which means "no answer here", and the pieces of a window's text (`xclrun.data.batches.Windows`).
+    BERT's softmax is over the question's pieces and padding too.
     """
 
     def __init__(self, hidden: int) -> None:

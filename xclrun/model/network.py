@@ -1,8 +1,7 @@
 """The module that is trained: an encoder, and the heads of the task (`xclrun.core.task`).
 
-What lies behind the encoder's last states is a head. So BERT's pooler is a part of the class head where the task reads
-the class through it (`Task.pooled`), with the encoder's pretrained values where it has some, and a fresh one where it
-has none; elsewhere it stays in the encoder, unused.
+Where the task reads the class through BERT's pooler (`Task.pooled`), the pooler is a part of the class head: with its
+pretrained values, or fresh where the encoder has none. Elsewhere it stays in the encoder, unused.
 
 Shapes: B sentences, L word pieces, W words, H hidden size, C classes, T tags.
 """
@@ -38,11 +37,11 @@ from xclrun.model.source import check_layers, from_scratch, given_as, locate
 
 @dataclass
 class Features:
-    """What heads get from the encoder.
+    """States of the encoder that heads read.
 
     Attributes:
-        cls: (B, H) its state at [CLS]; of encoders that read from left to right, at the last piece.
-        words: (B, W, H) its state at each word's labelled piece, or None where no head reads words.
+        cls: (B, H) at [CLS]; at the last piece for causal encoders.
+        words: (B, W, H) at each word's labelled piece, or None where no head reads words.
     """
 
     cls: Tensor
@@ -51,12 +50,12 @@ class Features:
 
 @dataclass
 class Output:
-    """What one forward pass gives.
+    """The result of one forward pass.
 
     Attributes:
         cls: (B, H) the encoder's state at [CLS].
         logits: (B, C) float32, or None where the task has no labels.
-        emissions: (B, W, T) float32, of tags, or (B, W, 2) of where an answer starts and ends; or None without both.
+        emissions: float32, (B, W, T) for tags or (B, W, 2) for the start and end of an answer; or None.
     """
 
     cls: Tensor
@@ -66,15 +65,14 @@ class Output:
 
 @dataclass
 class Prediction:
-    """Predictions of one batch, on the model's device: reading them there would wait for it at every tensor.
+    """Predictions of one batch, on the model's device; None for what the task does not have.
 
     Attributes:
-        label: (B,) predicted class ids, or None where the task has no labels.
-        log2_label: (B,) log2 p(gold class); NaN where training never had the gold class; or None.
-        tags: (B, W) predicted tag ids, or None.
-        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where training never had one of them;
-            or None.
-        answers: (B, W, 2) float32 emissions of start and end, of which `xclrun.train.answers` makes answers; or None.
+        label: (B,) predicted class ids.
+        log2_label: (B,) log2 p(gold class); NaN where the gold class is not in the training data.
+        tags: (B, W) predicted tag ids.
+        log2_tags: (B,) log2 p(gold tags) of the words that the model sees; NaN where one is not in the training data.
+        answers: (B, W, 2) float32 emissions of start and end, which `xclrun.train.answers` decodes.
     """
 
     label: Tensor | None = None
@@ -109,7 +107,6 @@ class Heads(nn.Module):
 
     @property
     def reads_words(self) -> bool:
-        """Whether a head reads words."""
         return self.tagger is not None or self.span is not None
 
     def answer(self, features: Features) -> Output:
@@ -156,18 +153,16 @@ class Heads(nn.Module):
 
 
 class Model(Heads):
-    """An encoder with the heads of a task, or with those of several: then a batch says whose it is for.
-
-    A model of one task is its own heads, under the names that parameters had before there were several.
+    """An encoder with the heads of one task, which are then attributes of the model, or of several.
 
     Attributes:
-        vocabulary: rows of the encoder's word embeddings before they were trimmed, where that is known.
+        vocabulary: rows of the encoder's word embeddings before trimming; None: unknown.
         still: whether the encoder stays in eval mode while heads are trained.
         packs: whether the encoder gets sentences end to end in training mode (`xclrun.data.packing`). In eval mode
-            batches are padded, as for a model that was trained in another way.
-        last: whether a sentence's state is that of its last piece, and not of its first.
-        typed: whether the encoder is told the types of pieces.
-        tasks: name (`Task.head`) → the heads of a task, where there are several; empty otherwise.
+            batches are always padded.
+        last: whether a sentence's state is that of its last piece, instead of its first.
+        typed: whether the encoder reads the types of pieces.
+        tasks: name (`Task.head`) → heads, where there are several tasks; empty otherwise.
     """
 
     def __init__(
@@ -206,7 +201,7 @@ class Model(Heads):
         return heads
 
     def train(self, mode: bool = True) -> Model:
-        """Put the model into training or eval mode; of a still encoder, the heads alone into training mode."""
+        """Set training or eval mode; a still encoder is always in eval mode."""
         if not self.still:
             return super().train(mode)
         # Skip the encoder's hundreds of modules: steps that train heads take milliseconds.
@@ -223,7 +218,7 @@ class Model(Heads):
         return self.heads_of(batch.task).answer(self.encode(batch))
 
     def encode(self, batch: Batch) -> Features:
-        """Return what the heads get of a batch: what it brings, or what the encoder makes of it."""
+        """Return the features of a batch, from the encoder unless the batch has them."""
         if batch.cls is not None:
             return Features(batch.cls, batch.word_states)
         if self.packs and self.training:
@@ -233,7 +228,7 @@ class Model(Heads):
         if self.last:
             end = batch.attention_mask.sum(dim=1, keepdim=True) - 1
             cls = hidden.gather(1, end.unsqueeze(2).expand(-1, -1, hidden.shape[2])).squeeze(1)
-            # The first word of a window stands for [CLS] (`xclrun.data.batches.Windows`).
+            # A window's first word represents [CLS] (`xclrun.data.batches.Windows`).
             at = at if batch.gold is None else torch.cat([end, at[:, 1:]], dim=1)
         if not self.heads_of(batch.task).reads_words:
             return Features(cls, None)
@@ -242,47 +237,46 @@ class Model(Heads):
     def _states(self, batch: Batch) -> Tensor:
         """Return the encoder's last states, (B, L, H).
 
-        BERT's own forward pass asks the device whether there is padding, and applies a pooler whose output nothing
-        reads. Here its parts get the mask that it would have made, of what the host knows of the padding.
+        BERT's forward pass waits for the device to report padding, and applies an unused pooler. So its parts are
+        called here, with the mask that it would compute.
         """
         encoder: Any = self.encoder
         types = {"token_type_ids": batch.token_type_ids} if self.typed else {}
         if batch.lengths is None or not takes_masks(encoder):
-            found = encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **types)
+            output = encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **types)
         else:
             embedded = encoder.embeddings(input_ids=batch.input_ids, **types)
             mask = None if batch.whole else _additive(batch.attention_mask, embedded)
-            found = encoder.encoder(embedded, attention_mask=mask)
-        states: Tensor = found.last_hidden_state
+            output = encoder.encoder(embedded, attention_mask=mask)
+        states: Tensor = output.last_hidden_state
         return states
 
     def _encode_packed(self, batch: Batch) -> Features:
-        """Return what `encode` does, of sentences that go through the encoder end to end.
+        """Return the features of sentences that go through the encoder end to end.
 
-        Equal but for rounding, and for dropout: what it drops of a sentence depends on where the sentence stands.
+        Equal to those of padded batches but for rounding and dropout.
         """
         assert batch.lengths is not None
         shape: Any = self.encoder.config
         packing = Packing.of(batch.lengths, batch.input_ids.shape[1], 2 * shape.hidden_size + shape.intermediate_size)
         device = batch.input_ids.device
         numbers = [packing.source, packing.positions + _first_position(self.encoder), packing.sentences]
-        there = sent({"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device)
-        source, positions, sentences = there["rows"]
-        first = there["first"]
-        # Where no sentence stands, attention looks at the other such places: each needs something to look at.
+        arrays = sent({"rows": torch.from_numpy(np.stack(numbers)), "first": torch.from_numpy(packing.first)}, device)
+        (source, positions, sentences), first = arrays["rows"], arrays["first"]
+        # Padding attends to padding: softmax needs a finite score in each row.
         blocks = sentences.unsqueeze(2) == sentences.unsqueeze(1)
-        given = {
+        inputs = {
             "input_ids": batch.input_ids.take(source),
             "token_type_ids": batch.token_type_ids.take(source),
             "position_ids": positions,
         }
         encoder: Any = self.encoder
         if takes_masks(encoder):
-            embedded = encoder.embeddings(**given)
-            found = encoder.encoder(embedded, attention_mask=_additive(blocks, embedded))
+            embedded = encoder.embeddings(**inputs)
+            output = encoder.encoder(embedded, attention_mask=_additive(blocks, embedded))
         else:
-            found = encoder(**given, attention_mask=blocks.to(torch.float32))
-        hidden = found.last_hidden_state.flatten(0, 1)
+            output = encoder(**inputs, attention_mask=blocks.to(torch.float32))
+        hidden = output.last_hidden_state.flatten(0, 1)
         cls = hidden.index_select(0, first)
         if not self.heads_of(batch.task).reads_words:
             return Features(cls, None)
@@ -299,9 +293,9 @@ class Model(Heads):
 
 
 def takes_masks(encoder: Any) -> bool:
-    """Whether an encoder is of BERT's or RoBERTa's family, and its attention is torch's, to which a mask is added.
+    """Whether an encoder's parts can be called with an additive mask: BERT's families with torch's attention.
 
-    Not with adapters in it: what they need (prefixes, shared weights) comes with a call of the whole encoder.
+    Adapters need a call of the whole encoder, which prepares prefixes and shared weights.
     """
     config = encoder.config
     return (
@@ -314,13 +308,12 @@ def takes_masks(encoder: Any) -> bool:
 
 
 def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
-    """Return a mask as what is added to attention, 0 or next to −∞.
+    """Return a mask that is added to attention scores: 0 or the lowest float32.
 
-    Of one (B, L), which is 1 on pieces, (B, 1, 1, L); of one (B, L, L), true where a piece looks at another,
-    (B, 1, L, L).
+    (B, L) → (B, 1, 1, L); (B, L, L), true where a piece attends to another → (B, 1, L, L).
 
-    In the type that attention computes in (that of ``embedded``, unless there is autocast), and in rows whose lengths
-    in memory are multiples of 8, as GPUs read them: it would else be made anew in every layer.
+    It has the dtype in which attention computes, and rows padded in memory to multiples of 8, as GPUs read them:
+    otherwise every layer would convert it.
     """
     length, device = mask.shape[1], mask.device.type
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else embedded.dtype
@@ -331,17 +324,14 @@ def _additive(mask: Tensor, embedded: Tensor) -> Tensor:
 
 
 def _reads_types(encoder: nn.Module) -> bool:
-    """Whether an encoder reads types of pieces: it takes them, and has a table of them.
-
-    Some take them without a table of their own, and would look them up among the pieces (XLM, GPT-2).
-    """
+    """Whether an encoder takes types of pieces and has a table for them; XLM and GPT-2 would use that of pieces."""
     argument = signature(encoder.forward).parameters.get("token_type_ids")
     kinds = getattr(encoder.config, "type_vocab_size", None)
     return argument is not None and (argument.default is Parameter.empty if kinds is None else kinds > 0)
 
 
 def _taken_pooler(encoder: Any) -> nn.Module:
-    """Take the pooler out of an encoder, which works without one; where it has none of BERT's kind, make one."""
+    """Take the pooler out of an encoder; make one where it has none like BERT's."""
     pooler: nn.Module | None = getattr(encoder, "pooler", None)
     if not isinstance(getattr(pooler, "dense", None), nn.Linear):
         return Pooler(encoder.config.hidden_size, getattr(encoder.config, "initializer_range", 0.02))
@@ -351,7 +341,7 @@ def _taken_pooler(encoder: Any) -> nn.Module:
 
 
 def _first_position(encoder: Any) -> int:
-    """Return the row of a first piece's position: RoBERTa's family counts positions from behind the padding's."""
+    """Return the row of the first position: RoBERTa's family counts from behind the padding's."""
     padding: int | None = encoder.embeddings.position_embeddings.padding_idx
     return 0 if padding is None else padding + 1
 
@@ -364,13 +354,11 @@ def skeleton(
     task: Task = INTENT_SLOTS,
     several: Sequence[HeadSizes] = (),
 ) -> Model:
-    """Return the model without any numbers in it, on torch's meta device: for counting, in seconds and without weights.
-
-    The shape is that of the local folder where ``path`` is given, else the config's own.
+    """Return the model on torch's meta device, for counting. Its shape is that of ``path``, else the config's.
 
     Args:
-        vocabulary: rows of the word embeddings, where they are trimmed or learnt from the data; default: the shape's.
-        several: as of `build`.
+        vocabulary: rows of the word embeddings, where they are trimmed or learned from the data; default: the shape's.
+        several: see `build`.
 
     Raises:
         UsageError: the shape is not known.
@@ -379,7 +367,7 @@ def skeleton(
         shape = pretrained_shape(config, locate(config))
         shape.vocab_size = vocabulary or shape.vocab_size
         if isinstance(shape.pad_token_id, int):
-            # Where the vocabulary is trimmed, the padding's row has come down.
+            # A trimmed vocabulary may have fewer rows than the padding's id.
             shape.pad_token_id = min(shape.pad_token_id, shape.vocab_size - 1)
     else:
         check_layers(config)
@@ -404,10 +392,10 @@ def build(
         tokenizer: the encoder's tokenizer.
         classes: number of classes; not used where the task has no labels.
         tags: number of tags; 0 for a dataset without tags.
-        seed: the run's seed: equal seeds give equal weights, and the global random state is left as it was.
-        kept: rows of the word embeddings to keep (see `keep_rows`), or None for all. The other weights are the same.
+        seed: the run's seed. The global random state does not change.
+        kept: rows of the word embeddings to keep (see `keep_rows`), or None for all; the other weights are equal.
         task: decides on the heads.
-        several: the heads of a model of several tasks; then classes, tags and task say nothing.
+        several: the heads of a model of several tasks; classes, tags and task are then ignored.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))
@@ -423,14 +411,12 @@ def build(
 
 
 def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
-    """Return name → values of the model's heads drawn anew, as `build` draws them; the model stays as it is.
-
-    Not of poolers, which belong to the pretrained encoder or are drawn with it.
+    """Return name → fresh values of the model's heads without poolers; the model does not change.
 
     Args:
-        seed: equal seeds give equal values, and the global random state is left as it was.
+        seed: equal seeds give equal values. The global random state does not change.
     """
-    found: dict[str, Tensor] = {}
+    drawn: dict[str, Tensor] = {}
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for place, module in model.named_modules():
@@ -439,13 +425,13 @@ def redrawn_heads(model: Model, seed: int) -> dict[str, Tensor]:
                 continue
             fresh = copy.deepcopy(module).cpu()
             fresh.reset_parameters()
-            found |= {f"{place}.{name}": value for name, value in fresh.state_dict().items()}
-    return found
+            drawn |= {f"{place}.{name}": value for name, value in fresh.state_dict().items()}
+    return drawn
 
 
 def _ends(encoder: Any, config: ModelConfig, tokenizer: Any) -> bool:
-    """Whether a sentence's state is that of its last piece: of what reads from left to right, and of the encoders of T5
-    and the like, whose tokenizers put a special piece there alone.
+    """Whether a sentence's state is that of its last piece: in causal encoders, and in those of T5 and the like, whose
+    tokenizers add a special piece only at the end.
     """
     kind = family(encoder.config.to_dict(), given_as(config))
     if not kind.with_decoder:

@@ -1,12 +1,11 @@
-"""What parameters a model has, from its shape alone: for counting without torch, in encoders of BERT's and RoBERTa's
-families.
+"""An encoder's shape from its config alone, and the parameters that BERT's and RoBERTa's families have with it.
 
-That these are the parameters of the model as it is built is tested (tests/model/test_shape.py).
+Counting them needs no torch. That the model as it is built has these parameters is tested (tests/model/test_shape.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,25 +14,13 @@ from xclrun.config.schema import ModelConfig
 from xclrun.core.errors import UsageError
 from xclrun.core.task import Task
 from xclrun.model.families import FAMILIES, check_length, positions
-from xclrun.model.folder import BERTS, bert_tensors
+from xclrun.model.folder import BERT_SIZES, BERTS, bert_tensors
 from xclrun.model.source import check_layers, family_of, settings_of
-
-# What the tensors of an encoder of these families follow from, as config.json calls it.
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
-# What gives it others, where config.json says it.
-OTHERS = ("add_cross_attention", "pruned_heads")
 
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """What the heads of one task tell apart.
+    """The numbers of labels and tags of one task.
 
     Attributes:
         task: decides on the heads.
@@ -47,7 +34,7 @@ class HeadSizes:
 
 
 def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
-    """Return the shape of an encoder that the config describes: its sizes, by all names that families have for them.
+    """Return the encoder's sizes from its config, under the names of all families.
 
     Args:
         vocabulary: number of word pieces.
@@ -57,34 +44,27 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
         UsageError: a size is missing, the width is no multiple of the number of attention heads, or the encoder has
             fewer positions than ``model.max_length``.
     """
-    shape = {
-        "hidden_size": config.hidden_size,
-        "hidden_layers": config.hidden_layers,
-        "attention_heads": config.attention_heads,
-        "intermediate_size": config.intermediate_size,
-    }
-    missing = [key for key, value in {"vocab_size": config.vocab_size, **shape}.items() if value is None]
-    if missing:
+    keys = ("vocab_size", "hidden_size", "hidden_layers", "attention_heads", "intermediate_size")
+    if missing := [key for key in keys if getattr(config, key) is None]:
         raise UsageError(
             f"model={config.name}: no source of weights is given, and the shape lacks {', '.join(missing)}"
         )
-    if config.hidden_size % config.attention_heads:  # type: ignore[operator]
-        raise UsageError(
-            f"model.hidden_size={config.hidden_size} must be a multiple of attention_heads={config.attention_heads}"
-        )
+    width: int = config.hidden_size  # type: ignore[assignment]
+    heads: int = config.attention_heads  # type: ignore[assignment]
+    if width % heads:
+        raise UsageError(f"model.hidden_size={width} must be a multiple of attention_heads={heads}")
     begin = pad + 1 if FAMILIES[config.family].from_padding and config.positions is None else 0
-    head = config.hidden_size // config.attention_heads  # type: ignore[operator]
     sizes = {
         "vocab_size": vocabulary,
         "pad_token_id": pad,
         "max_position_embeddings": (config.positions or config.max_length) + begin,
         "type_vocab_size": config.token_types or 2,
-        "hidden_size": config.hidden_size,
+        "hidden_size": width,
         "num_hidden_layers": config.layers or config.hidden_layers,
-        "num_attention_heads": config.attention_heads,
-        "num_key_value_heads": config.attention_heads,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
         **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), config.intermediate_size),
-        **dict.fromkeys(("head_dim", "d_kv"), head),
+        **dict.fromkeys(("head_dim", "d_kv"), width // heads),
     }
     check_length(config, positions({"model_type": config.family, **sizes}), f"with model.positions={config.positions}")
     return sizes
@@ -93,67 +73,56 @@ def described(config: ModelConfig, vocabulary: int, pad: int) -> dict[str, Any]:
 def sizes_of(config: ModelConfig, heads: Sequence[HeadSizes], vocabulary: int | None) -> dict[str, list[int]] | None:
     """Return the sizes of a model's parameters before a strategy has prepared it: name → [numbers, 1: may be trained].
 
-    In the order of the model's own. None where the encoder is of another family, or of an odd shape: then only the
-    model itself can say it (`xclrun.model.network.skeleton`).
+    None for encoders of other families or of an odd shape, which only the model itself can count
+    (`xclrun.model.network.skeleton`).
 
     Args:
-        heads: those of the model's task, or of its several.
-        vocabulary: rows of the word embeddings, where they are trimmed or learnt from the data; default: the shape's.
+        heads: one for each task of the model.
+        vocabulary: rows of the word embeddings, where they are trimmed or learned from the data; default: the shape's.
 
     Raises:
         UsageError: there is no such encoder, or a size is missing.
     """
-    found = _encoder_sizes(config, vocabulary)
-    if found is None:
-        return None
-    pooled = any(of.task.pooled for of in heads)
-    shapes: dict[str, Sequence[int]] = {}
-    for name, shape in bert_tensors(found, found["num_hidden_layers"]):
-        shapes[f"encoder.{name}"] = shape  # type: ignore[assignment]
-    width = found["hidden_size"]
-    if not pooled:
-        shapes |= _linear("encoder.pooler.dense", width, width)
-    for of in heads:
-        prefix = f"tasks.{of.task.head}." if len(heads) > 1 else ""
-        shapes |= {prefix + name: shape for name, shape in _of_heads(of, width)}
-    return {name: [prod(shape), 1] for name, shape in shapes.items()}
-
-
-def _encoder_sizes(config: ModelConfig, vocabulary: int | None) -> dict[str, int] | None:
-    """Return `SIZES` of an encoder; None where its tensors follow from something else too, or its files do not say."""
+    check_layers(config)
     if config.path is not None:
-        said: Mapping[str, Any] = settings_of(config)
         family_of(config)
-        odd = any(said.get(key) for key in OTHERS) or said.get("position_embedding_type", "absolute") != "absolute"
-        kind = said.get("model_type")
-        if config.layers is not None:
-            check_layers(config)
-            said = {**said, "num_hidden_layers": config.layers}
-        said = {**said, "vocab_size": vocabulary or said.get("vocab_size")}
+        settings = settings_of(config)
+        settings["vocab_size"] = vocabulary or settings.get("vocab_size")
+        settings["num_hidden_layers"] = config.layers or settings.get("num_hidden_layers")
     else:
-        check_layers(config)
-        said = described(config, vocabulary or config.vocab_size or 0, 0)
-        odd, kind = bool(config.settings), config.family
-    known = all(type(said.get(key)) is int and said[key] > 0 for key in SIZES)
-    return {key: said[key] for key in SIZES} if kind in BERTS and known and not odd else None
+        settings = {"model_type": config.family, **described(config, vocabulary or config.vocab_size or 0, 0)}
+    odd = settings.get("add_cross_attention") or settings.get("pruned_heads") if config.path else config.settings
+    if odd or settings["model_type"] not in BERTS or settings.get("position_embedding_type", "absolute") != "absolute":
+        return None
+    if not all(type(settings.get(key)) is int and settings[key] > 0 for key in BERT_SIZES):
+        return None
+    shapes: dict[str, Any] = {f"encoder.{k}": v for k, v in bert_tensors(settings, settings["num_hidden_layers"])}
+    width = settings["hidden_size"]
+    # Tasks that read the class through the pooler have it among their heads.
+    if not any(head.task.pooled for head in heads):
+        shapes |= _linear("encoder.pooler.dense", width, width)
+    for head in heads:
+        prefix = f"tasks.{head.task.head}." if len(heads) > 1 else ""
+        shapes |= {prefix + name: shape for name, shape in _head_shapes(head, width)}
+    return {name: [prod(shape), 1] for name, shape in shapes.items()}
 
 
 def _linear(name: str, out: int, into: int) -> dict[str, Sequence[int]]:
     return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
 
 
-def _of_heads(of: HeadSizes, width: int) -> Iterator[tuple[str, Sequence[int]]]:
+def _head_shapes(head: HeadSizes, width: int) -> Iterator[tuple[str, Sequence[int]]]:
     """Yield the parameters of a task's heads (`xclrun.model.network.Heads`), and their shapes."""
-    if of.task.label is not None and not of.task.pooled:
-        yield from _linear("intent", of.classes, width).items()
-    if of.task.pooled:
+    if head.task.pooled:
         yield from _linear("pooler.dense", width, width).items()
-        yield from _linear("classifier", of.classes, width).items()
-    if of.tags:
-        yield from _linear("tagger.linear", of.tags, width).items()
-        if of.task.crf:
-            yield "tagger.crf.start_transitions", (of.tags,)
-            yield "tagger.crf.end_transitions", (of.tags,)
-            yield "tagger.crf.transitions", (of.tags, of.tags)
-    if of.task.answers:
+        yield from _linear("classifier", head.classes, width).items()
+    elif head.task.label is not None:
+        yield from _linear("intent", head.classes, width).items()
+    if head.tags:
+        yield from _linear("tagger.linear", head.tags, width).items()
+        if head.task.crf:
+            yield "tagger.crf.start_transitions", (head.tags,)
+            yield "tagger.crf.end_transitions", (head.tags,)
+            yield "tagger.crf.transitions", (head.tags, head.tags)
+    if head.task.answers:
         yield from _linear("span.linear", 2, width).items()

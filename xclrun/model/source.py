@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cache, lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.example import Dataset
 from xclrun.model import e5
-from xclrun.model.families import Family, family, number
+from xclrun.model.families import Family, check_length, family, number
 from xclrun.model.folder import BERTS, check_folder, read_object, refuse_code, weight_files
 from xclrun.store.files import sha256
 
@@ -60,16 +58,26 @@ def from_scratch(model: ModelConfig) -> bool:
     return model.path is None and model.package is None and model.hub is None
 
 
+def given_as(model: ModelConfig) -> str:
+    """Return the key and value that choose a pretrained encoder, for messages."""
+    return f"model={model.name}" if model.path is None else f"model.path={model.path}"
+
+
+def packaged(model: ModelConfig) -> bool:
+    """Whether the encoder comes from a Python package."""
+    return model.path is None and model.package is not None
+
+
 def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
-    """Return the local folder of a pretrained encoder; one of a package is converted, one of the hub fetched.
+    """Return the local folder of a pretrained encoder; a package's is converted first, the hub's downloaded.
 
     Args:
-        warn: called with a line on a converted one that is damaged, and is made again.
+        warn: called with a line about a damaged converted folder, which is converted again.
 
     Raises:
-        UsageError: the folder does not hold an encoder, the package is not there, or the hub cannot be reached.
+        UsageError: the folder does not hold an encoder, the package is missing, or the hub cannot be reached.
     """
-    if model.path is None and model.package is not None:
+    if packaged(model):
         return e5.folder(warn)
     if model.path is None:
         assert model.hub is not None
@@ -77,7 +85,7 @@ def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
     folder = Path(model.path).expanduser()
     if not (folder / "config.json").is_file():
         raise UsageError(
-            f"model.path={model.path}: "
+            f"{given_as(model)}: "
             + ("has no config.json" if folder.is_dir() else "is no folder")
             + "; it must hold an encoder in the transformers layout (config.json, model.safetensors, tokenizer.json)"
         )
@@ -86,20 +94,10 @@ def locate(model: ModelConfig, warn: Callable[[str], None] = note) -> Path:
     return folder
 
 
-def given_as(model: ModelConfig) -> str:
-    """Return how errors name a pretrained encoder: the key that gives it, and its value."""
-    return f"model={model.name}" if model.path is None else f"model.path={model.path}"
-
-
 @lru_cache
 def _from_hub(name: str, revision: str, choice: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     remedy = (
         f"give a local folder with model.path=DIR (transformers layout, as `save_pretrained` of '{name}' writes it)"
@@ -110,7 +108,7 @@ def _from_hub(name: str, revision: str, choice: str) -> Path:
         raise UsageError(f"model.hub={name}: is no name on the hub (owner/name, or name); {remedy}") from None
     except RepositoryNotFoundError as error:
         raise UsageError(f"model={choice}: the hub has no '{name}'; {remedy}") from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except OSError as error:
         raise UsageError(f"model={choice}: the hub cannot be reached for '{name}'; {remedy}") from error
     refuse_code(folder, f"model={choice}")
     return folder
@@ -130,7 +128,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
     """Return the hash of what the encoder comes from.
 
     Pretrained: the content of its files, which are checked first (see `check_folder`). From scratch: the training
-    splits that its vocabulary is learnt from (its shape is in the config, its initial weights follow from the seed).
+    splits that its vocabulary is learned from (its shape is in the config, its initial weights follow from the seed).
 
     Raises:
         UsageError: there is no such encoder, or its files cannot work.
@@ -140,8 +138,9 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
         identity = digest([origin.fingerprints[language, "train"] for language in sorted(origin.languages)])
         _check_learnt(model, dataset, identity)
         return identity
-    if model.path is None and model.package is not None:
+    if packaged(model):
         e5.packaged_file()
+        check_length(model, e5.POSITIONS, f"of {given_as(model)}")
         return digest([e5.SHA256, e5.VERSION])
     folder = locate(model).resolve()
     check_folder(folder, given_as(model), model)
@@ -149,7 +148,7 @@ def source_identity(model: ModelConfig, dataset: Dataset) -> str:
 
 
 def shape_identity(model: ModelConfig) -> str:
-    """Return what an encoder's shape follows from beside the config: the config.json of a local folder.
+    """Return the hash of what the shape depends on in addition to the config: the config.json of a local folder.
 
     Raises:
         UsageError: there is no such encoder.
@@ -157,14 +156,13 @@ def shape_identity(model: ModelConfig) -> str:
     return "" if model.path is None else sha256(locate(model) / "config.json")
 
 
-# Pieces of a vocabulary that is learnt, before those of the data.
+# The first pieces of a vocabulary that is learned from the data.
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Identity of training splits, and whether second texts count → their characters.
 _alphabets: dict[tuple[str, bool | tuple[str, ...]], frozenset[str]] = {}
 
 
 def _check_learnt(model: ModelConfig, dataset: Dataset, identity: str) -> None:
-    """Check, while planning, that the characters of the training splits fit into the vocabulary."""
     if model.vocab_size is not None:
         key = identity, pairs(dataset)
         if key not in _alphabets:
@@ -173,14 +171,14 @@ def _check_learnt(model: ModelConfig, dataset: Dataset, identity: str) -> None:
 
 
 def pairs(dataset: Dataset) -> bool | tuple[str, ...]:
-    """Whether a vocabulary is learnt from second texts too; of several tasks, the keys whose task reads them."""
+    """Whether a vocabulary is learned from second texts too; for several tasks, the keys whose task reads them."""
     if dataset.task is not None:
         return dataset.task.pairs
     return tuple(sorted(key for key, task in dataset.tasks.items() if task.pairs))
 
 
 def learnt_from(dataset: Dataset) -> Iterator[str]:
-    """Yield the texts that a vocabulary is learnt from: those of all training splits, words between spaces."""
+    """Yield the texts of all training splits, from which a vocabulary is learned."""
     origin = dataset.origin
     for language in sorted(origin.languages):
         for example in origin.split(language, "train"):
@@ -190,18 +188,16 @@ def learnt_from(dataset: Dataset) -> Iterator[str]:
 
 
 def alphabet(texts: Iterable[str]) -> frozenset[str]:
-    """Return the characters of texts, but for white space."""
-    found: set[str] = set()
-    for text in texts:
-        found.update(text)
-    return frozenset(character for character in found if not character.isspace())
+    """Return the characters of texts, without white space."""
+    characters = set().union(*texts)
+    return frozenset(character for character in characters if not character.isspace())
 
 
 def check_vocabulary(size: int, characters: Collection[str]) -> None:
-    """Check that a learnt vocabulary has room for each character as a word's first piece and inside a word.
+    """Check that a vocabulary has room for each character as a word's first piece and inside a word.
 
     Raises:
-        UsageError: it has not.
+        UsageError: it is too small.
     """
     if size < (least := len(SPECIAL) + 2 * len(characters) + 1):
         raise UsageError(
@@ -211,10 +207,9 @@ def check_vocabulary(size: int, characters: Collection[str]) -> None:
 
 
 def encoder_identity(model: ModelConfig, dataset: Dataset) -> str:
-    """Return the hash of what the encoder is before fine-tuning.
+    """Return the hash of the encoder before fine-tuning.
 
-    Which rows of the embeddings a trimmed one keeps depends on all splits, so they are part of what it is: runs on
-    other splits have weights of another shape, and share nothing with it.
+    All splits decide which embeddings a trimmed encoder keeps, so runs on other splits share nothing with it.
 
     Raises:
         UsageError: there is no such encoder, or it has fewer layers than are asked for.
@@ -232,15 +227,15 @@ def check_layers(model: ModelConfig) -> None:
     Raises:
         UsageError: it has fewer.
     """
-    if model.layers is not None and (there := _depth(model)) is not None and model.layers > there:
-        raise UsageError(f"model.layers={model.layers}: the encoder has {there} layers")
+    if model.layers is not None and (layers := _depth(model)) is not None and model.layers > layers:
+        raise UsageError(f"model.layers={model.layers}: the encoder has {layers} layers")
 
 
 def check_masks(model: ModelConfig, key: str) -> None:
-    """Check that the encoder's parts can be given positions and masks, as packed sentences and recorded steps need it.
+    """Check that the encoder takes positions and masks, which packed sentences and recorded steps need.
 
     Args:
-        key: what asks for it, for messages.
+        key: the config key that needs them, for messages.
 
     Raises:
         UsageError: it is of another family than BERT's and RoBERTa's, or has no table of positions.
@@ -255,25 +250,24 @@ def check_masks(model: ModelConfig, key: str) -> None:
 
 
 def depth(model: ModelConfig) -> int | None:
-    """Return the number of layers of the encoder as it is used; None where its files do not say."""
+    """Return the number of layers that are used; None where the encoder's files do not say."""
     return model.layers or _depth(model)
 
 
 def _depth(model: ModelConfig) -> int | None:
-    """Return the number of layers of the whole encoder; None where its files do not say."""
-    there = model.hidden_layers
-    if model.path is not None or there is None:
-        there = number(read_object(locate(model) / "config.json", given_as(model)), "layers")
-    return there
+    """Return the number of layers of the whole encoder."""
+    if model.path is None and model.hidden_layers is not None:
+        return model.hidden_layers
+    return number(settings_of(model), "layers")
 
 
 def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """Return what config.json says of an encoder; what is known of one from scratch, or of a package not yet converted.
+    """Return an encoder's config.json; from scratch, or before a package is converted, what the config says of it.
 
     Raises:
         UsageError: there is no such encoder.
     """
-    if model.path is None and model.package is not None:
+    if packaged(model):
         return {"model_type": "bert", "hidden_size": model.hidden_size}
     if not from_scratch(model):
         return read_object(locate(model) / "config.json", given_as(model))
@@ -284,41 +278,43 @@ def family_of(model: ModelConfig) -> Family:
     """Return the family of an encoder.
 
     Raises:
-        UsageError: it cannot serve.
+        UsageError: it cannot be used.
     """
     return family(settings_of(model), f"model.family={model.family}" if from_scratch(model) else given_as(model))
 
 
+# Settings that transformers' configs do not list: its code asks for them by name.
+UNLISTED: Mapping[str, tuple[str, ...]] = {
+    "deberta": ("embedding_size", "talking_head"),
+    "deberta-v2": (
+        "attention_head_size", "conv_act", "conv_groups", "conv_kernel_size", "embedding_size", "norm_rel_ebd",
+        "position_buckets", "share_att_key",
+    ),
+    "qwen2": ("head_dim",),
+    **dict.fromkeys(("mistral", "gemma", "gemma2", "modernbert"), ("rope_scaling",)),
+}  # fmt: skip
+
+
 def check_settings(model: ModelConfig) -> None:
-    """Check that the library's code of the family knows each of ``model.settings``: it takes any, and reads its own.
+    """Check that transformers can build the encoder with ``model.settings``; its configs accept settings of any name.
 
     Raises:
-        UsageError: names one that it never reads.
+        UsageError: a setting is unknown or set elsewhere, or no encoder can be built with it.
     """
     if not from_scratch(model) or not model.settings:
         return
-    own, all_known = _settings_known(model.family)
+    import torch
+    from transformers import AutoConfig, PretrainedConfig
+
+    from xclrun.model.encoder import fresh_encoder
+
+    library = AutoConfig.for_model(model.family)
+    listed = {*library.to_dict(), *library.attribute_map, *UNLISTED.get(model.family, ())}
     for key in model.settings:
         if key in DROPOUTS:
             raise UsageError(f"model.settings.{key}: is set from model.dropout={model.dropout}; give that")
-        if key not in all_known:
-            raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {did_you_mean(key, own)}")
-
-
-# How the library's code reads a setting.
-_READ = re.compile(r"""config\.(\w+)|attr\((?:self\.)?config, ["'](\w+)["']""")
-
-
-@cache
-def _settings_known(kind: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the settings that the library's config lists of a family alone, and all that its code knows.
-
-    Some settings are listed nowhere: the code asks whether they are there.
-    """
-    from transformers import AutoConfig, PretrainedConfig
-
-    made = AutoConfig.for_model(kind)
-    code = [file.read_text(encoding="utf-8") for file in Path(inspect.getfile(type(made))).parent.glob("modeling_*.py")]
-    read = {name for text in code for names in _READ.findall(text) for name in names if name}
-    listed = frozenset(made.to_dict()) | frozenset(made.attribute_map)
-    return listed - frozenset(PretrainedConfig().to_dict()), listed | read
+        if key not in listed:
+            suggestion = did_you_mean(key, listed - PretrainedConfig().to_dict().keys())
+            raise UsageError(f"model.settings.{key}: {model.family} has no such setting; {suggestion}")
+    with torch.device("meta"):
+        fresh_encoder(model, model.vocab_size or len(SPECIAL), 0)

@@ -1,4 +1,4 @@
-"""A model with other weights for the length of a call: nothing is copied, and its own stay as they are."""
+"""Calls of a model with other weights: nothing is copied, and the model's weights do not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class _Call(nn.Module):
-    """Applies a function to a model, so that what happens in it is one call of a module."""
+    """Makes a function of a model one call of a module, as `functional_call` needs it."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -25,10 +25,7 @@ class _Call(nn.Module):
 
 
 def with_weights(model: Model, weights: Mapping[str, Tensor], function: Callable[[Model], Result]) -> Result:
-    """Return ``function(model)``, computed with ``weights`` in the place of the model's own of those names.
-
-    A backward pass of what comes out reaches the other parameters of the model, and ``weights`` where they ask for it.
-    """
+    """Return ``function(model)`` with ``weights`` in place of the parameters of those names; gradients reach both."""
     named = {f"model.{name}": tensor for name, tensor in weights.items()}
     result: Result = functional_call(_Call(model), named, (function,), tie_weights=False)
     return result

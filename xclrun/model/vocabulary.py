@@ -1,15 +1,15 @@
-"""Tokenizers: the encoder's own, or a WordPiece vocabulary learnt from the training splits.
+"""Tokenizers: the encoder's own, or a WordPiece vocabulary learned from the training splits.
 
-The trainer of WordPiece in `tokenizers` gives another vocabulary each time it runs, since it numbers pieces in the
-order of a hash map; its BPE trainer is deterministic. So the pieces are learnt by BPE on words that start with a
-marker, which tells a word's first piece from the others: ``▁wa`` becomes ``wa`` and ``ke`` becomes ``##ke``.
+The WordPiece trainer of `tokenizers` is not deterministic, its BPE trainer is. So pieces are learned by BPE on words
+that start with a marker: ``▁wa`` becomes ``wa``, a word's first piece, and ``ke`` becomes ``##ke``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from xclrun.core.identity import digest
 from xclrun.core.terminal import note
 from xclrun.data.batches import Encoded
 from xclrun.data.example import Dataset
-from xclrun.model.folder import TOKENIZER_FILES
+from xclrun.model.folder import TOKENIZER_FILES, one_line
 from xclrun.model.source import (
     SPECIAL,
     alphabet,
@@ -39,9 +39,9 @@ MARKER = "▁"
 
 
 def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
-    """Return a WordPiece vocabulary of at most ``size`` pieces, special ones first; the same on every machine.
+    """Return a WordPiece vocabulary of at most ``size`` pieces, special ones first; equal on every machine.
 
-    Every character of the sentences is in it, as a word's first piece and inside a word.
+    It has every character of the sentences, as a word's first piece and inside a word.
 
     Raises:
         UsageError: ``size`` is too small for that.
@@ -54,25 +54,24 @@ def learn_wordpieces(sentences: Iterable[str], size: int) -> list[str]:
         [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Metaspace(MARKER, prepend_scheme="always")]
     )
     sentences = list(sentences)
-    known = alphabet(sentences)
-    check_vocabulary(size, known)
-    # What is left for the pieces inside words and for longer ones; the marker is one of them while they are learnt.
-    budget = size - len(SPECIAL) - len(known)
+    characters = alphabet(sentences)
+    check_vocabulary(size, characters)
+    # BPE counts the marker and each character once; WordPiece has each character twice.
+    budget = size - len(SPECIAL) - len(characters)
     trainer = trainers.BpeTrainer(vocab_size=budget, show_progress=False)
     tokenizer.train_from_iterator(sentences, trainer)
-    learnt = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    characters = [piece for piece, _ in learnt if len(piece) == 1 and piece != MARKER]
-    pieces = [piece[1:] if piece.startswith(MARKER) else "##" + piece for piece, _ in learnt if piece != MARKER]
-    return list(dict.fromkeys([*SPECIAL, *characters, *pieces]))
+    vocabulary = tokenizer.get_vocab()
+    learned = [piece for piece in sorted(vocabulary, key=vocabulary.__getitem__) if piece != MARKER]
+    single = [piece for piece in learned if len(piece) == 1]
+    pieces = [piece[1:] if piece.startswith(MARKER) else "##" + piece for piece in learned]
+    return list(dict.fromkeys([*SPECIAL, *single, *pieces]))
 
 
 def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, from_padding: bool = True) -> np.ndarray:
-    """Return the ids (m,) int64, ascending, of the pieces that a trimmed vocabulary keeps.
-
-    Those are the pieces of the splits, the special ones, and the padding.
+    """Return the ids (m,) int64, ascending, of the pieces that a trimmed vocabulary keeps: used and special ones.
 
     Args:
-        from_padding: keep all below the padding too, so that its id stays: RoBERTa's family counts positions from it.
+        from_padding: keep the padding's id by keeping all pieces below it: RoBERTa's family counts positions from it.
     """
     pad = tokenizer.pad_token_id
     assert isinstance(pad, int)
@@ -81,12 +80,11 @@ def used_pieces(splits: Iterable[Encoded], tokenizer: PreTrainedTokenizerFast, f
 
 
 def learnt_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note) -> Path:
-    """Return the file in ``cache`` of a vocabulary that is learnt from the data, a piece a line; made where it is not.
+    """Return the cached file of a vocabulary that is learned from the data, a piece a line.
 
     Args:
-        warn: called with a line on a kept file that is damaged, and is made again.
+        warn: called with a line on a damaged file, which is written again.
     """
-    # Whatever the pieces depend on: with the second texts of pairs they are others.
     key = digest([source_identity(model, dataset), model.vocab_size, pairs(dataset)])
     kept = Kept(cache, f"vocabulary-{key[:16]}", ".txt", warn)
     if (path := kept.find()) is not None:
@@ -99,10 +97,10 @@ def learnt_vocabulary(model: ModelConfig, dataset: Dataset, cache: Path, warn: C
 def load_tokenizer(
     model: ModelConfig, dataset: Dataset, cache: Path, warn: Callable[[str], None] = note
 ) -> PreTrainedTokenizerFast:
-    """Return the encoder's tokenizer; one that is learnt is kept in ``cache``.
+    """Return the encoder's tokenizer; a vocabulary learned from the data is cached in ``cache``.
 
     Args:
-        warn: called with a line on a kept file that is damaged, and is made again.
+        warn: called with a line on a damaged file, which is written again.
 
     Raises:
         UsageError: the folder of a pretrained encoder has no fast tokenizer.
@@ -111,24 +109,25 @@ def load_tokenizer(
 
     if from_scratch(model):
         path = learnt_vocabulary(model, dataset, cache, warn)
-        return BertTokenizerFast(vocab_file=str(path), do_lower_case=False, strip_accents=False)
+        vocabulary: dict[str, Any] = {"vocab_file": str(path)}
+        if "vocab" in signature(BertTokenizerFast).parameters:
+            # From transformers 5 on.
+            pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+            vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}}
+        return BertTokenizerFast(**vocabulary, do_lower_case=False, strip_accents=False)
     folder = locate(model, warn)
     if not any(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern)):
         raise UsageError(f"model.path={folder}: has no tokenizer.json; save the tokenizer with its save_pretrained too")
-    try:
-        # The library warns of Mistral's tokenizers wherever its own version saved the folder, unless told not to.
-        options = {"use_fast": True, "local_files_only": True, "trust_remote_code": False, "fix_mistral_regex": False}
+    # The library warns of Mistral's tokenizers wherever another version saved the folder, unless the option is given.
+    options = {"use_fast": True, "local_files_only": True, "trust_remote_code": False, "fix_mistral_regex": False}
+    with one_line(f"model.path={folder}: its tokenizer cannot be read"):
         tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    except Exception as error:
-        # What the tokenizers' own reader raises is a plain Exception.
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"model.path={folder}: its tokenizer cannot be read ({first_line})") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise UsageError(f"model.path={folder}: has no fast tokenizer; it needs a tokenizer.json")
     if tokenizer.pad_token_id is None:
-        # Padding is masked, so any piece can stand there; models that only go on with texts have none for it.
+        # Padding is masked, so any piece serves. Decoders have none for it.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.bos_token
     if hasattr(tokenizer, "add_prefix_space"):
-        # GPT-2's class refuses single words without it; `xclrun.data.encode` gives them the space that they need.
+        # GPT-2's class refuses single words without it; `xclrun.data.encode` adds the spaces.
         tokenizer.add_prefix_space = True
     return tokenizer

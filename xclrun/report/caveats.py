@@ -19,10 +19,9 @@ from xclrun.core.identity import adapters_of
 def comparison_caveats(
     comparison: Comparison, commands: Mapping[str, str] | None = None, command: str = ""
 ) -> list[str]:
-    """Say what a reader of the tables must know: what is missing, and where the strategies were not treated alike.
+    """Say what is missing, and where the strategies were not treated alike.
 
     Args:
-        comparison: the runs.
         commands: run id → the command that made it, where that is known.
         command: what was typed to make the report; empty where it is not known.
     """
@@ -41,13 +40,13 @@ def grids(comparison: Comparison) -> dict[str, tuple[list[str], list[str]]]:
     """Return strategy → (labels, keys) where several of its settings are ranked, and the keys in which they differ."""
     ranked = {runs[0].run_id: label for label, runs in comparison.strategies.items() if is_ranked(runs[0])}
     first = [run for run in comparison.runs if run.run_id in ranked]
-    found = {}
+    several = {}
     for strategy, runs in grouped(first, lambda run: run.strategy).items():
         settings = [dict(config_settings(run)) for run in runs]
-        keys = sorted({key for of in settings for key in of if len({str(other.get(key)) for other in settings}) > 1})
+        keys = {key for own in settings for key in own if len({str(other.get(key)) for other in settings}) > 1}
         if keys:
-            found[strategy] = [ranked[run.run_id] for run in runs], keys
-    return found
+            several[strategy] = [ranked[run.run_id] for run in runs], sorted(keys)
+    return several
 
 
 def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
@@ -69,7 +68,6 @@ def _chosen_on_test(comparison: Comparison, command: str) -> Iterator[str]:
 
 
 def _versions(comparison: Comparison) -> Iterator[str]:
-    """Name the strategies whose means are over runs of several versions of the code."""
     for label, runs in comparison.strategies.items():
         versions = Counter(run.code_version for run in runs)
         if len(versions) > 1:
@@ -78,7 +76,6 @@ def _versions(comparison: Comparison) -> Iterator[str]:
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
-    """Name the runs that other strategies have and one has not."""
     names = {run.languages: run.order for run in comparison.runs}
     for label, keys in missing_combinations(comparison).items():
         lacking: dict[str, list[str]] = {}
@@ -91,7 +88,6 @@ def _missing(comparison: Comparison) -> Iterator[str]:
 
 
 def _differing(comparison: Comparison) -> Iterator[str]:
-    """Name the settings in which strategies were not treated alike."""
     for key, values in differing_settings(comparison.strategies).items():
         by_value: dict[str, list[str]] = {}
         for label, value in values.items():
@@ -102,14 +98,14 @@ def _differing(comparison: Comparison) -> Iterator[str]:
 
 def _alike(comparison: Comparison) -> Iterator[str]:
     """Name the strategies whose scores are the same throughout, as where a memory is never due."""
-    found: dict[frozenset[object], list[str]] = {}
+    by_scores: dict[frozenset[object], list[str]] = {}
     for label, runs in comparison.strategies.items():
         several = [run for run in runs if run.hops > 1]
         scores = {
             (r.stream, r.languages, r.seed, r.bucket, m, r.scores[m].tobytes()) for r in several for m in r.metrics
         }
-        found.setdefault(frozenset(scores), []).append(label)
-    for throughout, labels in found.items():
+        by_scores.setdefault(frozenset(scores), []).append(label)
+    for throughout, labels in by_scores.items():
         if throughout and len(labels) > 1:
             yield (
                 f"{' and '.join(labels)} have the same scores after every hop: what sets them apart had no effect "
@@ -152,10 +148,7 @@ NAMED = 10
 
 
 def report_caveats(records: Sequence[RunRecord], left_out: Mapping[str, tuple[str, str]] | None = None) -> list[str]:
-    """Say what concerns all tables: runs that do not count, versions of the code.
-
-    ``left_out`` is run id → state and reason, as for `xclrun.report.write_report`.
-    """
+    """Say what concerns all tables: runs that do not count (``left_out``: as of `write_report`), code versions."""
     finished = [record for record in records if record.status == "finished"]
     states = {r.run_id: (r.status, "") for r in records if r.status != "finished"} | dict(left_out or {})
     caveats = []

@@ -15,7 +15,6 @@ from xclrun.analysis.codelength import bits_of_blocks, blocks, parts, start_know
 from xclrun.analysis.grouping import grouped, strategy_labels
 from xclrun.analysis.record import RunRecord
 from xclrun.report.section import Section
-from xclrun.report.tables import Table
 
 # Settings that rows name in columns of their own.
 IN_COLUMNS = ("languages", "trainer.selection", "trainer.patience")
@@ -26,11 +25,8 @@ class Coder:
     """Runs that code the same blocks alike, but for the seed: a row of a table.
 
     Attributes:
-        model: its name.
-        start: the languages, or mixtures, that were learnt first; empty: hop 0.
-        strategy: its label.
+        start: the languages, or mixtures, that were learned first; empty: hop 0.
         strict: whether no labels of dev data chose weights.
-        runs: finished ones.
     """
 
     model: str
@@ -55,18 +51,18 @@ class Coder:
 
 
 def is_strict(run: RunRecord) -> bool:
-    """Whether labels of dev data chose neither a run's weights nor the end of its training."""
+    """Say whether labels of dev data chose neither a run's weights nor the end of its training."""
     trainer = run.config["trainer"]
     return bool(trainer["selection"] == "last" and not trainer["patience"])
 
 
 def in_blocks(run: RunRecord) -> bool:
-    """Whether a run learns blocks, and all of them have been asked for."""
+    """Say whether a run learns blocks, and all of them have been coded."""
     return run.status == "finished" and bool(found := parts(run)) and all(blocks(run, what) for what in found)
 
 
 def codelength_sections(records: Iterable[RunRecord]) -> list[CodelengthSection]:
-    """Return a section for each set of blocks that finished runs have learnt; other runs are left out."""
+    """Return a section for each set of blocks that finished runs have learned; other runs are skipped."""
     coded = [record for record in records if in_blocks(record)]
     return [CodelengthSection(runs) for runs in grouped(coded, _of).values()]
 
@@ -78,12 +74,6 @@ def _of(run: RunRecord) -> tuple[object, ...]:
 
 
 class CodelengthSection(Section):
-    """What a report says of runs that learn the same blocks.
-
-    Args:
-        runs: finished runs of the same blocks.
-    """
-
     definitions = {
         "L ↓": "online codelength: bits to send the labels of all blocks, each coded by the model that learnt those "
         "before it (GLI §4)"
@@ -94,10 +84,10 @@ class CodelengthSection(Section):
         super().__init__()
         self.runs, first = runs, runs[0]
         self.dataset, self.key, self.parts = first.dataset, first.languages[-1], parts(first)
-        of = [blocks(first, what) or [] for what in self.parts]
-        # Of a block: its examples, and its bits in the uniform code; by what is coded, and together.
-        self.sizes = np.array([block.examples for block in of[0]])
-        self.uniform_of = {one: np.array([b.uniform for b in them]) for one, them in zip(self.parts, of, strict=True)}
+        coded = {what: blocks(first, what) or [] for what in self.parts}
+        # Examples of each block, and its bits in the uniform code; by what is coded, and together.
+        self.sizes = np.array([block.examples for block in coded[self.parts[0]]])
+        self.uniform_of = {what: np.array([block.uniform for block in each]) for what, each in coded.items()}
         self.uniform = np.sum(list(self.uniform_of.values()), axis=0)
         self.title = f"{self.dataset} · {self.key} in {len(self.sizes)} blocks · online codelength"
         self.where = f"codelength_{self.dataset}_{self.key}_{len(self.sizes)}"
@@ -107,26 +97,25 @@ class CodelengthSection(Section):
         """The rows, the shortest code first."""
         labels = strategy_labels(self.runs, IN_COLUMNS)
         rows = grouped(self.runs, lambda r: (r.model, r.elements[:-1], labels[r.run_id], is_strict(r)))
-        found = [
+        coders = [
             Coder(model, start, label, strict, tuple(sorted(runs, key=lambda r: r.seed)))
             for (model, start, label, strict), runs in rows.items()
         ]
-        return sorted(found, key=lambda coder: float(coder.bits(self.parts).sum(axis=1).mean()))
+        return sorted(coders, key=lambda coder: float(coder.bits(self.parts).sum(axis=1).mean()))
 
     @property
     def total(self) -> int:
-        """Number of examples."""
         return int(self.sizes.sum())
 
     def switching(self, strict: bool) -> tuple[np.ndarray, int] | None:
         """Return the bits of each block where the best coder codes it, (seeds, M), and among how many it is chosen.
 
-        Over the seeds that all coders of the kind have; None where there are fewer than two of them, or no such seed.
+        Over the seeds that all coders of the kind have; None where there is no common seed, or one coder.
         """
         coders = [coder for coder in self.coders if coder.strict == strict]
-        of = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]
-        seeds = sorted(set.intersection(*map(set, of))) if len(of) > 1 else []
-        return (np.stack([switched([bits[seed] for bits in of]) for seed in seeds]), len(of)) if seeds else None
+        bits = [{run.seed: bits_of_blocks(run, self.parts) for run in coder.runs} for coder in coders]
+        seeds = sorted(set.intersection(*map(set, bits))) if len(bits) > 1 else []
+        return (np.stack([switched([one[seed] for one in bits]) for seed in seeds]), len(bits)) if seeds else None
 
     @property
     def caveats(self) -> list[str]:
@@ -140,13 +129,8 @@ class CodelengthSection(Section):
 
     @property
     def conclusions(self) -> list[str]:
-        """The order of the codes, in words."""
         per = [(coder.name, float(coder.bits(self.parts).sum(axis=1).mean()) / self.total) for coder in self.coders]
         even = float(self.uniform.sum()) / self.total
         said = "; ".join(f"{name} {bits:.2f}" for name, bits in per)
         beside = "" if any(len(coder.runs) > 1 for coder in self.coders) else " One seed each: nothing is tested."
         return [f"Bits for each example, the shortest code first: {said}; the uniform code {even:.2f}.{beside}"]
-
-    @property
-    def terminal(self) -> list[Table]:
-        return [table for block in self.make() if block.part.name == "codelengths" for table in block.tables]

@@ -67,10 +67,8 @@ def compare(
     """Yield the sentences on one primary measure: the best strategy, and how each differs from the baseline.
 
     Args:
-        verdicts: the tests and the baseline.
         key: metric and measure.
-        title: of the measure, in words.
-        unit: of its values: ``%`` or ``points``.
+        title: of the measure, in words; ``unit``: ``%`` or ``points``.
         unranked: strategies that are left out.
         best: whether the best strategy is named, where it differs significantly from the baseline.
     """
@@ -93,7 +91,6 @@ def compare(
 
 
 def _differences(pairs: Mapping[str, Pair], baseline: str, title: str, tolerance: float) -> Iterator[str]:
-    """Yield the sentences on the differences of each strategy from the baseline."""
     higher = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference > 0]
     lower = [label for label, pair in pairs.items() if pair.p < ALPHA and pair.difference < 0]
     chance = [label for label, pair in pairs.items() if pair.p >= ALPHA]

@@ -1,18 +1,15 @@
-"""Tables, figures and numbers of a report in a Markdown page of one's own, which says where each belongs.
+"""Embed the tables, figures and numbers of reports in a hand-written Markdown page, which says where each belongs.
 
-A page that tells what was found is written by hand, but its tables and figures are those of reports. Each has a place
-in the page, between two comments, the first of which names a file of a report as ``NAME/FILE``::
+Each has a place in the page, between two comments, the first of which names a file of a report as ``NAME/FILE``::
 
     <!-- report: ll_pud/tables/pud_words_tiny_budgets.md -->
     <!-- end -->
 
-What stood between them is replaced: a table by its text, a figure by a link to a copy of it, ``summary.csv`` by a link
-to a copy of its aggregates, ``matrices.csv`` by one to the score matrices of all runs as counts. Copies lie in a folder
-beside the page that is called as the page is, so that both can be kept together. Places of other reports stay as they
-are: a page can show several, and a figure of which two reports have one has the report's name before its own. A page
-of a study that is not complete asks for what is still to come with
-``<!-- report: NAME/FILE once there is one -->``: until then its place says so. Few-shot runs have matrices as others
-do, and ``few_shot.csv`` is a link to a copy of their scores.
+What is between them is replaced: a table by its text, a figure by a link to a copy, ``summary.csv`` by a link to a copy
+of its aggregates, ``few_shot.csv`` by a link to a copy of the few-shot scores, ``matrices.csv`` by a link to the score
+matrices of all runs as counts. Copies are in a folder next to the page and named as it. Places of other reports stay
+unchanged; where two reports have figures of the same name, a copy's name begins with the report's. With
+``<!-- report: NAME/FILE once there is one -->`` a place may wait for runs that are still to come.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xclrun.analysis.base_scores import Predictions
 from xclrun.analysis.matrices import counted
@@ -31,6 +29,9 @@ from xclrun.report.strategies import StrategySection
 from xclrun.report.tables import frame_csv
 from xclrun.report.write import FEW_SHOT, Report
 from xclrun.store.files import atomic_write
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Reads run id → predictions of some runs.
 Reader = Callable[[Sequence[RunRecord]], Mapping[str, Predictions]]
@@ -43,21 +44,13 @@ NOT_YET = ("", "_Not yet: too few runs have finished._", "")
 
 @dataclass(frozen=True)
 class Place:
-    """Where something of a report belongs.
-
-    Attributes:
-        report: its name.
-        file: of the report's folder.
-        line: of the opening comment, from 0.
-        end: of the closing one.
-        later: the report need not have it yet.
-    """
+    """Where a file of a report belongs: from the opening comment (``line``, from 0) to the closing one (``end``)."""
 
     report: str
     file: str
     line: int
     end: int
-    later: bool = False
+    later: bool = False  # the report need not have it yet
 
 
 def places(page: Path, name: str) -> list[Place]:
@@ -89,20 +82,18 @@ def places(page: Path, name: str) -> list[Place]:
 
 
 def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
-    """Put what a page asks for into its places; return how many there are.
+    """Fill the places of a Markdown page that are of a report; return how many there are.
 
     Args:
-        page: a Markdown file.
-        report: what there is to put there.
         predictions: reads those of runs, for matrices as counts; None: there are none.
 
     Raises:
         UsageError: as `places`; or the report has no such file.
     """
-    there = places(page, report.name)
-    wanted = [place for place in there if place.report == report.name]
-    shown = _shown(report, predictions, {place.file for place in there if place.report != report.name})
-    for place in wanted:
+    every = places(page, report.name)
+    mine = [place for place in every if place.report == report.name]
+    shown = _shown(report, predictions, {place.file for place in every if place.report != report.name})
+    for place in mine:
         if place.file not in shown and not place.later:
             raise UsageError(
                 f"--into {page}: line {place.line + 1}: the report {report.name} has no {place.file}; "
@@ -110,11 +101,11 @@ def embed(page: Path, report: Report, predictions: Reader | None = None) -> int:
             )
     lines = page.read_text(encoding="utf-8").splitlines()
     # From the last on, so that the lines before it stay where they are.
-    for place in reversed(wanted):
+    for place in reversed(mine):
         make = shown.get(place.file)
         lines[place.line + 1 : place.end] = NOT_YET if make is None else make(page.parent / page.stem)
     atomic_write(page, "\n".join(lines) + "\n")
-    return len(wanted)
+    return len(mine)
 
 
 def _shown(
@@ -123,7 +114,6 @@ def _shown(
     """Return file → what makes the lines of its place, given the folder of copies.
 
     Args:
-        report, predictions: as of `embed`.
         others: files of other reports that the page shows.
     """
 
@@ -136,38 +126,34 @@ def _shown(
 
     def figure(path: Path, caption: str) -> Callable[[Path], Sequence[str]]:
         def copied(folder: Path) -> Sequence[str]:
-            # Two studies of one dataset have figures of the same names.
             name = f"{report.name}-{path.name}" if f"figures/{path.name}" in others else path.name
             atomic_write(folder / name, path.read_bytes())
             return ["", f"![{caption}]({link(folder.name, name)})", ""]
 
         return copied
 
-    def numbers(folder: Path) -> Sequence[str]:
-        name = f"{report.name}.csv"
-        aggregates = report.frame[report.frame["language"] == ""]
-        atomic_write(folder / name, frame_csv(aggregates))
-        return [f"Numbers: [{name}]({link(folder.name, name)})."]
+    def csv(what: str, tail: str, frame: Callable[[], pd.DataFrame]) -> Callable[[Path], Sequence[str]]:
+        def copied(folder: Path) -> Sequence[str]:
+            name = f"{report.name}{tail}.csv"
+            atomic_write(folder / name, frame_csv(frame()))
+            return [f"{what}: [{name}]({link(folder.name, name)})."]
 
-    def few_shot(folder: Path) -> Sequence[str]:
-        name = f"{report.name}.csv" if report.frame.empty else f"{report.name}-few-shot.csv"
-        atomic_write(folder / name, frame_csv(report.few_shot))
-        return [f"Scores of all few-shot runs: [{name}]({link(folder.name, name)})."]
+        return copied
 
-    def matrices(folder: Path) -> Sequence[str]:
-        name = f"{report.name}-matrices.csv"
-        of = [one.comparison.runs for one in report.sections if isinstance(one, StrategySection)]
-        of.append([run for run in report.records if run.run_id in set(report.few_shot["run_id"])])
-        runs = [run for them in of for run in them]
-        found = counted(runs, {} if predictions is None else predictions(runs))
-        atomic_write(folder / name, frame_csv(found))
-        return [f"Score matrices of all runs, as counts: [{name}]({link(folder.name, name)})."]
+    def matrices() -> pd.DataFrame:
+        runs = [run for one in report.sections if isinstance(one, StrategySection) for run in one.comparison.runs]
+        runs += [run for run in report.records if run.run_id in set(report.few_shot["run_id"])]
+        return counted(runs, {} if predictions is None else predictions(runs))
 
     captions = {
         plot.name: plot.caption for section in report.sections for block in section.blocks for plot in block.plots
     }
-    found = {f"tables/{path.name}": table(path) for path in sorted((report.directory / "tables").glob("*.md"))}
-    found |= {f"figures/{path.name}": figure(path, captions[path.stem]) for path in report.figures}
-    found["matrices.csv"] = matrices
-    found |= {} if report.frame.empty else {report.summary_csv.name: numbers}
-    return found if report.few_shot.empty else {**found, FEW_SHOT: few_shot}
+    made = {f"tables/{path.name}": table(path) for path in sorted((report.directory / "tables").glob("*.md"))}
+    made |= {f"figures/{path.name}": figure(path, captions[path.stem]) for path in report.figures}
+    made["matrices.csv"] = csv("Score matrices of all runs, as counts", "-matrices", matrices)
+    if not (frame := report.frame).empty:
+        made[report.summary_csv.name] = csv("Numbers", "", lambda: frame[frame["language"] == ""])
+    if not report.few_shot.empty:
+        tail = "" if frame.empty else "-few-shot"
+        made[FEW_SHOT] = csv("Scores of all few-shot runs", tail, lambda: report.few_shot)
+    return made

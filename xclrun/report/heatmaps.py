@@ -26,6 +26,7 @@ from xclrun.report.style import (
     tickless,
     tip,
     titled,
+    write_cells,
 )
 
 if TYPE_CHECKING:
@@ -42,12 +43,7 @@ LINES = ((("white", 3.2), ("black", 1.4)), (("white", 1.6), ("black", 0.7)))
 
 
 def heatmap(record: RunRecord, metric: str) -> Figure:
-    """Draw R in percent: a row for each hop, a column for each language; the cells of the language just learnt are
-    outlined.
-
-    Args:
-        record: the run; its matrix may have unmeasured cells, shown as –.
-        metric: name of a base score.
+    """Draw R in percent: a row for each hop, a column for each language; framed: the language just learned.
 
     Raises:
         ValueError: the run has no scores for the metric.
@@ -77,8 +73,6 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
 
     Args:
         strategies: label → its runs, which have the same languages in the same order.
-        metric: name of a base score.
-        title: what runs these are.
     """
     most = max(len(run.languages) for runs in strategies.values() for run in runs)
     many = most > MOST
@@ -94,7 +88,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
         image = _cells(axes, matrices[label], runs[0], ends, 6.5)
         # Of the axes: a title of the image would be hidden by the numbers on it.
         tip(axes, f"{label}: mean of {len(runs)} run{'s' if len(runs) > 1 else ''}")
-        # What the panel below, or the first of its row, has too is said there once.
+        # The panel below, or the first of its row, has the same names.
         below, first = k + columns < len(strategies), k - k % columns
         languages = () if below and not many else runs[0].languages
         hops = () if k > first and rows_of[k] == rows_of[first] else rows_of[k]
@@ -107,7 +101,7 @@ def heatmaps(strategies: Mapping[str, Sequence[RunRecord]], metric: str, title: 
 
 
 def hop_names(record: RunRecord) -> list[str]:
-    """Return what each row of a run's matrix is called: ``0 (before)``, ``1 en``, …"""
+    """Return the names of the rows of a run's matrix: ``0 (before)``, ``1 en``, …"""
     if record.stream == "joint":
         return ["0 (before)", "1 (all)"]
     alone = " alone" if record.stream == "independent" else ""
@@ -115,7 +109,7 @@ def hop_names(record: RunRecord) -> list[str]:
 
 
 def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: float | None) -> None:
-    """Name columns and rows; upright where names have no room side by side."""
+    """Name columns and rows; rotate names that have no room side by side."""
     across = 90 if len(languages) > MOST else 0 if not languages or short(languages) else 45
     for axis, names, rotation in ((axes.xaxis, languages, across), (axes.yaxis, hops, 0)):
         # An axis that nobody sees need not be laid out either.
@@ -125,14 +119,12 @@ def _names(axes: Axes, languages: Sequence[str], hops: Sequence[str], size: floa
 
 
 def _cells(axes: Axes, scores: np.ndarray, record: RunRecord, ends: tuple[float, float], size: float = 8) -> AxesImage:
-    """Draw a matrix in percent, grey where not measured, with its numbers (in ``size``); ``ends``: of the colours."""
+    """Draw a matrix in percent, grey where not measured; numbers are of ``size`` points, colours from ``ends``."""
     axes.set_facecolor("#dddddd")
     image = axes.imshow(np.ma.masked_invalid(scores), cmap="viridis", vmin=ends[0], vmax=ends[1], aspect="auto")
-    middle = ends[0] + 0.6 * (ends[1] - ends[0])
-    for (i, j), score in np.ndenumerate(scores) if scores.shape[1] <= MOST else ():
-        text, ink = ("–", "black") if np.isnan(score) else (f"{score:.1f}", "white" if score < middle else "black")
+    if scores.shape[1] <= MOST:
         # Numbers lie inside their cells: the layout, whose time is what measuring text takes, need not look at them.
-        axes.text(j, i, text, ha="center", va="center", color=ink, fontsize=size, in_layout=False)
+        write_cells(axes, scores, "{:.1f}", ends[0] + 0.6 * (ends[1] - ends[0]), fontsize=size, in_layout=False)
     _outlines(axes, record)
     tickless(axes)
     axes.spines[:].set_visible(False)

@@ -71,7 +71,7 @@ class Tests:
     Attributes:
         data: all runs; tests are over its replicates, the mixed model over all of it.
         few_shot: the languages of its blocks are targets, each a replicate; else sets of languages.
-        resampled: gives the measure, ``name``, of each strategy in every resample; None: there is no bootstrap.
+        resampled: the bootstrap of the measure called ``name``; None: there is none.
         shared: whether orders of one seed share inputs of the measure (`xclrun.analysis.measures.Measure.shared`).
     """
 
@@ -84,26 +84,24 @@ class Tests:
 
     @cached_property
     def averaged(self) -> Replicates:
-        """One block for each replicate."""
         return self.data.averaged()
 
     @property
     def replicates(self) -> str:
         """What the replicates are, in one word."""
-        kind = self.data.kind
         if self.few_shot:
-            return "languages" if kind == "languages" else "buckets"
-        return REPLICATES[kind]
+            return "languages" if self.data.kind == "languages" else "buckets"
+        return REPLICATES[self.data.kind]
 
     @property
     def warnings(self) -> list[str]:
-        """What so few replicates cannot find."""
+        """Effects that tests on so few replicates cannot detect."""
         k, n = self.averaged.values.shape
         return [] if self.few_shot and n < 2 else power_warnings(n, k * (k - 1) // 2)
 
     @property
     def scope(self) -> str:
-        """What the replicates are, and what they allow to say."""
+        """What the replicates are, and which conclusions they support."""
         n, runs = len(self.averaged.blocks), len(self.data.blocks)
         if self.few_shot and n < 2:
             return (
@@ -136,7 +134,8 @@ class Tests:
     def t_test(self, a: str, b: str) -> Pair:
         """Test one pair by the paired t-test, with the pair's own variance and without correction."""
         data = self.averaged if self._crossed is None else self.data
-        differences = data.values[data.strategies.index(a)] - data.values[data.strategies.index(b)]
+        one, other = (data.values[data.strategies.index(label)] for label in (a, b))
+        differences = one - other
         if self._crossed is None:
             return t_test(a, b, differences, data.tolerance)
         return crossed_test(a, b, differences, self._crossed, data.tolerance)
@@ -154,12 +153,6 @@ class Tests:
         }
 
     @cached_property
-    def paper(self) -> tuple[Anova, list[Pair]]:
-        """One-way ANOVA and Tukey over orders."""
-        fitted = anova(self.data.by_order())
-        return fitted, tukey(self.data.by_order(), fitted)
-
-    @cached_property
     def blocked(self) -> tuple[Anova, list[Pair]]:
         """Two-way ANOVA, strategy + replicate, and Tukey on it."""
         fitted = blocked_anova(self.averaged)
@@ -169,32 +162,29 @@ class Tests:
     def ranks(self) -> CriticalDifference:
         return critical_difference(self.averaged, self.higher_is_better)
 
-    @property
+    @cached_property
     def analyses(self) -> dict[str, Anova]:
-        """The analyses of variance by name."""
-        paper = {} if self.few_shot else {"one-way, orders (CCL)": self.paper[0]}
+        paper = {} if self.few_shot else {"one-way, orders (CCL)": anova(self.data.by_order())}
         return paper | {f"two-way, blocks: {self.replicates}": self.blocked[0]}
 
     @cached_property
     def pairs(self) -> dict[str, list[Pair]]:
-        """The tests of all pairs by name."""
-        tests, data = {BLOCKED: self.blocked[1]}, self.averaged
+        data, tests = self.averaged, {}
         if not self.few_shot:
-            tests = {PAPER: self.paper[1], **tests}
-            if data.kind == "order" and len(data.blocks) >= MIXED_ORDERS:
-                tests[MIXED] = mixed_model(self.data)
+            tests[PAPER] = tukey(self.data.by_order(), anova(self.data.by_order()))
+        tests[BLOCKED] = self.blocked[1]
+        if data.kind == "order" and len(data.blocks) >= MIXED_ORDERS and not self.few_shot:
+            tests[MIXED] = mixed_model(self.data)
         tests[PAIRED_T] = with_holm([self.t_test(a, b) for a, b in combinations(data.strategies, 2)])
-        bootstrap = {} if self.resampled is None else {"paired bootstrap": self._bootstrap(self.resampled)}
-        return {**tests, "Wilcoxon": wilcoxon(data), **bootstrap}
-
-    def _bootstrap(self, resampled: Resampled) -> list[Pair]:
-        of = {label: resampled.of_strategy(label, self.name) for label in self.averaged.strategies}
-        pairs = []
-        for pair in untested(self.averaged, ""):
-            one, other = of[pair.a], of[pair.b]
-            p = math.nan if one is None or other is None else paired_p_value(one - other)
-            pairs.append(replace(pair, p=p))
-        return with_holm(pairs)
+        tests["Wilcoxon"] = wilcoxon(data)
+        if self.resampled is not None:
+            draws = {label: self.resampled.of_strategy(label, self.name) for label in data.strategies}
+            both = [(pair, draws[pair.a], draws[pair.b]) for pair in untested(data, "")]
+            tests["paired bootstrap"] = with_holm([
+                replace(pair, p=math.nan if one is None or other is None else paired_p_value(one - other))
+                for pair, one, other in both
+            ])  # fmt: skip
+        return tests
 
 
 class Verdicts:
@@ -232,12 +222,11 @@ class Verdicts:
 
     @property
     def p_values(self) -> list[float]:
-        """The uncorrected p-values of the primary comparisons."""
         return [pair.p for pair in self.unadjusted.values() if not math.isnan(pair.p)]
 
     @property
     def family(self) -> list[float]:
-        """The same of the whole section, those of `p_values` first."""
+        """The p-values of the whole section, those of `p_values` first."""
         return self.p_values
 
     @cached_property
@@ -251,7 +240,6 @@ class Verdicts:
 
     @property
     def method(self) -> str:
-        """The test of the primary comparisons, in words."""
         names = " and ".join(dict.fromkeys(name for _, _, name in self.unadjusted))
         replicates = " or ".join(dict.fromkeys(tests.replicates for tests in self.tests.values())) or "orders"
         one = next((t for t in self.tests.values() if t.data.kind == "seed" and not t.few_shot), None)
@@ -261,7 +249,6 @@ class Verdicts:
 
     @property
     def marks_meaning(self) -> str:
-        """What marks mean."""
         return f"* ** ***: differs from the baseline, {self.baseline}: {self.method}, p < 0.05, 0.01, 0.001"
 
     def baseline_notes(self) -> list[str]:
@@ -279,15 +266,13 @@ class Verdicts:
         return {key: next((mark for level, mark in LEVELS if pair.p < level), "") for key, pair in self.primary.items()}
 
     def comparisons(self, title: str = "Primary comparisons with the baseline") -> Table | None:
-        """Return the table of the primary comparisons; None where there are none."""
         reasons, rows = Reasons(), []
         for (label, metric, name), pair in self.primary.items():
             raw = self.unadjusted[label, metric, name]
-            interval = f"[{percent(pair.low)}, {percent(pair.high)}]" if pair.low == pair.low else "–"
             effect = Cell(_number(pair.effect), pair.effect)
             p_values = [_p_cell(one.p, one.reason, reasons) for one in (raw, pair)]
             difference = Cell(percent(pair.difference), pair.difference)
-            rows.append((*subject((metric, name)), label, difference, interval, effect, *p_values))
+            rows.append((*subject((metric, name)), label, difference, _interval(pair), effect, *p_values))
         if not rows:
             return None
         notes = (
@@ -302,14 +287,14 @@ class Verdicts:
 
     def anovas(self, title: str = "Do strategies differ") -> Table | None:
         """Return the table of analyses of variance: does any strategy differ at all?"""
+        if not self.tests:
+            return None
         rows, reasons = [], Reasons()
         for key, tests in self.tests.items():
             for what, fitted in tests.analyses.items():
                 df = f"{fitted.df[0]}, {fitted.df[1]}"
                 p = _p_cell(fitted.p, fitted.reason, reasons)
                 rows.append((*subject(key), what, df, _number(fitted.f), p, _number(fitted.eta_squared, 3)))
-        if not rows:
-            return None
         scopes = self._of_each(
             lambda tests: [f"{tests.scope}; {len(tests.data.strategies)} strategies", *tests.warnings]
         )
@@ -323,24 +308,22 @@ class Verdicts:
         return Table(title, header, tuple(rows), notes, left=3)
 
     def all_pairs(self, title: str = "All pairs of strategies") -> Table | None:
-        """Return the pairs of all measures of all metrics in one table."""
         if not self.tests:
             return None
         reasons, rows = Reasons(), []
         names = list(dict.fromkeys(name for tests in self.tests.values() for name in tests.pairs))
         for key, tests in self.tests.items():
             for k, pair in enumerate(tests.pairs[PAIRED_T]):
-                blocked = tests.pairs[BLOCKED][k]
-                interval = f"[{percent(blocked.low)}, {percent(blocked.high)}]" if blocked.low == blocked.low else "–"
                 effect = _number(pair.effect)
                 if pair.effect_low == pair.effect_low:
                     effect += f" [{_number(pair.effect_low, 1)}, {_number(pair.effect_high, 1)}]"
                 difference = Cell(percent(pair.difference), pair.difference)
-                own = {name: _p_cell(pairs[k].p, pairs[k].reason, reasons) for name, pairs in tests.pairs.items()}
-                if MIXED in own and not (fitted := tests.pairs[MIXED][k]).reason:
-                    own[MIXED] = Cell(f"{percent(fitted.difference)}, p {p_text(fitted.p, sign=True)}", fitted.p)
+                cells = {name: _p_cell(pairs[k].p, pairs[k].reason, reasons) for name, pairs in tests.pairs.items()}
+                if MIXED in cells and not (fitted := tests.pairs[MIXED][k]).reason:
+                    cells[MIXED] = Cell(f"{percent(fitted.difference)}, p {p_text(fitted.p, sign=True)}", fitted.p)
+                interval = _interval(tests.pairs[BLOCKED][k])
                 rows.append((*subject(key), pair.a, pair.b, difference, interval, Cell(effect, pair.effect),
-                             *(own.get(name, Cell("–")) for name in names)))  # fmt: skip
+                             *(cells.get(name, Cell("–")) for name in names)))  # fmt: skip
         scopes = self._of_each(lambda tests: [f"{tests.scope}; the replicates are the blocks"])
         p_values = P_VALUES if all(tests.few_shot for tests in self.tests.values()) else P_VALUES_OF_ORDERS
         header = (*self.SUBJECTS, "a", "b", "Δ", "interval", "d_z", *names)
@@ -350,21 +333,20 @@ class Verdicts:
 
     def _of_each(self, say: Callable[[Tests], list[str]], keys: Collection[tuple[str, str]] | None = None) -> list[str]:
         """Return the notes on the tests with these keys (None: all): each once, with its subjects if it is on some."""
-        said: dict[str, list[str]] = {}
+        subjects: dict[str, list[str]] = {}
         about = {key: tests for key, tests in self.tests.items() if keys is None or key in keys}
         for key, tests in about.items():
             for line in say(tests):
-                said.setdefault(line, []).append(" ".join(subject(key)))
-        return [line if len(of) == len(about) else f"{', '.join(of)}: {line}" for line, of in said.items()]
+                subjects.setdefault(line, []).append(" ".join(subject(key)))
+        return [line if len(on) == len(about) else f"{', '.join(on)}: {line}" for line, on in subjects.items()]
 
 
 class Inference(Verdicts):
-    """Everything that is said of a comparison beyond means.
+    """Tests and intervals of the strategies of a comparison.
 
     Args:
-        comparison: its strategies.
-        references: gives M.
-        resampled: metric → its bootstrap; a metric that is missing has none.
+        references: has the scores M of the reference models.
+        resampled: metric → its bootstrap, where there is one.
         kind: of the bootstrap's intervals; None: each measure's default.
         baseline: label of the strategy that marks compare with; None: ``naive``, else the first that is tested.
         primary: measures of the primary comparisons.
@@ -396,11 +378,11 @@ class Inference(Verdicts):
         return super().baseline_notes()
 
     def _default_baseline(self, tests: Mapping[tuple[str, str], Tests]) -> str:
-        tested = [label for them in tests.values() for label in them.data.strategies]
-        of = {label: self.comparison.strategies[label][0] for label in tested}
-        last = {label: (is_control(run), run.strategy != BASELINE, is_reference(run)) for label, run in of.items()}
-        ranked = sorted(of, key=last.__getitem__)
-        return ranked[0] if ranked else ""
+        def rank(label: str) -> tuple[bool, ...]:
+            run = self.comparison.strategies[label][0]
+            return is_control(run), run.strategy != BASELINE, is_reference(run)
+
+        return min((label for each in tests.values() for label in each.data.strategies), key=rank, default="")
 
 
 def subject(key: tuple[str, str]) -> tuple[str, str]:
@@ -413,6 +395,10 @@ def p_text(p: float, sign: bool = False) -> str:
     if p != p:
         return "–"
     return "< 0.001" if p < 0.001 else f"{'= ' if sign else ''}{p:.3f}"
+
+
+def _interval(pair: Pair) -> str:
+    return f"[{percent(pair.low)}, {percent(pair.high)}]" if pair.low == pair.low else "–"
 
 
 def _p_cell(p: float, reason: str, reasons: Reasons) -> Cell:

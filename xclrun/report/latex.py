@@ -17,20 +17,20 @@ _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", 
 
 
 def latex(table: Table, where: str = "", label: str = "") -> str:
-    """Return a table for LaTeX, to stand in a ``table``: a caption, best in bold, marks raised, notes below.
-
-    ``where`` is told in the caption: dataset and model.
-    """
+    """Return a table for a LaTeX ``table``: a caption that names ``where``, and notes below."""
     caption = f"{table.title} ({where})" if where else table.title
     columns = "l" * table.left + "r" * (len(table.header) - table.left)
-    lines = ["% \\begin{table} \\input{this file} \\end{table}; needs the packages booktabs and threeparttable"]
-    lines += [
+    identifier = re.sub(r"[^a-z0-9]+", "-", label or table.slug).strip("-")
+    lines = [
+        "% \\begin{table} \\input{this file} \\end{table}; needs the packages booktabs and threeparttable",
         "\\begin{threeparttable}",
         f"\\caption{{{_tex(caption)}}}",
-        f"\\label{{tab:{_label(label or table.slug)}}}",
+        f"\\label{{tab:{identifier}}}",
+        f"\\begin{{tabular}}{{{columns}}}",
+        "\\toprule",
+        " & ".join(map(_tex, table.header)) + " \\\\",
+        "\\midrule",
     ]
-    lines += ["\\begin{tabular}{" + columns + "}", "\\toprule"]
-    lines += [" & ".join(map(_tex, table.header)) + " \\\\", "\\midrule"]
     for k, row in enumerate(table.rows):
         lines += ["\\midrule"] if k in table.ruled else []
         lines.append(" & ".join(map(_tex_cell, row)) + " \\\\")
@@ -59,7 +59,3 @@ def _tex_note(note: str) -> str:
     if marked is None:
         return rf"\item {_tex(note)}"
     return rf"\item[{marked[1] or marked[2].replace(' ', ', ')}] {_tex(marked[3])}"
-
-
-def _label(slug: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", slug).strip("-")

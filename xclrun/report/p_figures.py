@@ -10,7 +10,7 @@ import numpy as np
 from xclrun.analysis.ranks import CriticalDifference
 from xclrun.analysis.significance import Pair, p_matrix
 from xclrun.report.inference import BLOCKED, Tests, p_text
-from xclrun.report.style import GREY, WIDEST, figure_of, panel_grid, tickless, titled
+from xclrun.report.style import GREY, WIDEST, figure_of, key, panel_grid, tickless, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +26,10 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
 
     Args:
         tests: name of a panel → its tests.
-        title: of the figure.
-        below: name of the test (`Tests.pairs`) whose p-values stand below the diagonal.
+        below: name of the test (`Tests.pairs`) whose p-values are below the diagonal.
     """
+    from matplotlib.patches import Patch
+
     most = max(len(one.data.strategies) for one in tests.values())
     side = max(1.3, 0.43 * most + 0.3)
     # Side by side as long as the digits can be read on a page of usual width; else two by two.
@@ -37,7 +38,9 @@ def p_value_figure(tests: Mapping[str, Tests], title: str, below: str) -> Figure
     for k, (axes, (name, one)) in enumerate(zip(panels, tests.items(), strict=False)):
         labelled = k % columns == 0 or len(one.data.strategies) != most
         _p_panel(axes, one.data.strategies, one.pairs[below], one.pairs[BLOCKED], name, labelled)
-    _p_key(figure)
+    names = [f"p < {_STEPS[1]:g}", *(f"p < {high:g}" for high in _STEPS[2:-1]), f"p ≥ {_STEPS[-2]:g}"]
+    patches = (Patch(facecolor=c, edgecolor="#999999", label=name) for c, name in zip(_COLOURS, names, strict=True))
+    key(figure, patches, 7)
     titled(figure, title)
     return figure
 
@@ -73,40 +76,32 @@ def _p_panel(
     axes.spines[:].set_color("#cccccc")
 
 
-def _p_key(figure: Figure) -> None:
-    from matplotlib.patches import Patch
-
-    names = [f"p < {_STEPS[1]:g}", *(f"p < {high:g}" for high in _STEPS[2:-1]), f"p ≥ {_STEPS[-2]:g}"]
-    handles = [Patch(facecolor=c, edgecolor="#999999", label=name) for c, name in zip(_COLOURS, names, strict=True)]
-    figure.legend(handles=handles, loc="outside right center", fontsize=7, frameon=False)
-
-
-def _ranks(axes: Axes, found: CriticalDifference, title: str) -> None:
+def _ranks(axes: Axes, tested: CriticalDifference, title: str) -> None:
     """Draw a critical-difference diagram (Demšar 2006): best left, names below, bars for groups."""
-    k = len(found.strategies)
+    k = len(tested.strategies)
     below = (k + 1) // 2
-    label = f"CD = {found.critical:.2f}"
-    label += ": more than any difference of mean ranks can be" if found.critical > k - 1 else ""
+    label = f"CD = {tested.critical:.2f}"
+    label += ": more than any difference of mean ranks can be" if tested.critical > k - 1 else ""
     # Beside the axis there is room for the longest text, a name with its rank: a share of the width for each character.
-    share = min(0.32, 0.0076 * (8 + max(map(len, found.strategies))))
+    share = min(0.32, 0.0076 * (8 + max(map(len, tested.strategies))))
     margin = max(0.4 + 0.12 * k, share / (1 - 2 * share) * k)
-    axes.set(xlim=(1 - margin, max(k + margin, 1.1 + found.critical)), ylim=(-1.1 - 0.62 * below, 2.4))
+    axes.set(xlim=(1 - margin, max(k + margin, 1.1 + tested.critical)), ylim=(-1.1 - 0.62 * below, 2.4))
     axes.axis("off")
     axes.plot([1, k], [0, 0], color="black", linewidth=1)
     for rank in range(1, k + 1):
         axes.plot([rank, rank], [0, 0.18], color="black", linewidth=1)
         axes.text(rank, 0.28, str(rank), ha="center", va="bottom", fontsize=7)
-    for place, (name, rank) in enumerate(zip(found.strategies, found.ranks, strict=True)):
+    for place, (name, rank) in enumerate(zip(tested.strategies, tested.ranks, strict=True)):
         left = place < below
         level = -1.0 - 0.62 * (place if left else k - 1 - place)
         end = axes.get_xlim()[0] + 0.02 if left else axes.get_xlim()[1] - 0.02
         axes.plot([rank, rank, end], [0, level, level], color=GREY, linewidth=0.7)
         text = f"{name} ({rank:.2f})"
         axes.text(end, level + 0.06, text, ha="left" if left else "right", va="bottom", fontsize=7)
-    for step, (first, last) in enumerate(found.groups):
+    for step, (first, last) in enumerate(tested.groups):
         height = -0.22 - 0.16 * (step % 4)
-        ends = [found.ranks[first] - 0.03, found.ranks[last] + 0.03]
+        ends = [tested.ranks[first] - 0.03, tested.ranks[last] + 0.03]
         axes.plot(ends, [height, height], color="#0072B2", linewidth=3, solid_capstyle="butt")
-    axes.plot([1, 1 + found.critical], [1.25, 1.25], color="black", linewidth=1.5, marker="|", markersize=5)
+    axes.plot([1, 1 + tested.critical], [1.25, 1.25], color="black", linewidth=1.5, marker="|", markersize=5)
     axes.text(1, 1.45, label, va="bottom", fontsize=7)
     axes.set_title(title, fontsize=8, loc="left", fontweight="bold")

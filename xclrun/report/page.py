@@ -1,6 +1,6 @@
-"""`index.html`: one self-contained page with everything: tables that sort, figures that tell, runs behind cells.
+"""`index.html`: one self-contained page with sortable tables, figures with tooltips, and the runs behind each cell.
 
-The page is the template ``templates/page.html``, in which whatever was not written here is escaped.
+``templates/page.html`` escapes every value that this module does not mark as safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import xclrun
 from xclrun.analysis.record import RunRecord
 from xclrun.core.names import link, slug
-from xclrun.report.part import Block, Plot
+from xclrun.report.part import Plot
 from xclrun.report.section import Section
 from xclrun.report.style import TITLE, more_formats
 from xclrun.report.tables import Cell, Table
@@ -25,11 +25,11 @@ from xclrun.report.tables import Cell, Table
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from xclrun.report.write import Report
+
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A figure as the page shows it: under its caption stand its own title, links to its files, and the drawing."""
-
     caption: str
     title: str
     width: str
@@ -38,44 +38,47 @@ class _Drawn:
 
 
 def page(
-    name: str,
-    made: str,
-    commands: Sequence[str],
-    sections: Sequence[Section],
-    drawings: Mapping[str, str],
-    formats: Sequence[str],
-    records: Sequence[RunRecord],
-    caveats: Sequence[str],
-    left_out: Mapping[str, tuple[str, str]] | None = None,
+    report: Report, made: str, commands: Sequence[str], drawings: Mapping[str, str], formats: Sequence[str]
 ) -> str:
     """Return the page.
 
     Args:
-        name: of the report.
         made: when, for people.
-        commands: what was typed to make it, and the runs.
-        sections: what is said.
-        drawings: name of a figure → SVG; a figure that is not there is left out.
-        formats: in which figures are saved besides SVG.
-        records: all runs, of any status.
-        caveats: about the report as a whole.
-        left_out: as given to `xclrun.report.write_report`.
+        commands: what was typed to make the report and the runs.
+        drawings: name of a figure → SVG; a figure that is missing here is skipped.
+        formats: further formats of the figures besides SVG.
     """
-    runs = runs_table(records, left_out)
-    run_sets = _run_sets([table for section in sections for block in section.blocks for table in block.tables])
-    finished = [record for record in records if record.status == "finished"]
+    runs, sections = runs_table(report.records, report.left_out), report.sections
+    tables = [table for section in sections for block in section.blocks for table in block.tables]
+    # Numbers of the sets of runs behind cells.
+    behind = dict.fromkeys(
+        cell.runs for table in tables for row in table.rows for cell in row if isinstance(cell, Cell) and cell.runs
+    )
+    run_sets = {ids: k for k, ids in enumerate(behind)}
+    drawn = {
+        plot.name: _drawn(plot, drawings[plot.name], ("svg", *formats))
+        for section in sections for block in section.blocks for plot in block.plots if plot.name in drawings
+    }  # fmt: skip
+    blocks = [
+        [one for one in section.blocks if one.tables or any(plot.name in drawn for plot in one.plots)]
+        for section in sections
+    ]
+    finished = [record for record in report.records if record.status == "finished"]
     return templates().get_template("page.html").render(
-        name=name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
-        defined={name: text for section in sections for name, text in section.definitions.items()},
-        sections=[_section(f"s{k}", section, drawings, ("svg", *formats)) for k, section in enumerate(sections)],
-        report_caveats=caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
+        name=report.name, made=made, version=xclrun.__version__, commands=commands, finished=finished,
+        defined=definitions(sections), sections=list(zip(sections, blocks, strict=True)), drawn=drawn,
+        report_caveats=report.caveats, environment=_environment(finished), runs=runs, run_sets=run_sets,
         run_sets_json=_json([list(ids) for ids in run_sets]), css=_asset("page.css"), js=_asset("page.js"),
         more=more_formats(formats),
     )  # fmt: skip
 
 
+def definitions(sections: Iterable[Section]) -> dict[str, str]:
+    return {name: text for section in sections for name, text in section.definitions.items()}
+
+
 def runs_table(records: Iterable[RunRecord], left_out: Mapping[str, tuple[str, str]] | None = None) -> Table:
-    """Return all runs, finished or not, and what they are; of runs that could not be read the state alone."""
+    """Return the table of all runs, finished or not; a run that could not be read has its state alone."""
     states = {run: state for run, (state, _) in (left_out or {}).items()}
     header = ("run", "dataset", "model", "strategy", "order", "seed", "K", "bucket", "code", "algorithms", "data",
               "status")  # fmt: skip
@@ -92,40 +95,13 @@ def runs_table(records: Iterable[RunRecord], left_out: Mapping[str, tuple[str, s
 
 
 def table_html(table: Table, run_sets: Mapping[tuple[str, ...], int] | None = None) -> str:
-    """Return a table as the page shows it; ``run_sets`` numbers the sets of runs behind cells."""
+    """Return a table as HTML; ``run_sets`` numbers the sets of runs behind cells."""
     module: Any = templates().get_template("table.html").module
     return str(module.table(table, run_sets or {}))
 
 
-def _run_sets(tables: Iterable[Table]) -> dict[tuple[str, ...], int]:
-    """Number the sets of runs behind cells."""
-    numbers: dict[tuple[str, ...], int] = {}
-    for table in tables:
-        for row in table.rows:
-            for cell in row:
-                if isinstance(cell, Cell) and cell.runs:
-                    numbers.setdefault(cell.runs, len(numbers))
-    return numbers
-
-
-def _section(anchor: str, section: Section, drawings: Mapping[str, str], suffixes: Sequence[str]) -> dict[str, Any]:
-    blocks = [_block(f"{anchor}-{block.part.name}", block, drawings, suffixes) for block in section.blocks]
-    return {
-        "anchor": anchor, "title": section.title, "conclusions": section.conclusions, "caveats": section.caveats,
-        "blocks": [block for block in blocks if block["plots"] or block["tables"]],
-    }  # fmt: skip
-
-
-def _block(anchor: str, block: Block, drawings: Mapping[str, str], suffixes: Sequence[str]) -> dict[str, Any]:
-    return {
-        "anchor": anchor, "title": block.title, "folded": block.part.folded, "paragraphs": block.paragraphs,
-        "plots": [_drawn(one, drawings[one.name], suffixes) for one in block.plots if one.name in drawings],
-        "tables": block.tables,
-    }  # fmt: skip
-
-
 def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> _Drawn:
-    """Return a figure with its own title, which the page does not draw again, read from its SVG."""
+    """Return a figure with its own title, read from its SVG."""
     from markupsafe import Markup
 
     drawing = svg[svg.index("<svg") :]
@@ -139,7 +115,7 @@ def _drawn(plot: Plot, svg: str, suffixes: Sequence[str]) -> _Drawn:
 
 
 def _environment(finished: Sequence[RunRecord]) -> dict[str, str]:
-    """Return on what the runs were made: each fact, with how many runs it holds for where it is not the same of all."""
+    """Return the environment of the runs: each fact, with the number of runs where they differ."""
     facts: dict[str, Counter[str]] = {}
     for record in finished:
         of_run = {k: v for k, v in record.environment.items() if k != "started"} | {"code": record.code_version}
@@ -153,7 +129,7 @@ def _environment(finished: Sequence[RunRecord]) -> dict[str, str]:
 
 @cache
 def templates() -> Environment:
-    """Return what fills the templates beside this module; values are escaped as HTML wants it."""
+    """Return the Jinja environment of ``templates/``; values are escaped for HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

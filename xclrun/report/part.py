@@ -1,18 +1,19 @@
-"""The registry of what a report can show, in the order in which it is read.
+"""The registry of what a report can show, in reading order.
 
-A part is a heading with paragraphs, tables and figures under it: a function, in a file of `xclrun.report.parts`, that
+A part is a heading with paragraphs, tables and figures under it: a function in a file of `xclrun.report.parts` that
 yields them. `part` enters it here; nothing else has to know of it::
 
     @part(StrategySection, place=30, title="Trade-offs")
     def trade_offs(section: StrategySection) -> Iterator[Item]:
         yield "Top right is better."
-        yield Plot("trade_offs_…", "Final performance against forgetting", draw)
+        yield Plot("trade_offs_…", "Final performance against forgetting", draw, section.summary)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from xclrun.report.tables import Table
@@ -21,29 +22,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
 class Plot:
-    """A figure that is yet to be drawn.
+    """A figure that is not drawn yet.
 
-    Attributes:
+    Args:
         name: of its files, unique in a report.
-        caption: its kind in words; the figure's own title, which stands beside it on the page, has the details.
+        caption: the kind of figure; the figure's own title, which the page shows next to it, has the details.
         draw: returns None where there is nothing to show.
+        arguments: of ``draw``.
     """
 
-    name: str
-    caption: str
-    draw: Callable[[], Figure | None]
+    def __init__(self, name: str, caption: str, draw: Callable[..., Figure | None], *arguments: Any) -> None:
+        self.name, self.caption, self.draw = name, caption, partial(draw, *arguments)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a part would need to show something: a caveat of its section, ``<heading>: n/a: needs <what>``."""
+    """What a part needs to show something: a caveat of its section, ``<heading>: n/a: needs <what>``."""
 
     what: str
 
 
-Item = str | Table | Plot | Needs
+# None is skipped.
+Item = str | Table | Plot | Needs | None
 Data = TypeVar("Data")
 
 
@@ -53,13 +54,13 @@ class Part:
 
     Attributes:
         name: of its function.
-        data: class of what it is made from; a section makes the parts of its own class, and of what it consists of.
-        place: where it stands among those of the same class, lowest first.
-        title: the heading; ``{words}`` are those that ``data.heading`` gives.
-        make: yields what stands under the heading; nothing: the part is left out.
-        folded: closed at first on the page.
-        runs_alone: it needs nothing but the runs, so that its figures are drawn while tests are still computed.
-        terminal: its tables are also shown on a terminal, after the means.
+        data: class of what it is made from; see `xclrun.report.section.Section.data`.
+        place: position among the parts of the same class, lowest first.
+        title: the heading; ``{words}`` are replaced from ``data.heading``.
+        make: yields the contents; a part that yields nothing is left out.
+        folded: whether the page shows it closed at first.
+        runs_alone: it needs nothing but the runs, so its figures are drawn while tests are still computed.
+        terminal: a terminal shows its tables too, after the means.
     """
 
     name: str
@@ -74,7 +75,7 @@ class Part:
 
 @dataclass
 class Block:
-    """What a part has made of some data."""
+    """What a part made of some data; true where there is a table or a figure."""
 
     part: Part
     title: str
@@ -91,21 +92,16 @@ PARTS: dict[str, Part] = {}
 
 
 def part(
-    data: type[Data],
-    place: int,
-    title: str,
-    folded: bool = False,
-    runs_alone: bool = False,
-    terminal: bool = False,
+    data: type[Data], place: int, title: str, **options: bool
 ) -> Callable[[Callable[[Data], Iterable[Item]]], Part]:
-    """Enter a function into the registry; see `Part`.
+    """Enter a function into the registry; ``options`` are the flags of `Part`.
 
     Raises:
         ValueError: the name is taken, or another part of the same class has that place.
     """
 
     def enter(make: Callable[[Data], Iterable[Item]]) -> Part:
-        made = Part(make.__name__, data, place, title, make, folded, runs_alone, terminal)
+        made = Part(make.__name__, data, place, title, make, **options)
         for other in PARTS.values():
             if other.name == made.name or (other.data, other.place) == (data, place):
                 raise ValueError(f"part {made.name} of {data.__name__}, place {place}: {other.name} is there already")
@@ -116,18 +112,17 @@ def part(
 
 
 def parts_of(data: type) -> list[Part]:
-    """Return the parts that are made from a class, in their order."""
-    return sorted((one for one in PARTS.values() if one.data is data), key=lambda one: one.place)
+    return sorted((part for part in PARTS.values() if part.data is data), key=lambda part: part.place)
 
 
-def make_block(one: Part, data: Any) -> Block:
+def make_block(part: Part, data: Any) -> Block:
     """Make a part.
 
     Raises:
-        TypeError: it yields something else than a paragraph, a table, a plot or what it needs.
+        TypeError: it yields something that is no `Item`.
     """
-    block = Block(one, one.title.format_map(getattr(data, "heading", {})))
-    for item in one.make(data):
+    block = Block(part, part.title.format_map(getattr(data, "heading", {})))
+    for item in part.make(data):
         if isinstance(item, str):
             block.paragraphs.append(item)
         elif isinstance(item, Table):
@@ -136,6 +131,6 @@ def make_block(one: Part, data: Any) -> Block:
             block.plots.append(item)
         elif isinstance(item, Needs):
             block.needs.append(f"{block.title}: n/a: needs {item.what}")
-        else:
-            raise TypeError(f"part {one.name} yields {type(item).__name__}; it may yield str, Table, Plot and Needs")
+        elif item is not None:
+            raise TypeError(f"part {part.name} yields {type(item).__name__}; it may yield str, Table, Plot and Needs")
     return block

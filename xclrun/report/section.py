@@ -15,15 +15,14 @@ class Options:
     """How a report is made.
 
     Attributes:
-        unpaired: means over all runs of each strategy, not over those that all have finished.
-        interval: kind of the bootstrap's intervals (`xclrun.analysis.bootstrap.INTERVALS`); None: each measure's
-            default.
+        unpaired: average all runs of each strategy, not only the combinations that every strategy has finished.
+        interval: kind of bootstrap interval (`xclrun.analysis.bootstrap.INTERVALS`); None: each measure's default.
         full: resamples have as many sentences as the test set, instead of 600 at most.
-        table: number of the published table to set beside ours.
+        table: number of the published table to show next to ours.
         few_shot_table: number of the table of the few-shot paper that the sweep makes.
         baseline: label of the strategy that marks and budgets compare with; None: ``naive``, else the first tested.
-        formats: in which figures are saved besides SVG, of `xclrun.report.style.FURTHER`.
-        choice: by which the settings of the runs were chosen on dev; None: the runs are all there are.
+        formats: further formats of figures besides SVG, of `xclrun.report.style.FURTHER`.
+        choice: how the settings of the runs were chosen on dev; None: nothing was chosen.
         primary: measures of the primary comparisons.
         command: what was typed to make the report; empty where it is not known.
     """
@@ -41,7 +40,7 @@ class Options:
 
 
 class Section:
-    """Runs that belong together, such as those of one dataset and model: what is said of them, part by part.
+    """Runs that belong together, such as those of one dataset and model, and what their parts show.
 
     Attributes:
         title: its heading.
@@ -60,41 +59,39 @@ class Section:
 
     @cached_property
     def data(self) -> list[object]:
-        """What its parts are made from, in the order in which they are read; see `xclrun.report.part.Part.data`."""
+        """What its parts are made from, in reading order; each object has the parts of its class."""
         return [self]
 
     def make(self, runs_alone: bool = False) -> list[Block]:
-        """Make all parts, or those that need nothing but the runs; each is made once."""
+        """Make all parts, or only those that need nothing but the runs; each is made once."""
         blocks = []
         for k, data in enumerate(self.data):
-            for one in parts_of(type(data)):
-                if one.runs_alone or not runs_alone:
-                    if (one.name, k) not in self._made:
-                        self._made[one.name, k] = make_block(one, data)
-                    blocks.append(self._made[one.name, k])
+            for part in parts_of(type(data)):
+                if part.runs_alone or not runs_alone:
+                    if (part.name, k) not in self._made:
+                        self._made[part.name, k] = make_block(part, data)
+                    blocks.append(self._made[part.name, k])
         return blocks
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """What its parts made, without those that show nothing."""
         return [block for block in self.make() if block]
 
     @property
     def caveats(self) -> list[str]:
-        """What is missing and what differs."""
         return [need for block in self.make() for need in block.needs]
 
     @property
     def conclusions(self) -> list[str]:
-        """What was found, in words; one paragraph each."""
+        """The main results in words, one paragraph each."""
         return []
 
     @property
     def terminal(self) -> list[Table]:
-        """What a terminal shows: tables of the parts that say so."""
+        """The tables that a terminal shows."""
         return [table for block in self.blocks if block.part.terminal for table in block.tables]
 
     @property
     def lead(self) -> list[Table]:
-        """What stands first in Markdown, before the tables of the parts."""
+        """The tables that precede those of the parts in Markdown."""
         return []

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from xclrun.analysis.aggregate import Comparison, summarise
 from xclrun.analysis.base_scores import Predictions
-from xclrun.analysis.beside import Beside, beside, tuning_trials
 from xclrun.analysis.bootstrap import SENTENCES
+from xclrun.analysis.finished import FinishedRun, finished_run, tuning_trials
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.analysis.resampling import Resampled
@@ -52,7 +52,7 @@ class ReportData:
         predictions: Callable[[], Mapping[str, Predictions]] | None = None,
         commands: Mapping[str, str] | None = None,
         gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-        others: Sequence[Beside] = (),
+        others: Sequence[FinishedRun] = (),
     ) -> None:
         self.records, self.options, self.commands = records, options or Options(), commands or {}
         self._pool, self._others = records if pool is None else pool, others
@@ -60,7 +60,6 @@ class ReportData:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The long form of all numbers."""
         return summarise(self.records, self.options.unpaired)
 
     @cached_property
@@ -79,7 +78,7 @@ class ReportData:
 
     @cached_property
     def trials(self) -> dict[tuple[str, str, str], int]:
-        return tuning_trials([*(beside(run) for run in self._pool if run.status == "finished"), *self._others])
+        return tuning_trials([*(finished_run(run) for run in self._pool if run.status == "finished"), *self._others])
 
 
 class StrategySection(Section):
@@ -130,7 +129,6 @@ class StrategySection(Section):
 
     @cached_property
     def inference(self) -> Inference:
-        """Tests and intervals."""
         options = self.options
         return Inference(
             self.comparison, self.shared.references, self._bootstrap[0], options.interval, options.baseline,
@@ -139,7 +137,6 @@ class StrategySection(Section):
 
     @cached_property
     def summary(self) -> Summary:
-        """The means, with the marks of the tests."""
         inference = self.inference
         return Summary(
             self.shared.frame, self.comparison, inference.marks(), self.options.unpaired, inference.marks_meaning,
@@ -168,5 +165,4 @@ class StrategySection(Section):
 
 
 def names_of(comparison: Comparison) -> str:
-    """Return dataset and model for a title."""
     return f"{comparison.dataset}, {comparison.model}"

@@ -6,7 +6,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from numpy.typing import ArrayLike
 
     from xclrun.analysis.record import RunRecord
 
@@ -48,14 +49,13 @@ TITLE = "data-title"
 
 
 def metric_title(metric: str, runs: Iterable[RunRecord], unit: str = "%") -> str:
-    """Return what titles call a metric: with its unit, and with how F1 over spans was scored where not as usual."""
+    """Return what titles call a metric: with its unit, and how F1 over spans was scored unless by the default."""
     ways = {run.slot_f1 for run in runs} - {"span_micro"} if BY_NAME[metric].span_f1 else set()
-    beside = ", ".join(filter(None, (unit, *sorted(ways))))
-    return BY_NAME[metric].title + (f" ({beside})" if beside else "")
+    remarks = ", ".join(filter(None, (unit, *sorted(ways))))
+    return BY_NAME[metric].title + (f" ({remarks})" if remarks else "")
 
 
 def colour(k: int) -> str:
-    """Return the colour of the k-th line."""
     return COLOURS[k % len(COLOURS)]
 
 
@@ -64,10 +64,10 @@ def marker(k: int) -> str:
     return MARKERS[(k + k // len(COLOURS)) % len(MARKERS)]
 
 
-def places(names: Iterable[str], of: Iterable[str]) -> dict[str, int]:
-    """Return name → its place among all, so that it has one colour in all figures, whoever else is drawn beside it."""
-    every = list(of)
-    return {name: every.index(name) for name in names}
+def places(names: Iterable[str], every: Iterable[str]) -> dict[str, int]:
+    """Return name → its place among all: its colour in all figures, whatever else they show."""
+    order = list(every)
+    return {name: order.index(name) for name in names}
 
 
 def first_orders(orders: Sequence[str]) -> tuple[Sequence[str], str]:
@@ -80,11 +80,11 @@ def axis_of(values: Iterable[Any], least: float = 10.0, low: float = 0.0, high: 
     ``high``, and at least ``least`` apart so that noise does not fill a figure; all of it where there are no data."""
     import numpy as np
 
-    found = np.concatenate([np.ravel(np.asarray(value, dtype=float)) for value in values] or [np.array([])])
-    found = found[np.isfinite(found)]
-    if not found.size:
+    numbers = np.concatenate([np.ravel(np.asarray(value, dtype=float)) for value in values] or [np.array([])])
+    numbers = numbers[np.isfinite(numbers)]
+    if not numbers.size:
         return low, high
-    start, end = float(found.min()), float(found.max())
+    start, end = float(numbers.min()), float(numbers.max())
     margin = max(0.04 * (end - start), (least - (end - start)) / 2, 0.5)
     start, end = 5 * np.floor((start - margin) / 5), 5 * np.ceil((end + margin) / 5)
     start, end = max(low, start), min(high, end)
@@ -99,43 +99,68 @@ def short(names: Sequence[str]) -> bool:
 
 
 def figure_of(width: float, height: float) -> Figure:
-    """Return a figure of that size in inches, laid out by itself."""
+    """Return a figure of that size in inches, with automatic layout."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def plain(axes: Axes) -> None:
-    """Take away what says nothing: the frame's upper and right line; lay a light grid beneath."""
+def plain(axes: Axes, across: str = "", up: str = "") -> None:
+    """Remove the frame's upper and right line, lay a light grid beneath, and name the axes."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=7)
     axes.grid(color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
+    for name, label in ((across, axes.set_xlabel), (up, axes.set_ylabel)):
+        if name:
+            label(name, fontsize=8)
 
 
 def cut(text: str, width: int) -> str:
     """Return a text cut to ``width`` characters, between words where its first one fits."""
-    found = textwrap.shorten(text, width, placeholder="…")
-    return f"{text[: width - 1]}…" if found == "…" else found
+    short_text = textwrap.shorten(text, width, placeholder="…")
+    return f"{text[: width - 1]}…" if short_text == "…" else short_text
 
 
-def legend(figure: Figure, labels: Sequence[str], of: Iterable[str]) -> None:
-    """Name the strategies at the right, in the colours and markers that they have among all (``of``)."""
+def line(axes: Axes, x: ArrayLike, y: ArrayLike, k: int, text: str, **look: Any) -> None:
+    """Draw the k-th line in its colour; the SVG shows ``text`` where the pointer rests on it."""
+    (drawn,) = axes.plot(x, y, **{"color": colour(k), "marker": marker(k), **look})
+    tip(drawn, text)
+
+
+def ends_of_hops(axes: Axes, places: Iterable[float]) -> None:
+    for place in places:
+        axes.axvline(place, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+
+
+def key(figure: Figure, handles: Iterable[Any], size: float = 8) -> None:
+    """Explain colours and markers at the right of the figure."""
+    figure.legend(handles=list(handles), loc="outside right center", fontsize=size, frameon=False)
+
+
+def legend(figure: Figure, labels: Iterable[str], every: Iterable[str]) -> None:
+    """Name the strategies at the right, in the colours and markers that they have among all (``every``)."""
     from matplotlib.lines import Line2D
 
-    handles = [
+    key(figure, (
         Line2D([], [], linestyle="", color=colour(k), marker=marker(k), label=textwrap.fill(label, 26))
-        for label, k in places(labels, of).items()
-    ]
-    figure.legend(handles=handles, loc="outside right center", fontsize=8, frameon=False)
+        for label, k in places(labels, every).items()
+    ))  # fmt: skip
 
 
 def titled(figure: Figure, text: str, across: str = "", up: str = "") -> None:
-    """Set the title, in lines that fit the figure, and what runs across below all panels and up beside them."""
+    """Set the title, in lines that fit the figure, and the names of the axes that all panels share."""
     for name, label in ((across, figure.supxlabel), (up, figure.supylabel)):
         if name:
             label(name, fontsize=8)
     figure.suptitle(textwrap.fill(text, int(figure.get_size_inches()[0] * 13)), fontsize=10)
+
+
+def colour_bar(figure: Figure, image: Any, panels: Any, label: str, **look: Any) -> None:
+    """Explain the colours of images with small type."""
+    bar = figure.colorbar(image, ax=panels, pad=0.01, **look)
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=7)
 
 
 def panel_grid(
@@ -146,14 +171,11 @@ def panel_grid(
     sharex: bool = False,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of equal panels, at most ``most`` to a row, and their axes, of which those left over are hidden.
+    """Return a figure of equal panels, at most ``most`` to a row, and the axes of the grid.
 
     Args:
-        panels: how many.
-        most: in a row.
-        panel: width and height of one in inches.
-        margin: what the figure has beyond them.
-        sharex, sharey: whether panels have the same axes.
+        panel: width and height of a panel in inches.
+        margin: inches that the figure has besides its panels.
     """
     columns = min(most, panels)
     rows = math.ceil(panels / columns)
@@ -165,31 +187,36 @@ def panel_grid(
 
 
 def confusion_panel(axes: Axes, counts: np.ndarray, chosen: np.ndarray, names: Sequence[str], size: float) -> AxesImage:
-    """Draw which share of each gold class (rows) was taken for which class, in percent.
+    """Draw the share of each gold class (rows) predicted as each class, in percent.
 
     Args:
-        axes: of the panel.
         counts: shape (classes, classes).
         chosen: the classes to show.
-        names: of these.
-        size: of the names.
+        names: of these, in ``size`` points.
     """
     import numpy as np
 
     total = counts.sum(axis=1, keepdims=True)
     shares = 100 * np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)[np.ix_(chosen, chosen)]
     if len(chosen) <= FEW:
-        for (i, j), value in np.ndenumerate(shares):
-            ink = "white" if value < 60 else "black"
-            axes.text(j, i, f"{value:.0f}", ha="center", va="center", fontsize=6, color=ink)
+        write_cells(axes, shares, "{:.0f}", 60, fontsize=6)
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
     axes.set_yticks(range(len(names)), names, fontsize=size)
     tickless(axes)
     return axes.imshow(shares, cmap="viridis", vmin=0, vmax=100)
 
 
+def write_cells(axes: Axes, matrix: np.ndarray, pattern: str, middle: float, **look: Any) -> None:
+    """Write the numbers of an image into its cells: white on the dark colours below ``middle``, – for NaN."""
+    import numpy as np
+
+    for (i, j), value in np.ndenumerate(matrix):
+        text = "–" if np.isnan(value) else pattern.format(value)
+        axes.text(j, i, text, ha="center", va="center", color="white" if value < middle else "black", **look)
+
+
 def more_formats(formats: Sequence[str]) -> str:
-    """Return where figures can be had in the formats that a report has not; empty where it has all."""
+    """Say how to get figures in the formats that a report lacks; empty where it has all."""
     missing = [name for name in FURTHER if name not in formats]
     if not missing:
         return ""
@@ -198,19 +225,21 @@ def more_formats(formats: Sequence[str]) -> str:
 
 
 def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -> list[Path]:
-    """Write a figure under ``folder`` as SVG, the same bytes for the same figure; return the paths, that of SVG first.
+    """Write a figure under ``folder`` as SVG and in ``further`` formats; equal figures give equal bytes.
 
-    Args:
-        further: formats besides, of `FURTHER`.
+    Returns:
+        The paths, that of SVG first.
 
     Raises:
         UsageError, RunError: the place cannot be written.
     """
     from matplotlib import rc_context
+    from matplotlib.backend_bases import get_registered_canvas_class
 
-    title = figure.get_suptitle().replace("\n", " ")
-    if figure._suptitle is not None:  # type: ignore[attr-defined]
-        figure._suptitle.set_gid(TITLE)  # type: ignore[attr-defined]
+    title = figure.get_suptitle()
+    for text in figure.texts:
+        if title and text.get_text() == title:
+            text.set_gid(TITLE)
     settle(figure)
     uncover(figure)
     paths = []
@@ -221,26 +250,14 @@ def save(figure: Figure, folder: Path, name: str, further: Sequence[str] = ()) -
         # Text stays text in both, to be searched and edited.
         with rc_context({"svg.hashsalt": "xclrun", "svg.fonttype": "none", "pdf.fonttype": 42}):
             figure.dpi = POINTS if suffix == "svg" else DPI
-            _printer(figure, suffix)(buffer, metadata=metadata)
+            # Not `savefig`, which draws a settled layout a second time.
+            canvas = get_registered_canvas_class(suffix)(figure)
+            getattr(canvas, f"print_{suffix}")(buffer, metadata=metadata)
         content = buffer.getvalue()
-        atomic_write(path, _marked(content.decode(), title).encode() if suffix == "svg" else content)
+        marked = _marked(content.decode(), title.replace("\n", " ")).encode() if suffix == "svg" else content
+        atomic_write(path, marked)
         paths.append(path)
     return paths
-
-
-def _printer(figure: Figure, suffix: str) -> Callable[..., None]:
-    """Return what writes a figure in a format; not `savefig`, which draws it a second time for a settled layout."""
-    if suffix == "png":
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-        return FigureCanvasAgg(figure).print_png
-    if suffix == "pdf":
-        from matplotlib.backends.backend_pdf import FigureCanvasPdf
-
-        return FigureCanvasPdf(figure).print_pdf
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    return FigureCanvasSVG(figure).print_svg
 
 
 def settle(figure: Figure) -> None:
@@ -286,7 +303,7 @@ def side_by_side(values: Sequence[float], width: float) -> np.ndarray:
     import numpy as np
 
     _, group, counts = np.unique(np.round(values, 6), return_inverse=True, return_counts=True)
-    place = np.array([(group[:k] == own).sum() for k, own in enumerate(group)])
+    place = np.array([(group[:k] == number).sum() for k, number in enumerate(group)])
     return width * ((place + 0.5) / counts[group] - 0.5)
 
 
@@ -295,25 +312,24 @@ def _axes_of(figure: Figure) -> list[Axis]:
 
 
 def _fix_label(axis: Axis) -> None:
-    """Let the label of an axis stay where the layout has put it, beside the numbers along the axis."""
-    # Has the axes, which the layout has moved, place their label once more.
+    """Fix the label of an axis at the place that the layout gave it."""
+    # Makes the axes, which the layout has moved, place their label again.
     axis.axes.get_tightbbox()
     place = axis.label.get_transform().transform(axis.label.get_position())
     axis.set_label_coords(*axis.axes.transAxes.inverted().transform(place))
 
 
 def tickless(axes: Axes) -> None:
-    """Take the marks along both axes away; names stay where they would be beside marks of no length."""
     axes.tick_params(length=0, bottom=False, left=False)
 
 
 def tip(artist: Artist, text: str) -> None:
-    """Let the SVG say ``text`` where the pointer rests on ``artist``."""
+    """Let the SVG show ``text`` where the pointer rests on ``artist``."""
     artist.set_gid(f"{TIP}{text}")
 
 
 def _marked(svg: str, title: str) -> str:
-    """Turn the names that `tip` gave to groups into titles, which browsers show; say which group is the title."""
+    """Turn the group names set by `tip` into titles, which browsers show, and mark the group of the figure's title."""
     svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
     svg = svg.replace(f'<g id="{TITLE}">', f'<g class="{TITLE}">')
     return svg.replace("<svg ", f'<svg {TITLE}="{escape(title)}" ', 1) if title else svg

@@ -1,6 +1,6 @@
-"""The long form of `xclrun.analysis.aggregate.summarise` as tables: means over orders and seeds, by order, by language.
+"""Tables of `xclrun.analysis.aggregate.summarise`: means over orders and seeds, by order, by language.
 
-Values are percent with two decimals, as mean ± standard deviation over runs; what is not available is ``n/a`` with a
+Values are percent with two decimals, as mean ± standard deviation over runs; a missing value is ``n/a`` with a
 numbered reason under the table.
 """
 
@@ -17,13 +17,12 @@ from xclrun.analysis.reference import is_control, is_ranked, is_reference
 from xclrun.core.languages import language_of, scripts_of
 from xclrun.core.task import BY_NAME, KEY_SCORE, headline, short_name
 from xclrun.report.style import MOST, metric_title
-from xclrun.report.tables import BOLD, Cell, Reasons, Table, mark_best
+from xclrun.report.tables import BEST_OF_ROW, BOLD, Cell, Reasons, Table, group_starts, mark_best
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-BEST_OF_ROW = "bold: best of the row"
 # Row of what a constant answer scores.
 CONSTANT = "constant answer"
 HOP_0 = (
@@ -33,17 +32,16 @@ HOP_0 = (
 
 
 def ruled(comparison: Comparison, shown: Iterable[str]) -> tuple[int, ...]:
-    """Return the row at which what is not ranked begins, below a rule; none where there is nothing above it."""
+    """Return the row at which reference models and controls begin, below a rule; none if that is the first row."""
     first = next((k for k, label in enumerate(shown) if not is_ranked(comparison.strategies[label][0])), 0)
     return (first,) if first else ()
 
 
 class Summary:
-    """One comparison's part of the long form, looked up by row.
+    """The means of one comparison.
 
     Args:
-        frame: as `xclrun.analysis.aggregate.summarise` gives it.
-        comparison: the part.
+        frame: as `xclrun.analysis.aggregate.summarise` returns it.
         marks: (strategy, metric, measure) → mark of its difference from the baseline.
         unpaired: as given to `summarise`.
         marks_meaning: what marks mean.
@@ -73,10 +71,10 @@ class Summary:
         self.names = f"{comparison.dataset}, {comparison.model}"
 
     def means(self) -> list[Table]:
-        """Return the table of each metric, over orders and seeds."""
-        title = "{}, mean over orders and seeds"
-        metrics = self.comparison.metrics
-        return [self.main([metric], title=title.format(headline(metric))) for metric in metrics]
+        return [
+            self.main([metric], title=f"{headline(metric)}, mean over orders and seeds")
+            for metric in self.comparison.metrics
+        ]
 
     def main(self, metrics: Sequence[str], order: str = MEAN, title: str = "Mean over orders and seeds") -> Table:
         """Return the table of one order, or of the mean over orders: a row per strategy, F T T0 FP of each metric."""
@@ -100,9 +98,8 @@ class Summary:
         footer = self._footer([metric], [row[2] for row in rows])
         named = self.reference_note(row[1] for row in rows if row[1] != CONSTANT)
         footer = [*named, *self._hop_0([metric], self.measures), *footer]
-        starts = tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
-        title = f"{headline(metric)}, by order"
-        return Table(title, header, tuple(rows), (*reasons.lines(), *footer), left=2, ruled=starts)
+        title, notes = f"{headline(metric)}, by order", (*reasons.lines(), *footer)
+        return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
     def languages(self, metric: str, measure: str) -> Table:
         """Return one measure of one metric by language, over orders and seeds; of more than `MOST` a row for each."""
@@ -110,8 +107,10 @@ class Summary:
             return self._by_language(metric, measure)
         keys = {language: (metric, measure, language) for language in self.comparison.languages}
         shown = [k for k in self.comparison.strategies if any((k, MEAN, *key) in self._rows for key in keys.values())]
-        title = self._of_languages(metric, measure)
-        return self._by_strategy(title, MEAN, shown, keys, counted=False, further=self._scripts())
+        scripts = scripts_of(self.comparison.languages)
+        named = ", ".join(f"{name} ({', '.join(keys_of)})" for name, keys_of in scripts.items())
+        title, further = _title_of_languages(metric, measure), [f"scripts: {named}"] if scripts else []
+        return self._by_strategy(title, MEAN, shown, keys, counted=False, further=further)
 
     def groups(self, metric: str, measure: str) -> Table | None:
         """Return one measure of one metric by family and by script: means over the languages of each.
@@ -122,13 +121,13 @@ class Summary:
         rows: list[tuple[str, ...]] = []
         starts = []
         for kind in ("family", "script_name"):
-            found: dict[str, list[str]] = {}
+            groups: dict[str, list[str]] = {}
             for key in self.comparison.languages:
                 if (language := language_of(key)) is not None:
-                    found.setdefault(getattr(language, kind), []).append(key)
+                    groups.setdefault(getattr(language, kind), []).append(key)
             starts.append(len(rows))
-            # Those of most languages first.
-            for name, keys in sorted(found.items(), key=lambda item: -len(item[1])):
+            # The largest groups first.
+            for name, keys in sorted(groups.items(), key=lambda item: -len(item[1])):
                 if len(keys) > 1:
                     cells = [self._mean_cell(k, metric, measure, keys) for k in shown]
                     self._mark_row(shown, cells, measure)
@@ -141,8 +140,8 @@ class Summary:
             "left out",
         )
         ruled = tuple(start for start in starts if 0 < start < len(rows))
-        raised = (BEST_OF_ROW,) if _has_best(rows) else ()
-        return Table(title, ("family; script", "languages", *shown), tuple(rows), notes, raised=raised, ruled=ruled)
+        header = ("family; script", "languages", *shown)
+        return Table(title, header, tuple(rows), notes, raised=_best_of_row(rows), ruled=ruled)
 
     def _mean_cell(self, strategy: str, metric: str, measure: str, keys: Sequence[str]) -> Cell:
         values = [self.value(strategy, metric, measure, language=key) for key in keys]
@@ -152,56 +151,44 @@ class Summary:
 
     def _by_language(self, metric: str, measure: str) -> Table:
         """Return `languages` as a row for each language, with its name, family and script, family by family."""
-        of = {key: language_of(key) for key in self.comparison.languages}
-        shown, reasons, rows, starts = self._with_languages(metric, measure), Reasons(), [], []
-        floors = {key: self.floor(metric, MEAN, measure, key) for key in of}
-        told, before = set(floors.values()) != {"–"}, None
+        known = {key: language_of(key) for key in self.comparison.languages}
+        shown, reasons, rows = self._with_languages(metric, measure), Reasons(), []
+        floors = {key: self.floor(metric, MEAN, measure, key) for key in known}
+        has_floor = set(floors.values()) != {"–"}
 
         def place(key: str) -> tuple[object, ...]:
-            language = of[key]
+            language = known[key]
             return (True, key) if language is None else (False, language.family, language.branch, key)
 
-        for key in sorted(of, key=place):
-            language = of[key]
+        for key in sorted(known, key=place):
+            language = known[key]
             cells = [self._cell(k, MEAN, metric, measure, key, reasons) for k in shown]
             self._mark_row(shown, cells, measure)
-            family = "–" if language is None else language.family
-            if before not in (None, family):
-                starts.append(len(rows))
-            before = family
             facts = ("–", "–", "–") if language is None else (language.name, language.family, language.script_name)
-            rows.append((key, *facts, *cells, *([floors[key]] if told else [])))
-        header = ("language", "name", "family", "script", *shown, *([CONSTANT] if told else []))
+            rows.append((key, *facts, *cells, *([floors[key]] if has_floor else [])))
+        header = ("language", "name", "family", "script", *shown, *([CONSTANT] if has_floor else []))
         notes = (
             *reasons.lines(),
             *self.reference_note(shown),
             *self._hop_0([metric], [measure]),
             *self._footer([metric], []),
         )
-        raised = (BEST_OF_ROW,) if _has_best(rows) else ()
-        title = self._of_languages(metric, measure)
-        return Table(title, header, tuple(rows) if shown else (), notes, left=4, raised=raised, ruled=tuple(starts))
-
-    def _of_languages(self, metric: str, measure: str) -> str:
-        return f"{headline(metric)} {measure} {MEASURES[measure].arrow} by language"
+        title, families = _title_of_languages(metric, measure), group_starts([row[2:] for row in rows])
+        return Table(
+            title, header, tuple(rows) if shown else (), notes, left=4, raised=_best_of_row(rows), ruled=families
+        )
 
     def _with_languages(self, metric: str, measure: str) -> list[str]:
-        """Return the strategies that have the measure of a language."""
+        languages = self.comparison.languages
         return [
-            k
-            for k in self.comparison.strategies
-            if any(not math.isnan(self.value(k, metric, measure, language=key)) for key in self.comparison.languages)
+            strategy
+            for strategy in self.comparison.strategies
+            if any(not math.isnan(self.value(strategy, metric, measure, language=key)) for key in languages)
         ]
 
     def _mark_row(self, shown: Sequence[str], cells: Sequence[Cell], measure: str) -> None:
         ranked = [cell for strategy, cell in zip(shown, cells, strict=True) if self.is_ranked(strategy)]
         mark_best(ranked, highest=MEASURES[measure].higher_is_better)
-
-    def _scripts(self) -> list[str]:
-        """Say in which scripts the languages are; nothing where no key is a language that is known."""
-        found = scripts_of(self.comparison.languages)
-        named = (f"{name} ({', '.join(keys)})" for name, keys in found.items())
-        return [f"scripts: {', '.join(named)}"] if found else []
 
     def measured(self, metric: str, measures: Sequence[str], title: str) -> Table:
         """Return some measures of one metric, over orders and seeds, with what they mean."""
@@ -211,19 +198,17 @@ class Summary:
         return replace(table, notes=(*table.notes, *(f"{name}: {MEASURES[name].definition}" for name in measures)))
 
     def floors(self, metric: str) -> list[str]:
-        """Return what a constant answer scores on each language, and on their mean; none where that is not told."""
-        found = [self.floor(metric, MEAN, "FP", language) for language in (*self.comparison.languages, "")]
-        return [] if set(found) == {"–"} else found
+        """Return what a constant answer scores on each language, and on their mean; none where it is not known."""
+        floors = [self.floor(metric, MEAN, "FP", language) for language in (*self.comparison.languages, "")]
+        return [] if set(floors) == {"–"} else floors
 
     def _by_strategy(
         self, title: str, order: str, shown: Sequence[str], keys: Mapping[str, tuple[str, str, str]], counted: bool,
         further: Sequence[str] = (),
     ) -> Table:  # fmt: skip
-        """Return a row per strategy; below them, ruled off, what a constant answer scores, where that is told.
+        """Return a row per strategy; below them, ruled off, what a constant answer scores, where that is known.
 
         Args:
-            title: of the table.
-            order: whose means these are.
             shown: the strategies.
             keys: name of a column → metric, measure and language.
             counted: with numbers of runs, and in the mean over orders with the marks of tests.
@@ -234,9 +219,9 @@ class Summary:
         counts = [self._runs(strategy, order) for strategy in shown]
         rows: list[tuple[str, ...]] = list(zip(shown, *([counts] if counted else []), *columns, strict=True))
         floor = [self.floor(metric, order, measure, language) for metric, measure, language in keys.values()]
-        ruled = self.ruled(shown)
+        starts = ruled(self.comparison, shown)
         if rows and set(floor) != {"–"}:
-            ruled = (*ruled, len(rows))
+            starts = (*starts, len(rows))
             rows.append((CONSTANT, *(["–"] if counted else []), *floor))
         notes = (
             *reasons.lines(),
@@ -248,58 +233,44 @@ class Summary:
         )
         header = ("strategy", *(["runs"] if counted else []), *keys)
         raised = self._raised(cell for column in columns for cell in column)
-        return Table(title, header, tuple(rows), notes, raised=raised, ruled=ruled)
+        return Table(title, header, tuple(rows), notes, raised=raised, ruled=starts)
 
     def floor(self, metric: str, order: str, measure: str, language: str = "") -> str:
-        """Return what a constant answer scores after the last hop (FP), as tables print it; – where not told.
+        """Return what a constant answer scores after the last hop (FP), as tables print it; – where not known.
 
         Without a language: the mean over all.
         """
-        name, runs = BY_NAME[metric].floor, [run for run in self.comparison.runs if order in (MEAN, run.order)]
-        if measure != "FP" or not any(name in run.scores for run in runs):
-            return "–"
+        name = BY_NAME[metric].floor
+        runs = [r for r in self.comparison.runs if order in (MEAN, r.order) and measure == "FP" and name in r.scores]
         # The test sentences of a key are the same in all runs.
-        of = {k: run.scores[name][-1, j] for run in runs if name in run.scores for j, k in enumerate(run.languages)}
-        values = [float(value) for k, value in of.items() if language in ("", k)]
+        by_key = {k: run.scores[name][-1, j] for run in runs for j, k in enumerate(run.languages)}
+        values = [float(value) for k, value in by_key.items() if language in ("", k)]
         return MEASURES["FP"].shown(sum(values) / len(values)) if values else "–"
 
     def value(self, strategy: str, metric: str, measure: str, order: str = MEAN, language: str = "") -> float:
-        """Return a mean as a fraction; NaN where there is none."""
         row = self._rows.get((strategy, order, metric, measure, language))
         return math.nan if row is None else float(row.value)
 
     def std(self, strategy: str, metric: str, measure: str) -> float:
-        """Return the standard deviation of a mean over orders and seeds; NaN where there is none."""
         row = self._rows.get((strategy, MEAN, metric, measure, ""))
         return math.nan if row is None else float(row.std)
 
-    def status(self, strategy: str, metric: str, measure: str) -> str:
-        """Return why a mean over orders and seeds is not available; empty where it is."""
-        row = self._rows.get((strategy, MEAN, metric, measure, ""))
-        status = "not scored" if row is None else str(row.status)
-        return status.removeprefix("n/a: ") if row is None or status.startswith("n/a") else ""
-
     def title(self, metric: str) -> str:
-        """Return what titles and axes of figures call a metric."""
         return metric_title(metric, self.comparison.runs)
 
     def is_ranked(self, strategy: str) -> bool:
-        """Whether a row can be the best; the others, reference models and controls, are ruled off from those."""
+        """Say whether a row can be the best: it is no reference model and no control."""
         return is_ranked(self.comparison.strategies[strategy][0])
-
-    def ruled(self, shown: Sequence[str]) -> tuple[int, ...]:
-        """Return the row at which what is not ranked begins, below a rule; none where there is nothing above it."""
-        return ruled(self.comparison, shown)
 
     def reference_note(self, shown: Iterable[str]) -> list[str]:
         """Say which rows are reference models, and which never saw the texts."""
         first = {strategy: self.comparison.strategies[strategy][0] for strategy in shown}
         hidden = [strategy for strategy, run in first.items() if is_control(run)]
         names = [strategy for strategy, run in first.items() if is_reference(run) and strategy not in hidden]
-        found = [f"reference models, never marked as best: {', '.join(names)}"] if names else []
+        notes = [f"reference models, never marked as best: {', '.join(names)}"] if names else []
         if hidden:
-            found.append(f"texts hidden, so what statements give away alone; never marked as best: {', '.join(hidden)}")
-        return found
+            notes.append(f"texts hidden, so what statements give away alone; never marked as best: {', '.join(hidden)}")
+        return notes
 
     def _raised(self, cells: Iterable[Cell]) -> tuple[str, ...]:
         """Say what marks and bold mean, where there are any."""
@@ -318,7 +289,6 @@ class Summary:
         )
 
     def _header(self, metrics: Sequence[str]) -> list[str]:
-        """Name the columns; the metric only where there are several."""
         named = {metric: f"{short_name(metric)} " if len(metrics) > 1 else "" for metric in metrics}
         return [
             f"{named[metric]}{measure} {MEASURES[measure].arrow}" for metric in metrics for measure in self.measures
@@ -331,7 +301,6 @@ class Summary:
         self, strategies: Sequence[str], order: str, metric: str, measure: str, language: str, reasons: Reasons,
         marked: bool = False,
     ) -> list[Cell]:  # fmt: skip
-        """Return the cells of a column, the best one marked so: the strategies of one table alone are compared."""
         cells = [self._cell(strategy, order, metric, measure, language, reasons) for strategy in strategies]
         ranked = {strategy: cell for strategy, cell in zip(strategies, cells, strict=True) if self.is_ranked(strategy)}
         over = {frozenset(run.languages) for strategy in ranked for run in self.comparison.strategies[strategy]}
@@ -374,8 +343,8 @@ class Summary:
 
     def _hop_0(self, metrics: Sequence[str], measures: Iterable[str]) -> list[str]:
         """Say what T0 is measured from where a fresh head's constant answer has a floor of its own."""
-        told = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
-        return [HOP_0] if told and "T0" in measures else []
+        known = any(self.floor(metric, MEAN, "FP") != "–" for metric in metrics)
+        return [HOP_0] if known and "T0" in measures else []
 
     def _footer(self, metrics: Sequence[str], runs: Iterable[str]) -> list[str]:
         lines = [self.chosen] if self.chosen else []
@@ -395,18 +364,23 @@ class Summary:
         return lines
 
 
-def _has_best(rows: Iterable[Sequence[str]]) -> bool:
-    return any(isinstance(cell, Cell) and cell.best for row in rows for cell in row)
+def _best_of_row(rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Explain bold type, where there is any."""
+    return (BEST_OF_ROW,) if any(isinstance(cell, Cell) and cell.best for row in rows for cell in row) else ()
+
+
+def _title_of_languages(metric: str, measure: str) -> str:
+    return f"{headline(metric)} {measure} {MEASURES[measure].arrow} by language"
 
 
 def of_keys(comparison: Comparison) -> str:
     """Say which metric is whose in the scores of keys of several tasks: ``class accuracy (a, b), entity F1 (c)``."""
-    own = {key: metric for run in comparison.runs for key, metric in run.metric_of.items()}
+    metric_of = {key: metric for run in comparison.runs for key, metric in run.metric_of.items()}
     keys: dict[str, list[str]] = {}
     for key in comparison.languages:
-        if metric := own.get(key):
+        if metric := metric_of.get(key):
             keys.setdefault(metric, []).append(key)
-    return ", ".join(f"{BY_NAME[metric].title} ({', '.join(of)})" for metric, of in keys.items())
+    return ", ".join(f"{BY_NAME[metric].title} ({', '.join(each)})" for metric, each in keys.items())
 
 
 def _scoring(comparison: Comparison) -> str:

@@ -1,6 +1,6 @@
-"""Tables for people: a title, rows of text and notes, as CSV, as Markdown and as text for a terminal.
+"""Tables for people: a title, rows of text and notes, as CSV, Markdown and text for a terminal.
 
-The page's form is in ``templates/table.html``, LaTeX's in `xclrun.report.latex`.
+HTML is rendered by ``templates/table.html``, LaTeX by `xclrun.report.latex`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 BOLD = "bold: best of the column"
+BEST_OF_ROW = "bold: best of the row"
 
-
-# On a terminal: columns between two of a table, and how narrow a column of names can be folded at the most.
+# On a terminal: columns between two of a table, and the least width of a folded column of names.
 GAP = 2
 NAMES = 18
 # Characters of the name of a table's files.
 LONGEST = 80
 # How a text begins that spreadsheets read as a formula.
 _FORMULA = ("=", "+", "-", "@")
-# Numbers, separated by blanks, brackets or signs that stand in no formula. The two have no character in common, so that
+# Numbers, separated by blanks, brackets or signs that occur in no formula. The two patterns share no character, so
 # matching takes linear time.
 _NUMBER = r"[+-]?\d[\d.,]*(?:e[+-]?\d+)?"
 _SEPARATORS = r"[^\w.,+\-=@|!'\"&;:/\\^<>]"
@@ -39,13 +39,13 @@ _NUMBERS = re.compile(rf"{_NUMBER}(?:{_SEPARATORS}+{_NUMBER})*{_SEPARATORS}*")
 
 
 class Cell(str):
-    """The text of a cell, and what a page shows beside it.
+    """The text of a cell, and what a page shows with it.
 
     Attributes:
         value: what columns are sorted by; NaN sorts last.
         runs: ids of the runs behind it.
-        best: of its column; bold where there is type.
-        mark: raised beside the text, such as a significance mark.
+        best: whether it is the best of its column or row.
+        mark: superscript, such as a significance mark.
     """
 
     value: float
@@ -54,12 +54,7 @@ class Cell(str):
     mark: str
 
     def __new__(
-        cls,
-        text: str,
-        value: float = math.nan,
-        runs: tuple[str, ...] = (),
-        best: bool = False,
-        mark: str = "",
+        cls, text: str, value: float = math.nan, runs: tuple[str, ...] = (), best: bool = False, mark: str = ""
     ) -> Cell:
         cell = super().__new__(cls, text)
         cell.value, cell.runs, cell.best, cell.mark = value, runs, best, mark
@@ -67,9 +62,7 @@ class Cell(str):
 
 
 def spreadsheet(text: Any) -> Any:
-    """Return a cell's text as a spreadsheet shows it: a name that would be read as a formula begins with an apostrophe.
-
-    Names come from data files. Numbers stay as they are, with or without an interval, deviation or mark.
+    """Put an apostrophe before a name that a spreadsheet would run as a formula; numbers stay as they are.
 
     >>> spreadsheet("=1+1"), spreadsheet("-0.12 [-0.3, 0.1]"), spreadsheet(-0.12)
     ("'=1+1", '-0.12 [-0.3, 0.1]', -0.12)
@@ -80,7 +73,7 @@ def spreadsheet(text: Any) -> Any:
 
 
 def frame_csv(frame: pd.DataFrame) -> str:
-    """Return a frame as comma-separated values, its texts as `spreadsheet` has them."""
+    """Return a frame as CSV, its texts safe for spreadsheets."""
     texts = frame.select_dtypes(exclude="number")
     safe = frame.assign(**{str(name): texts[name].map(spreadsheet) for name in texts}).rename(columns=spreadsheet)
     return str(safe.to_csv(index=False, lineterminator="\n"))
@@ -88,13 +81,13 @@ def frame_csv(frame: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a header, rows of text, notes that belong under it, and how many columns are set to the left.
-
-    Cells may be `Cell`; a plain string is a cell with nothing beside it.
+    """A title, a header, rows of text, and notes below.
 
     Attributes:
-        raised: notes on marks and bold, for the formats that have them: the page, LaTeX and Markdown.
-        ruled: rows, from 0, that a rule parts from the one above.
+        rows: cells are `Cell`, or plain strings.
+        left: number of left-aligned columns.
+        raised: notes on marks and bold, for the formats that have them: HTML, LaTeX and Markdown.
+        ruled: rows, from 0, with a rule above.
     """
 
     title: str
@@ -107,13 +100,14 @@ class Table:
 
     @property
     def slug(self) -> str:
-        """Name of the table's files; where it had to be cut, a short hash tells it from others that begin like it."""
+        """Name of the table's files; a name that was cut ends with a short hash."""
         plain = re.sub(r"[↑↓]|:.* → .*", "", self.title)
         name = re.sub(r"[^\w.+=-]+", "_", plain).strip("_").lower()
-        return name if len(name) <= LONGEST else f"{name[: LONGEST - 7]}-{_short_hash(self.title)}"
+        short_hash = hashlib.sha256(self.title.encode()).hexdigest()[:6]
+        return name if len(name) <= LONGEST else f"{name[: LONGEST - 7]}-{short_hash}"
 
     def csv(self) -> str:
-        """Return the table as comma-separated values for spreadsheets: without marks and bold."""
+        """Return the table as CSV for spreadsheets, without marks and bold."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerows([*map(spreadsheet, row)] for row in (self.header, *self.rows))
@@ -121,9 +115,9 @@ class Table:
 
     def markdown(self, level: int = 3) -> str:
         """Return the table as Markdown under a heading of ``level``."""
-        lines = [f"{'#' * level} {markdown(self.title)}", "", _line(map(_escaped, self.header))]
-        lines.append(_line([":--" if k < self.left else "--:" for k in range(len(self.header))]))
-        lines += [_line(map(_markdown_cell, row)) for row in self.rows]
+        alignment = [":--" if k < self.left else "--:" for k in range(len(self.header))]
+        rows = [map(_escaped, self.header), alignment, *(map(_markdown_cell, row) for row in self.rows)]
+        lines = [f"{'#' * level} {markdown(self.title)}", "", *(f"| {' | '.join(cells)} |" for cells in rows)]
         notes = [_escaped(note) for note in (*self.notes, *self.raised)]
         lines += ["", *(f"- {note}" for note in notes)] if notes else []
         return "\n".join(lines) + "\n"
@@ -131,7 +125,7 @@ class Table:
     def text(self, width: int = 100) -> str:
         """Return the table as aligned text, at most ``width`` columns wide, without escape codes.
 
-        Names fold where they are long; where the numbers do not fit side by side they go on in a table below.
+        Long names fold. Numbers that do not fit side by side continue in another grid below.
         """
         from rich.console import Console
         from rich.text import Text
@@ -176,12 +170,12 @@ class Table:
 
 @dataclass
 class Reasons:
-    """Numbers the reasons of a table in the order in which they come."""
+    """The reasons of a table's missing values, numbered in the order in which they come."""
 
     reasons: list[str] = field(default_factory=list)
 
     def mark(self, reason: str) -> str:
-        """Return the mark of a reason: the same for the same one."""
+        """Return the footnote mark of a reason; equal reasons share one mark."""
         if reason not in self.reasons:
             self.reasons.append(reason)
         return f"[{self.reasons.index(reason) + 1}]"
@@ -191,15 +185,16 @@ class Reasons:
 
 
 def mark_best(cells: Iterable[Cell], highest: bool = True) -> None:
-    """Mark the best of the cells that are compared, where they differ; as printed: what looks equal is equal."""
-    known = [cell for cell in cells if not math.isnan(cell.value)]
-    best = (max if highest else min)((cell.value for cell in known), default=math.nan)
-    for cell in known if len({percent(cell.value) for cell in known}) > 1 else ():
+    """Mark the best cells unless all are equal; values that print alike are equal."""
+    numbers = [cell for cell in cells if not math.isnan(cell.value)]
+    best = (max if highest else min)((cell.value for cell in numbers), default=math.nan)
+    for cell in numbers if len({percent(cell.value) for cell in numbers}) > 1 else ():
         cell.best = percent(cell.value) == percent(best)
 
 
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:6]
+def group_starts(rows: Sequence[Sequence[str]]) -> tuple[int, ...]:
+    """Return the rows at which the first column changes, for `Table.ruled`."""
+    return tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
 
 
 def percent(value: float) -> str:
@@ -207,13 +202,20 @@ def percent(value: float) -> str:
     return f"{round(100 * value, 2) + 0.0:.2f}"
 
 
-def percent_cell(value: float, runs: Sequence[str] = ()) -> Cell:
-    """Return the cell of a fraction; ``–`` for NaN."""
-    return Cell("–") if math.isnan(value) else Cell(percent(value), float(value), tuple(runs))
+def mean_and_std(mean: float, std: float) -> str:
+    """Return fractions as percent: ``91.06 ± 0.40``; the mean alone where there is no deviation."""
+    return percent(mean) + (f" ± {percent(std)}" if std == std else "")
 
 
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def number_cell(value: float | None, scale: float = 1, digits: int = 2, runs: Sequence[str] = ()) -> Cell:
+    """Return the cell of ``scale * value``; ``–`` for None and NaN."""
+    if value is None or value != value:
+        return Cell("–")
+    return Cell(f"{round(scale * value, digits) + 0.0:.{digits}f}", float(value), tuple(runs))
+
+
+def percent_cell(value: float | None, runs: Sequence[str] = ()) -> Cell:
+    return number_cell(value, 100, 2, runs)
 
 
 def _markdown_cell(cell: str) -> str:
@@ -225,5 +227,4 @@ def _markdown_cell(cell: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape text for Markdown, asterisks too."""
     return markdown(text).replace("*", r"\*")

@@ -11,6 +11,7 @@ import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -54,9 +55,9 @@ class MatrixRows:
     Args:
         languages: the columns.
         metrics: what each cell holds.
-        names: what rows can be called in the column ``learnt``.
+        names: possible texts of the column ``learnt``.
         width: columns of the terminal.
-        styled: with escape codes, for a terminal.
+        styled: with escape codes.
     """
 
     def __init__(
@@ -81,7 +82,6 @@ class MatrixRows:
 
     @property
     def _room(self) -> int:
-        """Columns for the scores."""
         return self.width - 4 - self.lead - NOTE
 
     @property
@@ -98,7 +98,6 @@ class MatrixRows:
         )
 
     def head(self) -> str:
-        """Return the lines above the rows."""
         if self.blocks:
             tens = "".join(f"{k:>10}" for k in range(10, len(self.languages) + 1, 10))
             above = self._of_blocks("hop", "learnt", [Text(tens[: self._across])], (Text("mean"), Text("own")), "")
@@ -110,11 +109,10 @@ class MatrixRows:
         """Return one row, of one or more lines.
 
         Args:
-            hop: its number.
-            learnt: what the column ``learnt`` says.
+            learnt: text of the column ``learnt``.
             scores: language → metric → value in [0, 1].
-            own: the language just learnt; None where there is none.
-            note: what stands at the end.
+            own: the language just learned, if any.
+            note: text at the end.
         """
         groups = [[metric] for metric in self.metrics] if self.stacked else [self.metrics]
         lines = []
@@ -146,7 +144,6 @@ class MatrixRows:
 
     @property
     def _across(self) -> int:
-        """Blocks in a line."""
         return self._room - 1 - sum(BESIDE)
 
     def _row_of_blocks(
@@ -165,31 +162,26 @@ class MatrixRows:
 
     def _of_blocks(self, hop: str, name: str, lines: Sequence[Text], beside: tuple[Text, Text], note: str) -> list[str]:
         """Return lines of blocks; what stands beside them is in the first."""
-        made = []
-        for k, of in enumerate(lines):
-            grid = Table.grid(padding=0)
-            grid.add_column(width=3, justify="right", no_wrap=True)
-            grid.add_column(width=self.lead + 2, no_wrap=True, overflow="ellipsis")
-            grid.add_column(width=min(self._across, len(self.languages)), no_wrap=True)
-            for wide in BESIDE:
-                grid.add_column(width=wide, justify="right", no_wrap=True)
-            grid.add_column(width=NOTE, no_wrap=True, justify="right")
-            first = (Text(hop), Text(f" {name} "), of, *beside, Text(note))
-            grid.add_row(*(first if k == 0 else (Text(), Text(), of)))
-            made.append(self._printed(grid))
-        return made
+        widths = [min(self._across, len(self.languages)), *BESIDE]
+        first = self._grid(hop, f" {name} ", [lines[0], *beside], widths, note, self.lead + 2, "left")
+        return [first, *(self._grid("", "", [line], widths[:1], "", self.lead + 2, "left") for line in lines[1:])]
 
     def _line(self, hop: str, learnt: str, cells: Sequence[Text], note: str, wide: int = 0) -> str:
+        widths = [wide or self.cell] * len(cells)
+        return self._grid(hop, f" {learnt}", cells, widths, note, self.lead + 1, "right")
+
+    def _grid(
+        self, hop: str, name: str, cells: Sequence[Text], widths: Sequence[int], note: str, lead: int,
+        first: Literal["left", "right"],
+    ) -> str:  # fmt: skip
+        """Return a line of cells with these widths, the first of which is aligned as ``first`` says."""
         grid = Table.grid(padding=0)
         grid.add_column(width=3, justify="right", no_wrap=True)
-        grid.add_column(width=self.lead + 1, no_wrap=True, overflow="ellipsis")
-        for _ in cells:
-            grid.add_column(width=wide or self.cell, justify="right", no_wrap=True, overflow="fold")
+        grid.add_column(width=lead, no_wrap=True, overflow="ellipsis")
+        for k, width in enumerate(widths):
+            grid.add_column(width=width, justify="right" if k else first, no_wrap=True, overflow="fold")
         grid.add_column(width=NOTE, no_wrap=True, justify="right")
-        grid.add_row(Text(hop), Text(f" {learnt}"), *cells, Text(note))
-        return self._printed(grid)
-
-    def _printed(self, grid: Table) -> str:
+        grid.add_row(Text(hop), Text(name), *cells, Text(note))
         out = io.StringIO()
         console = Console(
             file=out, width=self.width, force_terminal=self.styled, color_system="standard" if self.styled else None,

@@ -1,8 +1,8 @@
-"""`write_report`: from run records to a folder of tables and figures, and to what a terminal shows.
+"""Write a report: a folder of tables and figures from run records, and what a terminal shows.
 
 <out>/index.html              everything on one page             summary.csv   all numbers in long form
 <out>/summary.md              the same as Markdown               runs.csv      the runs behind them
-<out>/few_shot.csv            few-shot scores, a row for each run and metric, where there are such runs
+<out>/few_shot.csv            few-shot scores, a row for each run and metric, where there are few-shot runs
 <out>/tables/*.{md,csv,tex}   each table, ready for a paper      figures/*.svg     also .pdf and .png where asked for
 """
 
@@ -21,9 +21,9 @@ from urllib.parse import unquote
 
 import xclrun
 from xclrun.analysis.aggregate import Comparison, comparisons
-from xclrun.analysis.beside import Beside
 from xclrun.analysis.fewshot.scores import called, few_shot_scores, is_few_shot
 from xclrun.analysis.fewshot.scores import labels as labels_of
+from xclrun.analysis.finished import FinishedRun
 from xclrun.analysis.record import RunRecord
 from xclrun.analysis.tuning import Choice
 from xclrun.core.errors import UsageError, did_you_mean
@@ -33,7 +33,7 @@ from xclrun.report.caveats import report_caveats, unfinished
 from xclrun.report.codelength import codelength_sections
 from xclrun.report.fewshot import FewShotData, few_shot_sections
 from xclrun.report.latex import latex
-from xclrun.report.page import page, runs_table, templates
+from xclrun.report.page import definitions, page, runs_table, templates
 from xclrun.report.part import Block, Plot
 from xclrun.report.section import Options, Section
 from xclrun.report.strategies import ReportData, StrategySection
@@ -55,12 +55,10 @@ class Report:
     """A report that was written.
 
     Attributes:
-        name: of the report.
-        directory: where it lies.
-        frame: the long form, as `xclrun.analysis.aggregate.summarise` gives it.
-        few_shot: the few-shot runs, as `xclrun.analysis.fewshot.scores.few_shot_scores` gives them.
-        sections: one for each dataset and model; few-shot runs have their own.
-        records: all runs that were given, each once; only finished ones were used.
+        frame: all numbers in long form, as `xclrun.analysis.aggregate.summarise` returns them.
+        few_shot: the few-shot runs, as `xclrun.analysis.fewshot.scores.few_shot_scores` returns them.
+        sections: one for each dataset and model, and kind of runs.
+        records: all runs, each once; only finished ones were used.
         caveats: about the report as a whole.
         figures: paths of the figures, in the order of the report.
         left_out: as given to `write_report`.
@@ -87,7 +85,7 @@ class Report:
 
     @property
     def numbers(self) -> list[Path]:
-        """Files that hold all numbers; few-shot runs have one of their own."""
+        """Files that hold all numbers; few-shot runs have a separate one."""
         few_shot = [] if self.few_shot.empty else [self.directory / FEW_SHOT]
         return [*([] if self.frame.empty else [self.summary_csv]), *few_shot]
 
@@ -96,7 +94,7 @@ class Report:
         return self.directory / "summary.md"
 
     def render(self, width: int = 100) -> str:
-        """Return what a terminal shows: the mean over orders and seeds, each order, notes. No escape codes."""
+        """Return what a terminal shows: the main tables and notes, without escape codes."""
         blocks = []
         for section in self.sections:
             blocks.append(f"{section.title}\n{'=' * len(section.title)}\n")
@@ -107,7 +105,7 @@ class Report:
         return "\n".join(blocks)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as plain data: the aggregates (fractions; null where not available), notes, paths."""
+        """Return the report as plain data: the aggregates (fractions; null where not available), notes, paths."""
         rows = self.frame[self.frame["language"] == ""].drop(columns="language")
         return {
             "name": self.name,
@@ -135,7 +133,7 @@ def write_report(
     given: FewShotData | None = None,
     started: Mapping[str, str] | None = None,
     gradients: Callable[[], Mapping[str, Mapping[str, pd.DataFrame]]] | None = None,
-    beside: Sequence[Beside] = (),
+    beside: Sequence[FinishedRun] = (),
     left_out: Mapping[str, tuple[str, str]] | None = None,
 ) -> Report:
     """Write the tables and figures of ``records`` to the folder ``out``.
@@ -144,35 +142,31 @@ def write_report(
 
     Args:
         records: of any status; only finished runs enter a number.
-        out: the report's own folder, made if needed.
+        out: the report's folder, created if needed.
         name: title of the report.
-        commands: what was typed to make it, and its runs, for the reader.
-        predictions: reads run id → its predictions, for the bootstrap and the confusions; None: there are none. It is
-            asked when what can be drawn without them is being drawn.
-        pool: all runs that were read, to count tuning trials; None: ``records``.
-        options: how it is made.
+        commands: what was typed to make the report and its runs.
+        predictions: reads run id → its predictions, for the bootstrap and the confusions, once the first figures are
+            being drawn; None: there are none.
+        pool, started, gradients, beside: as of `xclrun.report.strategies.ReportData`; ``started`` are its commands,
+            ``beside`` its others.
         given: predictions and words of few-shot runs.
-        started: run id → the command that made it, to tell how to make what is missing.
-        gradients: reads ``overlap`` and ``class_gradients`` → run id → what was recorded; None: there is nothing.
-        beside: finished runs that were not read, to count their tuning trials too.
         left_out: runs of the report that do not count: run id → state (``damaged``, ``lost``, …) and the reason.
 
     Raises:
         UsageError: no run has finished, there is no such baseline, or ``out`` cannot be written.
         RunError: the disk is full.
     """
-    # Of records of one run a finished one is kept.
+    # A finished record of a run wins over others.
     unique = list({record.run_id: record for record in sorted(records, key=lambda r: r.status == "finished")}.values())
     if not any(record.status == "finished" for record in unique):
         raise UsageError(
             f"no finished runs{unfinished(unique)}; make some first, for example: xclrun strategy=naive,er -m"
         )
     options = options or Options()
-    # Few-shot runs have no order and no measures of forgetting: they have sections of their own.
+    # Few-shot runs have no order and no measures of forgetting: they have separate sections.
     others = [record for record in unique if not is_few_shot(record)]
     compared = comparisons(others)
-    if options.baseline is not None:
-        _check_baseline(options.baseline, compared, unique)
+    _check_baseline(options.baseline, compared, unique)
     data = ReportData(others, options, records if pool is None else pool, predictions, started, gradients, beside)
     sections: list[Section] = [StrategySection(comparison, data) for comparison in compared]
     with PlotWorkers(out / "figures", options.formats) as workers:
@@ -183,8 +177,7 @@ def write_report(
     figures = [path for plot in every for path in saved[plot.name]]
     drawings = {name: paths[0].read_text(encoding="utf-8") for name, paths in saved.items() if paths}
     made = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    few_shot = few_shot_scores(unique)
-    left_out = left_out or {}
+    few_shot, left_out = few_shot_scores(unique), left_out or {}
     caveats = report_caveats(unique, left_out)
     report = Report(name, out, data.frame, few_shot, sections, unique, caveats, figures, options.choice, left_out)
     _write_tables(sections, out / "tables")
@@ -196,9 +189,7 @@ def write_report(
     atomic_write(out / "runs.csv", runs_table(unique, left_out).csv())
     atomic_write(report.summary_md, _markdown(report, commands, made, options))
     _remove_earlier(report)
-    atomic_write(
-        report.index, page(name, made, commands, sections, drawings, options.formats, unique, report.caveats, left_out)
-    )
+    atomic_write(report.index, page(report, made, commands, drawings, options.formats))
     return report
 
 
@@ -207,7 +198,7 @@ def _plots(blocks: Iterable[Block]) -> list[Plot]:
 
 
 def _remove_earlier(report: Report) -> None:
-    """Remove the figures of an earlier report of this name: those that its page shows and this one has not."""
+    """Remove the figures that the page of an earlier report of this name shows and this report lacks."""
     if not report.index.is_file():
         return
     names = re.findall(r'href="figures/([^"/]+)"', report.index.read_text(encoding="utf-8"))
@@ -217,41 +208,34 @@ def _remove_earlier(report: Report) -> None:
             path.unlink(missing_ok=True)
 
 
-def _check_baseline(label: str, compared: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
+def _check_baseline(label: str | None, compared: Sequence[Comparison], records: Sequence[RunRecord]) -> None:
     few_shot = labels_of(r for r in records if is_few_shot(r) and r.status == "finished").values()
-    labels = list(
-        dict.fromkeys([*(name for comparison in compared for name in comparison.strategies), *sorted(few_shot)])
-    )
-    if label not in labels and called(label) not in labels:
+    labels = [*dict.fromkeys([*(name for one in compared for name in one.strategies), *sorted(few_shot)])]
+    if label is not None and label not in labels and called(label) not in labels:
         hint = did_you_mean(label, labels) if labels else "there are no strategies to compare"
         raise UsageError(f"--baseline {label}: no strategy of this report is called so; {hint}")
 
 
 def _write_tables(sections: Sequence[Section], folder: Path) -> None:
     """Write each table as Markdown, CSV and LaTeX, and remove those of an earlier report."""
-    kept: set[Path] = set()
+    written: set[Path] = set()
     for section in sections:
-        where = slug(section.where)
         for table in (table for block in section.blocks for table in block.tables):
-            name = f"{where}_{table.slug}"
-            # Two tables whose names come out the same both stay.
-            same = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
-            name = next(one for one in same if folder / f"{one}.md" not in kept)
-            for suffix, content in (
-                ("md", table.markdown()),
-                ("csv", table.csv()),
-                ("tex", latex(table, section.title, name)),
-            ):
+            name = f"{slug(section.where)}_{table.slug}"
+            # Tables with equal names get a number.
+            numbered = (f"{name}-{k}" if k > 1 else name for k in itertools.count(1))
+            name = next(one for one in numbered if folder / f"{one}.md" not in written)
+            contents = {"md": table.markdown(), "csv": table.csv(), "tex": latex(table, section.title, name)}
+            for suffix, content in contents.items():
                 path = folder / f"{name}.{suffix}"
                 atomic_write(path, content)
-                kept.add(path)
+                written.add(path)
     for path in folder.glob("*"):
-        if path not in kept and path.suffix in (".md", ".csv", ".tex"):
+        if path not in written and path.suffix in (".md", ".csv", ".tex"):
             path.unlink(missing_ok=True)
 
 
 def _plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return rows as JSON can hold them; NaN becomes None."""
     return rows.astype(object).where(rows.notna(), None).to_dict(orient="records")
 
 
@@ -263,13 +247,13 @@ def _markdown(report: Report, commands: Sequence[str], made: str, options: Optio
         report=report, commands=commands, made=made, version=xclrun.__version__, figures=figures,
         finished=sum(record.status == "finished" for record in report.records),
         runs=runs_table(report.records, report.left_out),
-        defined={name: text for section in report.sections for name, text in section.definitions.items()},
+        defined=definitions(report.sections),
         code=code, link=link, markdown=markdown, more=more_formats(options.formats),
     )  # fmt: skip
 
 
 def _wrapped(notes: Sequence[str], width: int) -> str:
-    """Return notes as a list that fits the width; a command that one ends with has a line of its own, to be copied."""
+    """Return notes as a list that fits the width; a command at the end of a note has a separate line, to be copied."""
     lines = []
     for note in notes:
         text, command, rest = note.partition(": xclrun ")

@@ -1,8 +1,8 @@
 """An index of finished runs, so that a report of some runs need not read all others under the same outputs.
 
-``<outputs>/cache/finished-<SHA-256>.json``: for each finished run an `xclrun.analysis.beside.Beside`, with size and
-time of its DONE as they were when it was read. A run that is not in it, or whose DONE was written since, is read once
-more.
+``<outputs>/cache/finished-<SHA-256>.json``: for each finished run an `xclrun.analysis.finished.FinishedRun`, with size
+and time of its DONE as they were when it was read. A run that is not in it, or whose DONE was written since, is read
+once more.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from xclrun.store.kept import Kept
 from xclrun.store.remembered import source
 
 if TYPE_CHECKING:
-    from xclrun.analysis.beside import Beside
+    from xclrun.analysis.finished import FinishedRun
     from xclrun.analysis.record import RunRecord
 
 # Runs whose first reading takes long enough for a note.
 MANY = 2000
 
 
-def runs_beside(outputs: Path, own: Iterable[RunRecord], warn: Callable[[str], None] = note) -> list[Beside]:
+def runs_beside(outputs: Path, own: Iterable[RunRecord], warn: Callable[[str], None] = note) -> list[FinishedRun]:
     """Return the finished runs under ``outputs`` but for ``own``, by name.
 
     Args:
         warn: is called for what cannot be read, and before a long wait.
     """
-    from xclrun.analysis.beside import Beside, beside
+    from xclrun.analysis.finished import FinishedRun, finished_run
     from xclrun.store.records import each_record
 
     kept, states = Kept(outputs / "cache", "finished", ".json"), _states(outputs / "runs")
@@ -46,17 +46,17 @@ def runs_beside(outputs: Path, own: Iterable[RunRecord], warn: Callable[[str], N
     # One at a time: the records of 10⁵ runs would take 10 GB.
     for record in each_record(outputs, unknown, warn, None, []):
         if record.status == "finished":
-            rows[record.run_id] = [states[record.run_id], *astuple(beside(record))]
+            rows[record.run_id] = [states[record.run_id], *astuple(finished_run(record))]
     if unknown:
         # If it cannot be written, the runs are read again next time.
         with contextlib.suppress(XclrunError):
             kept.write(json.dumps({"source": source(), "runs": rows}, ensure_ascii=False).encode())
-    return [Beside(*row[1:]) for run_id, row in sorted(rows.items()) if run_id not in mine]
+    return [FinishedRun(*row[1:]) for run_id, row in sorted(rows.items()) if run_id not in mine]
 
 
 def with_references(
     outputs: Path, own: Sequence[RunRecord], warn: Callable[[str], None] = note
-) -> tuple[list[RunRecord], list[Beside]]:
+) -> tuple[list[RunRecord], list[FinishedRun]]:
     """Return the reference runs under ``outputs`` of ``own``, read, and all other finished runs but ``own``."""
     from xclrun.analysis.reference import reference_key
     from xclrun.store.records import read_records
@@ -80,6 +80,6 @@ def _states(folder: Path) -> dict[str, list[int]]:
 
 
 def _read(kept: Kept) -> dict[str, Any]:
-    """Return run id → [state of DONE, fields of `Beside`]; none where other code has written them."""
+    """Return run id → [state of DONE, fields of `FinishedRun`]; none where other code has written them."""
     content = json.loads(kept.read() or b"{}")
     return content["runs"] if content.get("source") == source() else {}

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xclrun.core.secret import private
 from xclrun.core.version import FORMAT
 from xclrun.store.files import (
     TEMPORARY,
@@ -270,13 +269,13 @@ class RunDirectory:
         """
         with writing(self.done):
             self.done.unlink(missing_ok=True)
-        atomic_write(self.config, config_yaml, private())
+        atomic_write(self.config, config_yaml)
         manifest |= {"format": FORMAT, "config_sha256": hashlib.sha256(config_yaml.encode()).hexdigest()}
         self.write_manifest(manifest)
 
     def queue(self, config_yaml: str, keys: Sequence[str]) -> None:
         """Write the config of a run that another process will do, and the keys of the store that it will need."""
-        atomic_write(self.config, config_yaml, private())
+        atomic_write(self.config, config_yaml)
         checksum = hashlib.sha256(config_yaml.encode()).hexdigest()
         write_json(self.queued, {"keys": list(keys), "config_sha256": checksum})
 

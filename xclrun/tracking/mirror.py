@@ -22,7 +22,6 @@ from xclrun.analysis.record import RunRecord
 from xclrun.analysis.reference import References
 from xclrun.config.schema import TrackingConfig
 from xclrun.core.errors import RunError
-from xclrun.core.secret import connect, put_away, redact
 from xclrun.core.task import METRICS, short_name
 from xclrun.core.terminal import note
 from xclrun.store.rundir import RunDirectory
@@ -96,14 +95,14 @@ class Mirror(Tracker):
         from mlflow import MlflowClient
 
         super().__init__(outputs, tracking)
-        self.uri = self.place = tracking_uri(outputs, put_away(tracking.uri) if tracking.uri else None)
+        self.uri = self.place = tracking_uri(outputs, tracking.uri)
         # Sweep → id of its parent run.
         self._parents: dict[str, str] = {}
         # All runs, where they were asked for and nothing was sent since.
         self._runs: list[MlflowRun] | None = None
         outputs.mkdir(parents=True, exist_ok=True)
         with self._talking():
-            self.client: MlflowClient = MlflowClient(connect(self.uri))
+            self.client: MlflowClient = MlflowClient(self.uri)
             self.experiment = self._experiment()
             self._describe()
 
@@ -119,7 +118,7 @@ class Mirror(Tracker):
         except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
             if self.tracking.uri is None and any(sign in str(error) for sign in UNUSABLE):
                 raise UnusableDatabase(self.outputs / DATABASE, str(error).splitlines()[0]) from error
-            raise RunError(f"MLflow at {self.uri} cannot be used: {redact(str(error).splitlines()[0])}") from error
+            raise RunError(f"MLflow at {self.uri} cannot be used: {str(error).splitlines()[0]}") from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Few-shot gains of languages against what they have in common with the source (FS §5, Table 3).
+"""Correlation of few-shot gains with the similarity of languages to the source (FS §5, Table 3).
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021). A gain is the few-shot score minus the
 zero-shot score: a difference of fractions.
@@ -18,22 +18,22 @@ from xclrun.analysis.correlation import Correlation, correlate
 if TYPE_CHECKING:
     import pandas as pd
 
-# Beside a K: the mean over all K.
+# In place of K: the mean over all K.
 ALL = 0
 FACTORS = {"lexical_overlap": "lexical overlap", "wals_features": "shared WALS features"}
 
-# A number of each language.
+# Language → value.
 ByLanguage = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Association:
-    """Few-shot gains against one factor.
+    """Correlation of few-shot gains with one factor.
 
     Attributes:
         factor: key of `FACTORS`.
-        gains: K of the gains, ALL: their mean over K.
-        overlap: K of the buckets whose lexical overlap it is, ALL: mean over K; None for other factors.
+        gains: K of the gains, or `ALL`.
+        overlap: K of the buckets for lexical overlap, or `ALL`; None for other factors.
         found: the correlation over languages.
     """
 
@@ -44,39 +44,38 @@ class Association:
 
 
 def with_mean(values: Mapping[int, ByLanguage]) -> dict[int, ByLanguage]:
-    """Add under ALL the mean over K of each language that has every K; what stood there is lost."""
-    given = {k: them for k, them in values.items() if k != ALL}
-    whole = set.intersection(*map(set, given.values())) if given else set()
-    return given | {
-        ALL: {language: float(np.mean([v[language] for v in given.values()])) for language in sorted(whole)}
-    }
+    """Set the entry `ALL` to the mean over K, for the languages that have every K."""
+    by_shots = {k: of for k, of in values.items() if k != ALL}
+    complete = set.intersection(*map(set, by_shots.values())) if by_shots else set()
+    means = {language: float(np.mean([of[language] for of in by_shots.values()])) for language in sorted(complete)}
+    return by_shots | {ALL: means}
 
 
-def mean_gains(own: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
-    """Return K → language → few-shot score minus zero-shot score; under ALL the mean over K."""
-    found: dict[int, dict[str, float]] = {}
-    for row in own[(own["strategy"] == strategy) & (own["shots"] > 0)].itertuples(index=False):
+def mean_gains(scores: pd.DataFrame, strategy: str) -> dict[int, ByLanguage]:
+    """Return K → language → few-shot score minus zero-shot score; `ALL`: the mean over K."""
+    gains: dict[int, dict[str, float]] = {}
+    for row in scores[(scores["strategy"] == strategy) & (scores["shots"] > 0)].itertuples(index=False):
         if math.isfinite(row.mean - row.zero_shot):
-            found.setdefault(row.shots, {})[row.language] = row.mean - row.zero_shot
-    return with_mean(found)
+            gains.setdefault(row.shots, {})[row.language] = row.mean - row.zero_shot
+    return with_mean(gains)
 
 
 def associations(
     gains: Mapping[int, ByLanguage], overlap: Mapping[int, ByLanguage], features: ByLanguage
 ) -> list[Association]:
-    """Correlate gains with lexical overlap and with the number of features that a language shares with the source.
+    """Correlate gains with lexical overlap, and with the number of features shared with the source.
 
     Args:
-        gains, overlap: K (or ALL) → language → value; every K of gains is set against every K of overlap.
-        features: language → count; a language that is missing has no known features.
+        gains, overlap: K (or `ALL`) → language → value; each K of gains is correlated with each K of overlap.
+        features: language → count; without languages whose features are unknown.
     """
+
+    def correlated(gained: ByLanguage, factor: ByLanguage) -> Correlation:
+        both = sorted(gained.keys() & factor.keys())
+        return correlate([gained[language] for language in both], [factor[language] for language in both])
+
     result = []
     for k, gained in gains.items():
-        for o, shares in overlap.items():
-            both = sorted(gained.keys() & shares.keys())
-            found = correlate([gained[c] for c in both], [shares[c] for c in both])
-            result.append(Association("lexical_overlap", k, o, found))
-        both = sorted(gained.keys() & features.keys())
-        found = correlate([gained[c] for c in both], [features[c] for c in both])
-        result.append(Association("wals_features", k, None, found))
+        result += [Association("lexical_overlap", k, o, correlated(gained, shares)) for o, shares in overlap.items()]
+        result.append(Association("wals_features", k, None, correlated(gained, features)))
     return result

@@ -1,8 +1,8 @@
-"""Few-shot runs → one table of scores by (language, K, strategy, bucket, seed), and its averages over buckets.
+"""Scores of few-shot runs by (language, K, strategy, bucket, seed), and their averages over buckets.
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021) §4. A run trains on a source language, then
-adapts to a bucket of a target: stream ``transfer``. Its zero-shot score is the score on the target before adapting
-(K = 0); without a source, the score before any fine-tuning. All scores are fractions.
+adapts to a bucket of a target: stream ``transfer``. The zero-shot score (K = 0) is the score on the target before
+adapting; without a source, before any fine-tuning. All scores are fractions.
 """
 
 from __future__ import annotations
@@ -16,12 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xclrun.analysis.grouping import (
-    grouped,
-    numbered_labels,
-    strategy_labels,
-)
-from xclrun.analysis.record import RunRecord
+from xclrun.analysis.grouping import grouped, numbered_labels, strategy_labels
+from xclrun.analysis.record import RunRecord, point_score
 from xclrun.analysis.replicates import Replicates
 from xclrun.core.task import short_name
 
@@ -31,18 +27,27 @@ if TYPE_CHECKING:
 STREAM = "transfer"
 NO_SOURCE = "none"
 FULL = "full"
-# K where the whole training split is used, in place of a bucket.
+# K of the whole training split.
 WHOLE = -1
 
-# One row per run and metric. ``shots`` is K or WHOLE; ``bucket`` is −1 where there are none. ``task`` is the metric's
-# short name, as that column was called; it goes with the next version.
+# One row per run and metric. ``shots`` is K or WHOLE; ``bucket`` is −1 without one. ``task`` is the metric's short
+# name, the former name of this column, until the next version.
 COLUMNS = ("run_id", "dataset", "model", "metric", "source", "language", "shots", "strategy", "bucket", "seed",
            "zero_shot", "score", "task")  # fmt: skip
-# What a row of averages is about.
+# What identifies a row of averages.
 KEYS = ["dataset", "model", "metric", "source", "language", "shots", "strategy"]
 
-# Beside order, seed and bucket, what may differ between the runs of one strategy: rows have columns for these.
-_OWN = ("shots", "language", "source", "order.name", "order.languages", "dataset.languages", "languages", "data")
+# Keys that may differ between runs of one strategy, like order, seed and bucket: rows have columns for them.
+_IGNORED = (
+    "shots",
+    "language",
+    "source",
+    "order.name",
+    "order.languages",
+    "dataset.languages",
+    "languages",
+    "data",
+)
 
 
 def is_few_shot(record: RunRecord) -> bool:
@@ -61,16 +66,15 @@ def source(record: RunRecord) -> str:
 
 
 def labels(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return run id → label of its strategy: the name, and settings where runs of that name differ in them.
+    """Return run ID → label of its strategy: the name, and settings in which runs of that name differ.
 
-    Not told apart by K, language, bucket and source, nor by data that differs with them; but where runs of one K,
-    language and source drew from different data, that is named (its fingerprint's first six digits). ``naive`` is
-    called ``full``, as the paper and the choice of conf call it.
+    K, language, bucket and source are not in the label, nor data that differ with them. Where runs of one K, language
+    and source were drawn from different data, the label has the first six digits of the data's fingerprint. ``naive``
+    is called ``full``, as in the paper and in conf.
     """
     records = list(records)
-    given = strategy_labels(records, _OWN)
-    named = {run_id: called(label) for run_id, label in given.items()}
-    # Of a bucket whose whole data is not known nothing can be said: buckets of one set differ too.
+    named = {run_id: called(label) for run_id, label in strategy_labels(records, _IGNORED).items()}
+    # The fingerprint of a bucket itself does not count: buckets of one set differ too.
     drawn = {r.run_id: r.data_fingerprint if r.bucket is None else r.whole_fingerprint for r in records}
     several: dict[tuple[str, str, str], set[str]] = {}
     rows = grouped(
@@ -88,34 +92,31 @@ def labels(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def numbered(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return what labels of few-shot runs that are numbers stand for (`xclrun.analysis.grouping.numbered_labels`)."""
-    numbers = numbered_labels((r for r in records if is_few_shot(r)), _OWN)
+    """Return the settings behind numbered labels of few-shot runs (`xclrun.analysis.grouping.numbered_labels`)."""
+    numbers = numbered_labels((r for r in records if is_few_shot(r)), _IGNORED)
     return {called(label): meaning for label, meaning in numbers.items()}
 
 
 def called(label: str) -> str:
-    """Return what a strategy is called in few-shot tables: ``naive`` is ``full``."""
+    """Return the label of a strategy in few-shot tables: ``naive`` is ``full``."""
     return re.sub(r"^naive\b", FULL, label)
 
 
 def few_shot_scores(records: Iterable[RunRecord]) -> pd.DataFrame:
-    """Return the finished few-shot runs, each run id once, as a table with `COLUMNS`, a row for each metric."""
+    """Return the finished few-shot runs as a table with `COLUMNS`: a row for each run and metric."""
     import pandas as pd
 
-    runs = sorted(
-        {r.run_id: r for r in records if is_few_shot(r) and r.status == "finished"}.values(), key=lambda r: r.run_id
-    )
+    runs = sorted({r.run_id: r for r in records if is_few_shot(r) and r.finished}.values(), key=lambda r: r.run_id)
     named = labels(runs)
-    found = []
+    rows = []
     for run in runs:
-        shots = run.config.get("shots")
+        shots = WHOLE if run.shots is None else int(run.shots)
+        bucket = -1 if run.bucket is None else run.bucket
         for metric in run.metrics:
-            column = run.scores[metric][:, -1]
-            bucket = -1 if run.bucket is None else run.bucket
+            zero_shot, score = map(float, run.scores[metric][-2:, -1])
             what = (run.run_id, run.dataset, run.model, metric, source(run), target(run))
-            how = (WHOLE if shots is None else int(shots), named[run.run_id], bucket, run.seed)
-            found.append((*what, *how, float(column[-2]), float(column[-1]), short_name(metric)))
-    return pd.DataFrame(found, columns=list(COLUMNS)).astype({"zero_shot": float, "score": float})
+            rows.append((*what, shots, named[run.run_id], bucket, run.seed, zero_shot, score, short_name(metric)))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"zero_shot": float, "score": float})
 
 
 def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
@@ -123,51 +124,48 @@ def over_buckets(scores: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `KEYS`, ``mean``, ``std`` (sample standard deviation over buckets, n − 1; NaN for one bucket),
-        ``zero_shot`` (of the same runs, averaged likewise), ``buckets``, ``fewest`` and ``seeds`` (of the bucket that
-        has fewest seeds, and most), ``n`` (runs), ``runs`` (their ids). K = 0 is a row of its own under every strategy:
-        mean and standard deviation of zero-shot scores over seeds, 0 buckets. A score that was not measured makes the
-        mean NaN.
+        ``zero_shot`` (of the same runs, averaged likewise), ``buckets``, ``fewest`` and ``seeds`` (the least and most
+        seeds of a bucket), ``n`` (runs), ``runs`` (their IDs). K = 0 is a separate row under every strategy: mean and
+        standard deviation of zero-shot scores over seeds, 0 buckets. A missing score makes the mean NaN.
     """
     import pandas as pd
 
-    found: list[tuple[Any, ...]] = []
-    for key, own in groups(scores, KEYS):
+    rows: list[tuple[Any, ...]] = []
+    for key, runs in groups(scores, KEYS):
         values, before = (
-            own.groupby("bucket")[name].apply(lambda s: s.mean(skipna=False)).to_numpy()
+            runs.groupby("bucket")[name].apply(lambda s: s.mean(skipna=False)).to_numpy()
             for name in ("score", "zero_shot")
         )
-        seeds = own.groupby("bucket")["seed"].nunique()
-        found.append((*key, *_mean_std(values), float(before.mean()), len(values), int(seeds.min()), int(seeds.max()),
-                     len(own), tuple(own["run_id"])))  # fmt: skip
-    without = [key for key in KEYS if key != "shots"]
-    for key, own in groups(scores, without):
-        values = own.groupby("seed")["zero_shot"].first().to_numpy()
-        dataset, model, metric, of, language, strategy = key
+        seeds = runs.groupby("bucket")["seed"].nunique()
+        counts = (len(values), int(seeds.min()), int(seeds.max()), len(runs))
+        rows.append((*key, *_mean_std(values), float(before.mean()), *counts, tuple(runs["run_id"])))
+    for key, runs in groups(scores, [key for key in KEYS if key != "shots"]):
+        values = runs.groupby("seed")["zero_shot"].first().to_numpy()
         mean, std = _mean_std(values)
-        what = (dataset, model, metric, of, language, 0, strategy)
-        found.append((*what, mean, std, mean, 0, len(values), len(values), len(own), tuple(own["run_id"])))
+        counts = (0, len(values), len(values), len(runs))
+        rows.append((*key[:-1], 0, key[-1], mean, std, mean, *counts, tuple(runs["run_id"])))
     columns = [*KEYS, "mean", "std", "zero_shot", "buckets", "fewest", "seeds", "n", "runs"]
-    return pd.DataFrame(found, columns=columns).sort_values(KEYS, ignore_index=True)
+    return pd.DataFrame(rows, columns=columns).sort_values(KEYS, ignore_index=True)
 
 
 def common(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the measured rows whose bucket and seed all strategies have that have any of the same language and K."""
+    """Return the measured rows with a bucket and seed that all strategies of the same language and K have."""
     cell = [key for key in KEYS if key != "strategy"]
-    given = scores[scores["score"].notna()]
-    # A strategy of which nothing was measured still is one that lacks it.
-    wanted = scores.groupby(cell)["strategy"].nunique().rename("wanted")
-    have = given.groupby([*cell, "bucket", "seed"])["strategy"].transform("nunique")
-    return given[have == given.join(wanted, on=cell)["wanted"]]
+    measured = scores[scores["score"].notna()]
+    # A strategy counts even if none of its scores was measured.
+    strategies = scores.groupby(cell)["strategy"].nunique().rename("strategies")
+    have = measured.groupby([*cell, "bucket", "seed"])["strategy"].transform("nunique")
+    return measured[have == measured.join(strategies, on=cell)["strategies"]]
 
 
 def replicates(scores: pd.DataFrame, strategies: Sequence[str]) -> Replicates | None:
-    """Return the scores of one metric, source and K as tests take them: what all ``strategies`` have of a language.
+    """Return the scores of one metric, source and K that all ``strategies`` have, as input of tests.
 
     Blocks are (language, bucket, seed); replicates: languages, or the buckets of one (docs/metrics.md, "Significance").
-    A single bucket of one language is a single replicate, the mean over its seeds: these say nothing of others.
+    A single bucket of one language is a single replicate, the mean over its seeds.
 
     Returns:
-        None where nothing is common.
+        None if the strategies have nothing in common.
     """
     of = ["language", "bucket", "seed"]
     table = common(scores).pivot_table(index=of, columns="strategy", values="score").reindex(columns=list(strategies))
@@ -198,11 +196,11 @@ def _mean_std(values: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Spreads:
-    """Scores of one language, K and strategy by what differs (FS Fig. 1).
+    """Scores of one language, K and strategy over buckets and over seeds (FS Fig. 1).
 
     Attributes:
-        buckets: scores of all buckets with one seed, and that seed.
-        seeds: scores of all seeds with one bucket, and that bucket.
+        buckets: scores of all buckets with ``seed``.
+        seeds: scores of all seeds with ``bucket``.
     """
 
     buckets: np.ndarray
@@ -211,27 +209,28 @@ class Spreads:
     bucket: int
 
 
-def seeds_against_buckets(own: pd.DataFrame) -> Spreads | None:
-    """Return the scores over buckets with the seed that has most of them, and over seeds likewise.
+def seeds_against_buckets(scores: pd.DataFrame) -> Spreads | None:
+    """Return the scores over buckets with the seed that has most buckets, and over seeds with the bucket that has most.
 
     Args:
-        own: rows of one of `KEYS`; those without a score are left out. Of equals the smallest seed or bucket counts.
+        scores: rows of one of `KEYS`. Ties go to the smallest seed or bucket.
 
     Returns:
-        None where there are not two buckets with a seed in common.
+        None unless two buckets have a seed in common.
     """
-    own = own.dropna(subset="score")
-    pairs = own[["seed", "bucket"]].drop_duplicates()
+    scores = scores.dropna(subset="score")
+    pairs = scores[["seed", "bucket"]].drop_duplicates()
     buckets, seeds = Counter(sorted(pairs["seed"].tolist())), Counter(sorted(pairs["bucket"].tolist()))
     if not buckets or max(buckets.values()) < 2:
         return None
     (seed, _), (bucket, _) = buckets.most_common(1)[0], seeds.most_common(1)[0]
-    of_seed = own[own["seed"] == seed].sort_values("bucket")["score"].to_numpy()
-    return Spreads(of_seed, seed, own[own["bucket"] == bucket].sort_values("seed")["score"].to_numpy(), bucket)
+    of_seed = scores[scores["seed"] == seed].sort_values("bucket")["score"].to_numpy()
+    of_bucket = scores[scores["bucket"] == bucket].sort_values("seed")["score"].to_numpy()
+    return Spreads(of_seed, seed, of_bucket, bucket)
 
 
 def selected_dev(run: RunRecord, metric: str) -> float:
-    """Return the dev score on the target of the epoch that was selected; NaN where dev was not evaluated."""
+    """Return the dev score on the target of the selected epoch; NaN where dev was not evaluated."""
     curve = dev_curve(run, metric)
     return float(np.nanmax(curve)) if np.isfinite(curve).any() else math.nan
 
@@ -244,6 +243,5 @@ def dev_curve(run: RunRecord, metric: str) -> np.ndarray:
     points = [point for point in run.curve if point["hop"] == run.hops]
     curve = np.full(max((point["epoch"] for point in points), default=0), np.nan)
     for point in points:
-        score = (point.get("dev") or {}).get(target(run), {}).get(metric)
-        curve[point["epoch"] - 1] = np.nan if score is None else score
+        curve[point["epoch"] - 1] = point_score(point.get("dev") or {}, target(run), metric)
     return curve

@@ -1,6 +1,6 @@
-"""Where the variance of few-shot scores comes from: language, bucket nested in language, seed.
+"""Variance components of few-shot scores: language, bucket nested in language, seed.
 
-Model of a score with language l, bucket b of that language and seed s, all of them random:
+Model of a score with language l, bucket b of that language and seed s, all random:
 y_lbs = μ + L_l + B_b(l) + S_s + (LS)_ls + e_lbs. For balanced data the components follow from expected mean squares
 (Searle, Casella & McCulloch 1992, ch. 4), with a languages, b buckets in each, n seeds:
 
@@ -8,7 +8,7 @@ y_lbs = μ + L_l + B_b(l) + S_s + (LS)_ls + e_lbs. For balanced data the compone
     E MS_S  = σ²_e + b σ²_LS + a b σ²_S                 E MS_B  = σ²_e + n σ²_B
     E MS_e  = σ²_e
 
-Where no estimate is negative these are the estimates of restricted maximum likelihood too. Unit: squares of scores.
+Where no estimate is negative, these equal the estimates of restricted maximum likelihood. Unit: squared scores.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Component:
         source: as in `SOURCES`, or ``bucket in language and rest`` where there is one seed.
         df: degrees of freedom of its mean square.
         mean_square: NaN where there are no degrees of freedom.
-        variance: the component as estimated; it may be negative; NaN where the data cannot tell.
+        variance: the estimated component, possibly negative; NaN where the data do not determine it.
         share: of the sum of all components, negative ones counted as 0.
-        p: of the F test that the component is 0, where one mean square differs in it alone; else NaN.
+        p: of the F test that the component is 0, if two mean squares differ only in it; else NaN.
     """
 
     source: str
@@ -47,9 +47,9 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     """Estimate the components of balanced data.
 
     Args:
-        values: scores, shape (languages, buckets, seeds), every one measured. Bucket b of one language has nothing to
-            do with bucket b of another; a seed is the same in all. One language leaves out what is between languages,
-            one seed cannot tell the bucket from the rest.
+        values: scores, shape (languages, buckets, seeds). Bucket b of one language is unrelated to bucket b of another;
+            seeds are the same in all. With one language there are no components between languages; with one seed,
+            bucket and rest cannot be separated.
 
     Raises:
         ValueError: another shape, a value that is not finite, or fewer than two buckets.
@@ -71,7 +71,7 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     ms = {k: float(squares[k]) / df[k] if df[k] else math.nan for k in squares}
 
     def component(source: str, of: str, error: str = "", divisor: int = 1) -> tuple[str, int, float, float, float]:
-        """What ``of`` has beyond its error, over the divisor, and the F test of both; else its mean square."""
+        """Return the excess of a mean square over its error, and its F test; without error, the mean square."""
         if not error:
             return source, df[of], ms[of], ms[of], math.nan
         return source, df[of], ms[of], (ms[of] - ms[error]) / divisor, _p(ms[of], df[of], ms[error], df[error])
@@ -81,18 +81,17 @@ def nested_variance(values: ArrayLike) -> list[Component]:
     bucket, rest = component("bucket in language", "B", "e", n), component("rest", "e")
     if a == 1:
         return _shared([bucket, component("seed", "S", "e", b), rest])
-    # No mean square differs from that of languages in their component alone.
+    # No mean square differs from that of languages only in their component.
     language = ("language", df["L"], ms["L"], (ms["L"] - ms["B"] - ms["LS"] + ms["e"]) / (b * n), math.nan)
     seed, both = component("seed", "S", "LS", a * b), component("language × seed", "LS", "e", b)
     return _shared([language, bucket, seed, both, rest])
 
 
 def balanced(cells: dict[tuple[str, int, int], float]) -> tuple[np.ndarray, list[str], int]:
-    """Return the largest balanced part of scores by (language, bucket, seed), its languages, and how many were left.
+    """Return the largest balanced part of scores by (language, bucket, seed), its languages, and the number left out.
 
-    Seeds are taken together as far as languages have them with the same number of buckets: of all sets made of the
-    most frequent seeds the one that keeps most scores; each language then gives its first buckets, as many as the
-    poorest language has. An array of shape (languages, 0, 0) where nothing can be kept.
+    Of all sets of the most frequent seeds, the one that retains most scores is chosen. Each language contributes its
+    first buckets, as many as the language with fewest has. The shape is (languages, 0, 0) if nothing is balanced.
     """
     seeds = sorted({s for _, _, s in cells}, key=lambda s: (-sum(1 for k in cells if k[2] == s), s))
     languages = sorted({language for language, _, _ in cells})

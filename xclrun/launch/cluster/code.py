@@ -10,8 +10,14 @@ from xclrun.config.files import packaged
 from xclrun.core.version import PACKAGE, STAMP, code_version
 from xclrun.store.files import atomic_directory
 
-# Run as `python <copy> …`: the copy then comes before any other xclrun, whatever the current folder holds.
-ENTRY = "import sys\n\nfrom xclrun.launch.cluster.job import main\n\nsys.exit(main(sys.argv[1:]))\n"
+# `python <copy> -u -m <module> …` does what `python -u -m <module> …` does, but imports xclrun from the copy, whatever
+# the current folder and PYTHONPATH hold.
+ENTRY = """import runpy
+import sys
+
+_, _, _, *sys.argv = sys.argv
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 
 def copy_code(folder: Path) -> Path:

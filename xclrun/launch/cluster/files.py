@@ -1,7 +1,8 @@
 """Files of a submission to the cluster: packs of runs, one per job, and how each attempt at a pack ended.
 
 <outputs>/slurm/<sweep>/<time>/submission.json    the arrays of jobs
-                              /<array>/<i>.json   the pack of job i; beside it <i>.tries.jsonl and the job's log
+                              /<array>/<i>.json   of job i: its pack; <i>.tries.jsonl: its attempts
+                                                  also the files of Submitit, and the job's log
 <outputs>/slurm/code/<hash>/                      the code that the jobs run
 """
 
@@ -16,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from xclrun.core.terminal import note
-from xclrun.launch.cluster.slurm import log_path
 from xclrun.store.files import append_event, read_events, read_json, write_json
 
-# Stands for Slurm's job id where packs are done in place.
+# The job id of arrays that are done in place.
 DEBUG = "debug"
 
 
@@ -28,26 +28,17 @@ class Pack:
     """What one job does.
 
     Attributes:
-        runs: ids of the runs that it does, one after another.
-        stages: [run id, hop]: stages that it makes ahead of the runs that share them.
+        runs: run ids, in order.
+        stages: (run id, hop) of the stages to make ahead of the runs that share them.
     """
 
     runs: tuple[str, ...] = ()
     stages: tuple[tuple[str, int], ...] = ()
 
-    @property
-    def concerned(self) -> tuple[str, ...]:
-        """The runs whose directories the job reads."""
-        return tuple(dict.fromkeys([*self.runs, *(run for run, _ in self.stages)]))
-
 
 @dataclass(frozen=True)
 class PackFiles:
-    """The files of one pack.
-
-    Attributes:
-        path: ``<array>/<i>.json``.
-    """
+    """The files of one pack; ``path`` is ``<array>/<i>.json``."""
 
     path: Path
 
@@ -55,30 +46,23 @@ class PackFiles:
     def outputs(self) -> Path:
         return self.path.parents[4]
 
-    @property
-    def tries(self) -> Path:
-        return self.path.with_suffix(".tries.jsonl")
-
     def write(self, pack: Pack) -> None:
-        """Write the pack."""
         # Thousands are written at once, and a submission counts only when it is noted: no flushing one by one.
         self.path.write_text(json.dumps(asdict(pack)), encoding="utf-8")
 
     def read(self) -> Pack:
-        """Read the pack."""
         content = read_json(self.path)
         return Pack(tuple(content["runs"]), tuple((run, hop) for run, hop in content["stages"]))
 
     def add_event(self, event: str, **facts: Any) -> None:
-        """Append what happened to a try."""
-        append_event(self.tries, event, **facts)
+        """Append to the events of the attempts."""
+        append_event(self.path.with_suffix(".tries.jsonl"), event, **facts)
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what happened, in order."""
-        return list(read_events(self.tries))
+        return list(read_events(self.path.with_suffix(".tries.jsonl")))
 
     def errors(self) -> dict[str, str] | None:
-        """Return the errors of the runs with which the last try ended; None where no try has ended for good."""
+        """Return run id → error of the last attempt; None where it has not ended."""
         events = self.events()
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if events and events[-1]["event"] == "ended":
@@ -91,10 +75,10 @@ class Job:
     """One job of a submission.
 
     Attributes:
-        id: Slurm's ``<array job>_<index>``.
+        id: Slurm's: ``<job>``, or ``<job>_<index>`` in an array.
         files: of its pack.
-        log: where it writes what it says.
-        submitted: seconds of the epoch.
+        log: of its standard output and errors.
+        submitted: seconds since the epoch.
     """
 
     id: str
@@ -104,7 +88,7 @@ class Job:
 
     @property
     def on_cluster(self) -> bool:
-        """Whether Slurm knows it; not when it was run in place, for debugging."""
+        """Whether Slurm runs it."""
         return not self.id.startswith(DEBUG)
 
 
@@ -114,8 +98,8 @@ class Submission:
 
     Attributes:
         folder: ``<outputs>/slurm/<sweep>/<time>``.
-        arrays: name, Slurm's job id, size and run ids of the packs of each.
-        submitted: seconds of the epoch.
+        arrays: of each array the name, Slurm's number (``job``), the job ids and the run ids of each job's pack.
+        submitted: seconds since the epoch.
     """
 
     folder: Path
@@ -125,50 +109,53 @@ class Submission:
     @classmethod
     def new(cls, outputs: Path, sweep: str) -> Submission:
         """Make the folder of a new submission."""
-        parent, stamp = outputs / "slurm" / sweep, time.strftime("%Y%m%d-%H%M%S")
-        parent.mkdir(parents=True, exist_ok=True)
-        for i in range(1000):
-            folder = parent / (f"{stamp}-{i}" if i else stamp)
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir()
+        while True:
+            folder = outputs / "slurm" / sweep / time.strftime("%Y%m%d-%H%M%S")
+            try:
+                folder.mkdir(parents=True)
                 return cls(folder)
-        raise FileExistsError(parent)
+            except FileExistsError:
+                # Another command submitted the sweep in this second.
+                time.sleep(1)
 
-    def write_packs(self, name: str, packs: Sequence[Pack]) -> Path:
-        """Write the packs of an array; return its folder."""
-        folder = self.folder / name
+    def write_packs(self, packs: Sequence[Pack]) -> list[PackFiles]:
+        """Write the packs of the next array."""
+        folder = (self.folder / f"array-{len(self.arrays)}").absolute()
         folder.mkdir()
-        for i, pack in enumerate(packs):
-            PackFiles(folder / f"{i}.json").write(pack)
-        return folder
+        files = [PackFiles(folder / f"{i}.json") for i in range(len(packs))]
+        for one, pack in zip(files, packs, strict=True):
+            one.write(pack)
+        return files
 
-    def add_array(self, name: str, array: str, packs: Sequence[Pack]) -> None:
-        """Note that an array was submitted, so that it is found even if the next one is refused."""
-        self.arrays.append({"name": name, "job": array, "packs": [list(pack.runs) for pack in packs]})
+    def add_array(self, jobs: Sequence[str], packs: Sequence[Pack]) -> None:
+        """Note that an array was submitted, so that status knows it even if the next one is refused."""
+        facts = {"name": f"array-{len(self.arrays)}", "job": jobs[0].partition("_")[0], "jobs": list(jobs)}
+        self.arrays.append({**facts, "packs": [list(pack.runs) for pack in packs]})
         write_json(self.folder / "submission.json", {"submitted": self.submitted, "arrays": self.arrays})
 
     def jobs(self) -> Iterator[tuple[Job, list[str]]]:
-        """Yield each job, and the ids of the runs that it does."""
+        """Yield each job and its run ids."""
         for array in self.arrays:
             folder = self.folder / array["name"]
-            for i, runs in enumerate(array["packs"]):
-                files, log = PackFiles(folder / f"{i}.json"), log_path(folder, array["job"], i)
-                yield Job(f"{array['job']}_{i}", files, log, self.submitted), runs
+            # Earlier versions made arrays of single jobs too, and did not list the ids.
+            ids = array.get("jobs") or [f"{array['job']}_{i}" for i in range(len(array["packs"]))]
+            for i, (name, runs) in enumerate(zip(ids, array["packs"], strict=True)):
+                yield Job(name, PackFiles(folder / f"{i}.json"), folder / f"{name}_0_log.out", self.submitted), runs
 
 
 def submissions(outputs: Path, sweep: str = "*", warn: Callable[[str], None] = note) -> list[Submission]:
     """Return the submissions of a sweep (default: of all), the latest last; ``warn`` is called for unreadable ones."""
-    found = []
+    readable = []
     for path in sorted((outputs / "slurm").glob(f"{sweep}/*/submission.json")):
         try:
             content = read_json(path)
             submission = Submission(path.parent, list(content["arrays"]), float(content["submitted"]))
-            # Read completely here, so that a damaged file fails nowhere else.
+            # Read completely here, so that a damaged file is reported.
             assert all(isinstance(run, str) for _, runs in submission.jobs() for run in runs)
-            found.append(submission)
+            readable.append(submission)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError):
             warn(f"{path} cannot be read: left out; the status of its jobs comes from the runs alone")
-    return sorted(found, key=lambda submission: submission.submitted)
+    return sorted(readable, key=lambda submission: submission.submitted)
 
 
 def jobs_of_runs(outputs: Path, warn: Callable[[str], None] = note) -> dict[str, Job]:

@@ -1,7 +1,7 @@
-"""What a job on the cluster does: the runs of its pack, as a local worker does them, and its own requeueing.
+"""What a job on the cluster does: the runs of its pack, as a local worker does them.
 
-It is given paths alone. A signal (preemption, time limit) saves a checkpoint at the next step; the job then has itself
-requeued, as long as its tries get any further. A failed run makes the job fail, after the others of its pack.
+A signal (preemption, time limit) saves a checkpoint at the next step; Submitit then has the job requeued, as long as
+its attempts make progress. A failed run makes the job fail, after the others of its pack.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from xclrun.core.errors import XclrunError
-from xclrun.core.terminal import line
+from xclrun.core.errors import RunError, XclrunError
+from xclrun.core.terminal import line, many
 from xclrun.launch.cluster import slurm
-from xclrun.launch.cluster.files import Pack, PackFiles
+from xclrun.launch.cluster.files import PackFiles
 from xclrun.launch.console import Console
 from xclrun.launch.time_left import TimeLeft
 from xclrun.run import Run, thaw
@@ -28,28 +30,102 @@ from xclrun.train.stop import SIGNALS, Stopped
 FRUITLESS = 2
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Do the pack of this job: ``<folder of the array> [<index>]``; return the exit code."""
-    # Before anything else: an unhandled signal would end the job without a requeue.
-    for number in SIGNALS:
-        signal.signal(number, _stop)
-    index = arguments[1] if len(arguments) > 1 else os.environ["SLURM_ARRAY_TASK_ID"]
-    files = PackFiles(Path(arguments[0]) / f"{index}.json")
-    os.environ["XCLRUN_JOB"] = job = slurm.this_job() or f"{os.uname().nodename}:{os.getpid()}"
-    runs: list[Run] = []
-    try:
-        pack = files.read()
-        line(f"xclrun: job {job} on {os.uname().nodename}")
-        errors = _read(files, pack, runs)
-        files.add_event("started", job=job, host=os.uname().nodename, position=position(runs))
-        errors |= _do(pack, runs)
-    except Stopped as stopped:
+@dataclass
+class PackJob:
+    """The callable that Submitit pickles and a job calls.
+
+    Attributes:
+        path: file of the pack.
+        requeue: whether a job may be requeued (``hydra.launcher.requeue``).
+        runs: those whose configs could be read.
+    """
+
+    path: Path
+    requeue: bool = False
+    runs: list[Run] = field(default_factory=list, init=False)
+
+    def __call__(self) -> None:
+        """Do the pack.
+
+        Raises:
+            RunError: some runs failed.
+        """
+        # Submitit's handler, which calls `checkpoint` and has Slurm requeue the job.
+        requeue = signal.getsignal(signal.SIGUSR2)
+        # Before anything else: an unhandled signal would end the job without a requeue.
+        for number in SIGNALS:
+            signal.signal(number, _stop)
+        try:
+            errors = self._do()
+        except Stopped as stopped:
+            _ignore_signals()
+            line(f"xclrun: stopped by {signal.Signals(stopped.number).name}; a checkpoint is saved")
+            # Otherwise Slurm has cancelled the job, or queued it again.
+            if (job := slurm.this_job()) and slurm.states([job])[job].state in ("RUNNING", ""):
+                signal.signal(signal.SIGUSR2, requeue)
+                signal.raise_signal(signal.SIGUSR2)
+            sys.exit(128 + stopped.number)
+        # A signal during shutdown would mark a finished job as failed.
         _ignore_signals()
-        return _stopped(files, runs, stopped.number)
-    # A signal during shutdown would mark a finished job as failed.
-    _ignore_signals()
-    files.add_event("ended", errors=errors, position=position(runs))
-    return int(bool(errors))
+        PackFiles(self.path).add_event("ended", errors=errors, position=position(self.runs))
+        if errors:
+            raise RunError(f"{many(len(errors), 'run')} failed: {', '.join(errors)}")
+
+    def _do(self) -> dict[str, str]:
+        """Return the errors of the runs that are not finished."""
+        from xclrun.launch.workers import Broken, make_ahead, work
+
+        files, errors = PackFiles(self.path), {}
+        pack, host = files.read(), os.uname().nodename
+        os.environ["XCLRUN_JOB"] = job = slurm.this_job() or f"{host}:{os.getpid()}"
+        line(f"xclrun: job {job} on {host}")
+        for run_id in dict.fromkeys([*pack.runs, *(run for run, _ in pack.stages)]):
+            try:
+                self.runs.append(thaw(RunDirectory(files.outputs / "runs" / run_id)))
+            except (XclrunError, OSError) as error:
+                line(f"xclrun: {error}")
+                errors[run_id] = str(error)
+        files.add_event("started", job=job, host=host, position=position(self.runs))
+        if not self.runs:
+            return errors
+        by_id, tracking = {run.id: run for run in self.runs}, self.runs[0].config.tracking
+        todo = [by_id[run] for run in pack.runs if run in by_id]
+        console = Console(list(by_id), left=TimeLeft([run for run in self.runs if not run.directory.finished]))
+        make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
+        with BackgroundMirror(self.runs[0].outputs, tracking, pack.runs, enabled=tracking.by_jobs) as mirror:
+            try:
+                work(todo, console, mirror)
+            except Broken as broken:
+                line(f"xclrun: {broken}")
+        mirror.close()
+        return errors | {r.id: r.directory.error or "not finished" for r in todo if not r.directory.finished}
+
+    def checkpoint(self) -> Any:
+        """Return what Submitit requeues after a signal; None makes the job fail instead."""
+        from submitit.helpers import DelayedSubmission
+
+        files, now = PackFiles(self.path), position(self.runs)
+        if not self.requeue:
+            why = "stopped, and the job is not to be requeued (hydra.launcher.requeue=false)"
+        elif fruitless(files.events(), now):
+            why = f"stopped; {FRUITLESS} tries in a row got no further: is hydra.launcher.time too short?"
+        else:
+            line("xclrun: the job is requeued")
+            return DelayedSubmission(replace(self))
+        line(f"xclrun: {why}")
+        left = {run.id: why for run in self.runs if not run.directory.finished}
+        files.add_event("ended", errors=left, position=now)
+        return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do the pack of a file in this process, for debugging; return the exit code."""
+    try:
+        PackJob(Path(arguments[0]))()
+    except RunError as error:
+        line(f"xclrun: {error}")
+        return 1
+    return 0
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -59,37 +135,6 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _read(files: PackFiles, pack: Pack, runs: list[Run]) -> dict[str, str]:
-    """Add the runs of a pack to ``runs``; return the errors of those that cannot be done."""
-    errors = {}
-    for run_id in pack.concerned:
-        try:
-            runs.append(thaw(RunDirectory(files.outputs / "runs" / run_id)))
-        except (XclrunError, OSError) as error:
-            line(f"xclrun: {error}")
-            errors[run_id] = str(error)
-    return errors
-
-
-def _do(pack: Pack, runs: Sequence[Run]) -> dict[str, str]:
-    """Do what the pack says; return the errors of the runs that are not finished."""
-    from xclrun.launch.workers import Broken, make_ahead, work
-
-    if not runs:
-        return {}
-    by_id = {run.id: run for run in runs}
-    console, config = Console(list(by_id), left=TimeLeft(runs)), runs[0].config.tracking
-    make_ahead([(by_id[run], hop) for run, hop in pack.stages if run in by_id], console)
-    todo = [by_id[run] for run in pack.runs if run in by_id]
-    with BackgroundMirror(runs[0].outputs, config, pack.runs, enabled=config.by_jobs) as mirror:
-        try:
-            work(todo, console, mirror)
-        except Broken as broken:
-            line(f"xclrun: {broken}")
-    mirror.close()
-    return {run.id: run.directory.error or "not finished" for run in todo if not run.directory.finished}
 
 
 def position(runs: Sequence[Run]) -> list[int]:
@@ -112,33 +157,5 @@ def fruitless(events: Sequence[dict[str, object]], now: list[int]) -> bool:
     return len(positions) > FRUITLESS and all(p == now for p in positions[-1 - FRUITLESS :])
 
 
-def _stopped(files: PackFiles, runs: Sequence[Run], number: int) -> int:
-    """Requeue the job if that is wanted and useful; return the exit code."""
-    name, code, now, events = signal.Signals(number).name, 128 + number, position(runs), files.events()
-    if not (job := slurm.this_job()):
-        line(f"xclrun: stopped by {name}; a checkpoint is saved")
-        return code
-    said = slurm.details(job)
-    state, reason = said.get("JobState", ""), said.get("Reason", "")
-    if state in ("PENDING", "REQUEUED"):
-        # Somebody else requeued it: preemption, or a person.
-        line(f"xclrun: stopped by {name}; a checkpoint is saved, and the job is queued again")
-        return code
-    if state in ("CANCELLED", "COMPLETING") and reason != "TimeLimit":
-        line(f"xclrun: stopped by {name}: Slurm ends the job (cancelled, or queued again); a checkpoint is saved")
-        files.add_event("stopped", position=now)
-        return code
-    if said.get("Requeue") == "0":
-        error = f"stopped by {name}, and the job is not to be requeued (hydra.launcher.requeue=false)"
-    elif fruitless(events, now):
-        error = f"stopped by {name}; {FRUITLESS} tries in a row got no further: is hydra.launcher.time too short?"
-    elif slurm.requeue(job):
-        line(f"xclrun: stopped by {name}; a checkpoint is saved, and the job is queued again")
-        return code
-    else:
-        error = f"stopped by {name}, and Slurm refused to requeue the job"
-    line(f"xclrun: {error}")
-    left = {run.id: error for run in runs if not run.directory.finished}
-    files.add_event("ended", errors=left, position=now)
-    sys.stderr.flush()
-    return code
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -11,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from xclrun.core.errors import RunError, UsageError
+from xclrun.core.errors import RunError, UsageError, require
 from xclrun.core.terminal import line, many, note
 from xclrun.launch.cluster import slurm
 from xclrun.launch.cluster.code import copy_code
 from xclrun.launch.cluster.files import DEBUG, Pack, Submission
+from xclrun.launch.cluster.job import PackJob
 from xclrun.launch.cluster.packing import pack, shared_first
 from xclrun.launch.forecast import Costs
 from xclrun.launch.status import render_counts, sweep_status, wait_until_calm
@@ -66,20 +68,22 @@ class Slurm(Launcher):
                 f"hydra.launcher.signal_delay={self.signal_delay}: seconds before the time limit, so it must be below "
                 f"hydra.launcher.time={self.time} minutes"
             )
-        if not self.starts:
+        if not self.python_words:
             raise UsageError(
                 f"hydra.launcher.python={self.python}: names no command, such as apptainer exec IMAGE python"
             )
         if self.cluster == "slurm":
-            slurm.check_there()
+            require("submitit", "hydra/launcher=slurm needs Submitit", "slurm")
+            if shutil.which("srun") is None:
+                raise UsageError("hydra/launcher=slurm: no Slurm here (srun is not found); run this on a login node")
 
     @property
     def waits(self) -> bool:
         return self.wait or self.cluster == "debug"
 
     @property
-    def starts(self) -> list[str]:
-        """The words that start Python in a job; none where they cannot be told apart."""
+    def python_words(self) -> list[str]:
+        """The words of the command that starts Python in a job; none where it is not a command."""
         if self.python is None:
             return [sys.executable]
         try:
@@ -88,7 +92,7 @@ class Slurm(Launcher):
             return []
 
     def do(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
-        """Submit what is not finished, running or queued already; return then, or with ``wait`` when all has ended."""
+        """Submit what is not finished, running or queued; return then, or with ``wait`` when all jobs have ended."""
         began = time.monotonic()
         busy = {status.run_id for status in sweep_status(sweep.outputs, [run.id for run in sweep.runs]) if status.busy}
         if busy:
@@ -102,83 +106,93 @@ class Slurm(Launcher):
             submit(sweep, submission, self.waves(todo))
             line(f"submitted in {time.monotonic() - began:.1f} s")
         if self.waits:
-            self._wait(sweep)
+            self._wait(sweep, unfinished)
         else:
-            _say_what_next(sweep)
+            _print_next_steps(sweep)
 
     def waves(self, runs: Sequence[Run]) -> list[list[Pack]]:
-        """Return the waves of jobs: stages that runs share, where there are any, and then the runs."""
+        """Return the waves of jobs: stages that runs share, if any, and then the runs."""
         ahead = shared_first(runs) if self.share_first else []
         packs = pack(runs, self.pack, self.pack_minutes, Costs(runs[0].store).of_run)
         return [wave for wave in (ahead, packs) if wave]
 
+    def _start(self, sweep: Sweep) -> list[str]:
+        """Return the command that starts Python with a copy of the code."""
+        return [*self.python_words, "-u", str(copy_code(sweep.outputs / "slurm" / "code").absolute())]
+
     def _submit(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
-        limit = min(self.max_array or slurm.max_array(), slurm.max_array())
-        code = copy_code(sweep.outputs / "slurm" / "code").absolute()
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        allowed = slurm.max_array()
+        limit, python = min(self.max_array or allowed, allowed), shlex.join(self._start(sweep))
         after: list[str] = []
         for wave in waves:
             arrays = []
             for start in range(0, len(wave), limit):
-                packs, name = wave[start : start + limit], f"array-{len(submission.arrays)}"
-                folder = submission.write_packs(name, packs).absolute()
-                command = shlex.join([*self.starts, "-u", str(code), str(folder)])
-                arrays.append(slurm.submit_array(folder, command, len(packs), self.options_of(sweep.name, after)))
-                submission.add_array(name, arrays[-1], packs)
+                packs = wave[start : start + limit]
+                files = submission.write_packs(packs)
+                # How often a job may be requeued is for `PackJob.checkpoint` to decide.
+                executor = submitit.SlurmExecutor(files[0].path.parent, max_num_timeout=10**6, python=python)
+                try:
+                    executor.update_parameters(**self._parameters(sweep.name, after))
+                    jobs = executor.submit_array([PackJob(one.path, self.requeue) for one in files])
+                except (FailedJobError, FailedSubmissionError) as error:
+                    raise UsageError(f"Slurm refuses the jobs: {_last_line(error)}") from error
+                submission.add_array([job.job_id for job in jobs], packs)
+                arrays.append(submission.arrays[-1]["job"])
                 what = "shared trainings" if packs[0].stages else "runs"
                 line(f"  Slurm array {arrays[-1]}: {many(len(packs), 'job')} with {what}")
             after = arrays
 
     def _do_here(self, sweep: Sweep, submission: Submission, waves: Sequence[Sequence[Pack]]) -> None:
-        """Do here, one after another, exactly what jobs on the cluster would do: for debugging."""
-        code = copy_code(sweep.outputs / "slurm" / "code").absolute()
+        """Do in place, one after another, exactly what jobs on the cluster would do: for debugging."""
+        start = [*self._start(sweep), "-u", "-m", PackJob.__module__]
         # Do not inherit the settings of a Slurm job that this process may run in.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         for wave in waves:
-            name = f"array-{len(submission.arrays)}"
-            folder = submission.write_packs(name, wave).absolute()
-            submission.add_array(name, DEBUG, wave)
-            for i in range(len(wave)):
-                log = slurm.log_path(folder, DEBUG, i)
-                line(f"  job {i} of {name}: {log}")
-                with log.open("ab") as file:
-                    command = ["bash", "-c", "\n".join([*self.setup, 'exec "$@"']), "bash"]
-                    command += [*self.starts, "-u", str(code), str(folder), str(i)]
-                    subprocess.run(command, stdout=file, stderr=file, env=environment, check=False)
+            submission.write_packs(wave)
+            submission.add_array([f"{DEBUG}_{i}" for i in range(len(wave))], wave)
+            for job, _ in list(submission.jobs())[-len(wave) :]:
+                line(f"  job {job.id}: {job.log}")
+                command = ["bash", "-c", "\n".join([*self.setup, 'exec "$@"']), "bash", *start]
+                with job.log.open("ab") as log:
+                    command.append(str(job.files.path.absolute()))
+                    subprocess.run(command, stdout=log, stderr=log, env=environment, check=False)
 
-    def options_of(self, sweep: str, after: Sequence[str]) -> dict[str, Any]:
+    def _parameters(self, sweep: str, after: Sequence[str]) -> dict[str, Any]:
         """Return Submitit's options for an array of jobs that starts when the arrays ``after`` have ended."""
         names = ("partition", "account", "qos", "constraint", "gres", "gpus_per_node", "cpus_per_task", "mem", "time")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        further = {"requeue" if self.requeue else "no-requeue": True, **self.options}
-        dependency = {"dependency": f"afterany:{':'.join(after)}"} if after else {}
         return {
-            **given,
-            **dependency,
+            **{name: getattr(self, name) for name in names if getattr(self, name) is not None},
+            **({"dependency": f"afterany:{':'.join(after)}"} if after else {}),
             "job_name": f"xclrun-{sweep}",
             "array_parallelism": self.array_parallelism,
             "signal_delay_s": self.signal_delay,
             "setup": list(self.setup),
-            "additional_parameters": further,
+            "stderr_to_stdout": True,
+            "wckey": None,
+            "additional_parameters": {"requeue" if self.requeue else "no-requeue": True, **self.options},
         }
 
-    def _wait(self, sweep: Sweep) -> None:
+    def _wait(self, sweep: Sweep, unfinished: Sequence[Run]) -> None:
         began, ids = time.monotonic(), [run.id for run in sweep.runs]
-        said = ""
+        printed = ""
 
         def busy() -> bool:
-            nonlocal said
+            nonlocal printed
             statuses = sweep_status(sweep.outputs, ids)
-            if (counts := render_counts(statuses)) != said:
+            if (counts := render_counts(statuses)) != printed:
                 line(f"{time.strftime('%H:%M:%S')}  {counts}")
-                said = counts
+                printed = counts
             return any(status.busy for status in statuses)
 
         wait_until_calm(busy, LOOK if self.cluster == "slurm" else 0.1)
-        conclude(sweep, time.monotonic() - began)
+        conclude(sweep, unfinished, time.monotonic() - began)
 
 
 def _announce_to_server(sweep: Sweep) -> None:
-    """Make experiment and parent run once, before many jobs want them at the same time."""
+    """Create experiment and parent run once, before many jobs would at the same time."""
     if sweep.tracking.in_mlflow and sweep.tracking.uri is not None:
         from xclrun.tracking.mirror import Mirror
 
@@ -190,9 +204,14 @@ def _announce_to_server(sweep: Sweep) -> None:
             note(f"{error}; `xclrun sync` sends everything later", "  ")
 
 
-def _say_what_next(sweep: Sweep) -> None:
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if "error:" in line), lines[0]).removeprefix("sbatch: error: ")
+
+
+def _print_next_steps(sweep: Sweep) -> None:
     at, mlflow = sweep.outputs_option, sweep.tracking_options
-    line(f"Next: `xclrun status {sweep.name}{at} --watch` shows how it goes")
+    line(f"Next: `xclrun status {sweep.name}{at} --watch` shows progress")
     line(f"      `xclrun cancel {sweep.name}{at}` ends it")
     if sweep.tracking.in_mlflow and sweep.tracking.uri is None:
         line(f"      `xclrun sync --watch{at}{mlflow}` sends finished runs to MLflow")

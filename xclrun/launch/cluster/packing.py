@@ -1,4 +1,4 @@
-"""Which job does what: runs are packed into jobs, and stages that several runs share are made ahead of them."""
+"""Pack runs into jobs, and make stages that several runs share ahead of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Calla
     """Pack runs into jobs, in order.
 
     Args:
-        runs: what is to be done.
-        count: runs per job, where minutes are not given or not known.
-        minutes: what a job should take; a run that takes longer gets a job of its own.
-        estimate: seconds that a run takes, or None.
+        count: runs per job, if the minutes are not given or unknown.
+        minutes: duration of a job; a longer run gets a separate job.
+        estimate: estimates the seconds that a run takes.
     """
     packs: list[list[str]] = []
     filled = 0.0
@@ -37,9 +36,9 @@ def pack(runs: Sequence[Run], count: int, minutes: float | None, estimate: Calla
 
 
 def shared_first(runs: Sequence[Run]) -> list[Pack]:
-    """Return packs that make the stages which several of the runs need and the store lacks: one per first training.
+    """Return packs that make the shared stages that the store lacks, a pack for each first training.
 
-    The runs wait for these jobs, so that none of them holds a GPU while another trains what it needs.
+    The runs wait for these jobs, so that no run holds a GPU while another one trains a stage for it.
     """
     users = Counter(stage.train for run in runs for stage in run.stages if stage.hop.index)
     packs: dict[str, list[tuple[str, int]]] = {}
@@ -54,7 +53,7 @@ def shared_first(runs: Sequence[Run]) -> list[Pack]:
 
 
 def _first(run: Run, stage: Stage) -> Stage:
-    """Return the first training on which a stage builds: what builds on one another is made by one job."""
+    """Return the first training on which a stage builds."""
     while run.stages[stage.hop.parent].hop.index:
         stage = run.stages[stage.hop.parent]
     return stage

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from xclrun.analysis.fewshot.scores import NO_SOURCE, called, groups, replicates
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.inference import Tests, Verdicts
-from xclrun.report.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +26,7 @@ class FewShotTests(Verdicts):
         scores: their rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
         strategies: labels, in the order of the tables.
         baseline: label that marks compare with; None: the first that is tested (``full`` stands first).
-        others: returns the tests of the other metrics and sources of the section, whose p-values Holm's correction
-            includes.
+        others: returns the tests of the section's other metrics and sources, which Holm's correction includes.
     """
 
     SUBJECTS = ("metric", "K")
@@ -39,15 +37,15 @@ class FewShotTests(Verdicts):
     ) -> None:  # fmt: skip
         self.without: list[str] = []
         tests: dict[tuple[str, str], Tests] = {}
-        for (metric, k), own in groups(scores, ["metric", "shots"]):
-            shown = [label for label in strategies if label in set(own["strategy"])]
-            data = replicates(own, shown) if len(shown) > 1 else None
-            if data is not None:
+        for (metric, k), rows in groups(scores, ["metric", "shots"]):
+            shown = [label for label in strategies if label in set(rows["strategy"])]
+            if len(shown) < 2:
+                continue
+            if (data := replicates(rows, shown)) is not None:
                 tests[metric, shots_name(k)] = Tests(data, higher_is_better=True, few_shot=True)
-            elif len(shown) > 1:
-                self.without.append(
-                    f"{shots_name(k)}: not tested: no bucket and seed that all of {', '.join(shown)} have"
-                )
+            else:
+                lacking = f"no bucket and seed that all of {', '.join(shown)} have"
+                self.without.append(f"{shots_name(k)}: not tested: {lacking}")
         self.several_languages = any(t.data.kind == "languages" for t in tests.values())
         self.source = str(scores["source"].iloc[0])
         first = next((t.data.strategies[0] for t in tests.values()), "")
@@ -57,15 +55,6 @@ class FewShotTests(Verdicts):
     @property
     def family(self) -> list[float]:
         return [*self.p_values, *(p for other in self._others() for p in other.p_values)]
-
-    def tables(self, what: str) -> list[Table]:
-        """Return the tables of the primary comparisons and of the other tests; ``what`` begins their titles."""
-        made = (
-            self.comparisons(f"{what}: primary comparisons with the baseline"),
-            self.anovas(f"{what}: do strategies differ"),
-            self.all_pairs(f"{what}: all pairs of strategies"),
-        )
-        return [table for table in made if table is not None]
 
     def notes(self, where: str) -> list[str]:
         """Return what the table of means says of the tests, which are under ``where``."""

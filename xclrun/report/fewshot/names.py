@@ -6,22 +6,24 @@ FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from xclrun.analysis.fewshot.scores import WHOLE
 from xclrun.report.published import fsxlt
-from xclrun.report.tables import Cell, percent
 
 # Our names → those of the paper's tasks.
 TASK_OF = {"pud": "udpos"}
 
+# (row, K) → cell.
+Cells = Mapping[tuple[str, int], str]
+
 
 def shots_name(shots: int) -> str:
-    """Return how a K is written."""
     return "all data" if shots == WHOLE else f"K = {shots}"
 
 
 def task_name(dataset: str) -> str:
-    """Return what the paper calls the task of a dataset."""
     return TASK_OF.get(dataset, dataset)
 
 
@@ -35,13 +37,27 @@ def method_name(label: str) -> str:
     return re.split(r"[(#]", label)[0]
 
 
-def mean_and_std(mean: float, std: float) -> str:
-    """Return fractions as percent: ``91.06 ± 0.40``; the mean alone where there is no spread."""
-    return percent(mean) + (f" ± {percent(std)}" if std == std else "")
+def by_shots(
+    header: Sequence[str],
+    rows: Iterable[tuple[str, ...]],
+    shots: Iterable[int],
+    ours: Cells,
+    theirs: Cells,
+    more: Mapping[str, Cells] = MappingProxyType({}),
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Lay out a table with a column for each K, next to it the published one; return header and rows.
 
-
-def cell(value: float | None, scale: float, digits: int) -> Cell:
-    """Return a cell with so many digits of ``scale * value``; – where there is no value."""
-    if value is None or value != value:
-        return Cell("–")
-    return Cell(f"{round(scale * value, digits) + 0.0:.{digits}f}", value)
+    Args:
+        header: of the columns at the left.
+        rows: the cells at the left; the first names the row.
+        theirs: published cells; a K without any has no such column.
+        more: name → cells of further columns of each K.
+    """
+    published = {k for _, k in theirs}
+    columns = [
+        (k, name, cells)
+        for k in shots
+        for name, cells in ((shots_name(k), ours), *([("published", theirs)] if k in published else []), *more.items())
+    ]
+    names = (*header, *(name for _, name, _ in columns))
+    return names, tuple((*row, *(cells.get((row[0], k), "–") for k, _, cells in columns)) for row in rows)

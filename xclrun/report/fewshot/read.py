@@ -1,4 +1,4 @@
-"""What few-shot parts need beside scores: predictions of the runs, and the words of their data, which is read again."""
+"""Read what few-shot parts need besides scores: predictions, and the words of the runs' data."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def read_few_shot(
     words: dict[str, Words] = {}
     attention: dict[str, pd.DataFrame] = {}
     reasons: list[str] = []
+    # Seeds and strategies have the same data, and many runs the same source.
     read: dict[tuple[object, ...], Words] = {}
     vocabularies: dict[str, frozenset[str]] = {}
     for record in records:
@@ -49,7 +50,6 @@ def read_few_shot(
                 attention[record.run_id] = directory.table(directory.attention).to_pandas()
         except (OSError, ValueError, KeyError) as error:
             reasons.append(f"predictions: n/a: {error}")
-        # Seeds and strategies have the same data.
         key = (record.data_fingerprint, record.languages)
         try:
             if key not in read:
@@ -61,7 +61,7 @@ def read_few_shot(
 
 
 def _words(dataset: Dataset, languages: Sequence[str], vocabularies: dict[str, frozenset[str]]) -> Words:
-    """Return the words of a run's data; ``vocabularies`` keeps those of sources, which many runs share."""
+    """Return the words of a run's data; ``vocabularies`` caches those of sources."""
     source: frozenset[str] = frozenset()
     if len(languages) > 1:
         key = dataset.fingerprints[languages[0], "train"]

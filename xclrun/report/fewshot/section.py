@@ -18,7 +18,7 @@ from xclrun.report.conclusions import caveat, compare
 from xclrun.report.fewshot.data import FewShotData, FewShotRuns, FewShotSource
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.section import Options, Section
-from xclrun.report.tables import Table, percent
+from xclrun.report.tables import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,18 +27,11 @@ if TYPE_CHECKING:
 def few_shot_sections(
     records: Sequence[RunRecord], given: FewShotData | None = None, options: Options | None = None
 ) -> list[FewShotSection]:
-    """Return a section for each dataset and model of the finished few-shot runs.
-
-    Args:
-        records: any; other runs are left out.
-        given: predictions and words.
-        options: how the report is made; of them the baseline, ``unpaired`` and the paper's table that the sweep makes
-            concern these runs.
-    """
+    """Return a section for each dataset and model of the finished few-shot runs; other runs are skipped."""
     scores, by_id = few_shot_scores(records), {record.run_id: record for record in records}
     return [
-        FewShotSection(own, by_id, given or FewShotData(), options or Options())
-        for _, own in (groups(scores, ["dataset", "model"]) if not scores.empty else ())
+        FewShotSection(rows, by_id, given or FewShotData(), options or Options())
+        for _, rows in (groups(scores, ["dataset", "model"]) if not scores.empty else ())
     ]
 
 
@@ -48,8 +41,6 @@ class FewShotSection(Section):
     Args:
         scores: their rows of `xclrun.analysis.fewshot.scores.few_shot_scores`.
         records: all runs, by run id.
-        given: predictions and words.
-        options: how the report is made.
     """
 
     definitions = {
@@ -71,17 +62,17 @@ class FewShotSection(Section):
     @cached_property
     def data(self) -> list[object]:
         """For each source the runs of each metric, then what is the same for all; last the section itself."""
-        found: list[object] = []
-        together: list[FewShotRuns] = []
-        for (source,), of_source in groups(self.scores, ["source"]):
+        data: list[object] = []
+        every: list[FewShotRuns] = []
+        for (source,), rows_of_source in groups(self.scores, ["source"]):
             of_metrics = [
-                FewShotRuns(self.dataset, self.model, str(metric), str(source), own, self.records, self.given,
-                            self.options, together)
-                for (metric,), own in groups(of_source, ["metric"])
+                FewShotRuns(self.dataset, self.model, str(metric), str(source), rows, self.records, self.given,
+                            self.options, every)
+                for (metric,), rows in groups(rows_of_source, ["metric"])
             ]  # fmt: skip
-            together += of_metrics
-            found += [*of_metrics, FewShotSource(of_metrics[0])]
-        return [*found, self]
+            every += of_metrics
+            data += [*of_metrics, FewShotSource(of_metrics[0])]
+        return [*data, self]
 
     @property
     def caveats(self) -> list[str]:
@@ -93,19 +84,13 @@ class FewShotSection(Section):
 
     @property
     def conclusions(self) -> list[str]:
-        """For each metric and source: what adapting gains, and which strategy is best at each K."""
-        return [text for runs in self.data if isinstance(runs, FewShotRuns) for text in few_shot_conclusions(runs)]
-
-    @property
-    def terminal(self) -> list[Table]:
-        return [table for block in self.make() if block.part.name == "fewshot_means" for table in block.tables]
+        return [text for runs in self.data if isinstance(runs, FewShotRuns) for text in _conclusions(runs)]
 
 
-def few_shot_conclusions(runs: FewShotRuns) -> list[str]:
+def _conclusions(runs: FewShotRuns) -> list[str]:
     """Return a paragraph about one metric and source, and what its tests cannot show."""
-    gained = mean_gains(runs.means, runs.first)
     said = []
-    for k, gains in gained.items():
+    for k, gains in mean_gains(runs.means, runs.first).items():
         if k != ALL:
             mean, over = float(np.mean(list(gains.values()))), f"{len(gains)} language{'s' if len(gains) > 1 else ''}"
             does = f"gains {percent(mean)} points over" if mean >= 0 else f"loses {percent(-mean)} points against"
@@ -123,10 +108,9 @@ def few_shot_conclusions(runs: FewShotRuns) -> list[str]:
 
 
 def _uneven(means: pd.DataFrame) -> list[str]:
-    """Name the rows whose means are over fewer buckets than others have."""
     few = means[means["shots"] != 0]
     most = int(few["buckets"].max())
-    less = few[few["buckets"] < most]
-    less_of = [f"{r.language} {shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in less.itertuples(index=False)]
-    shown = "; ".join(less_of[:8]) + (f"; and {len(less_of) - 8} more" if len(less_of) > 8 else "")
-    return [f"means over fewer buckets than the {most} of others: {shown}"] if less_of else []
+    rows = few[few["buckets"] < most].itertuples(index=False)
+    fewer = [f"{r.language} {shots_name(r.shots)} {r.strategy}: {r.buckets}" for r in rows]
+    shown = "; ".join(fewer[:8]) + (f"; and {len(fewer) - 8} more" if len(fewer) > 8 else "")
+    return [f"means over fewer buckets than the {most} of others: {shown}"] if fewer else []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +21,9 @@ from xclrun.report.part import Item, Plot, part
 from xclrun.report.published.ed import ROWS_OF_TABLE_5, SETUPS, SOURCE, published
 from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import colour, figure_of, metric_title, plain, tip, titled
+from xclrun.report.style import figure_of, key, line, metric_title, plain, titled
 from xclrun.report.summary import CONSTANT, Summary
-from xclrun.report.tables import Table, percent_cell
+from xclrun.report.tables import Table, group_starts, percent_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,24 +42,20 @@ LINES = 10
 @part(StrategySection, place=92, title="Checkpoints by rule")
 def checkpoints(section: StrategySection) -> Iterator[Item]:
     for metric in section.comparison.metrics:
-        table = rules_table(section.summary, metric)
-        if table is not None:
-            yield table
+        yield rules_table(section.summary, metric)
 
 
 @part(StrategySection, place=94, title="Zero-shot transfer from one source: which dev set chooses (ED)", terminal=True)
 def zero_shot(section: StrategySection) -> Iterator[Item]:
-    comparison = section.comparison
-    for metric in comparison.metrics:
+    for metric in section.comparison.metrics:
         for (label, source), runs in zero_shot_runs(section.summary, metric).items():
-            of = f"{label}, from {source}, {short_name(metric)}"
-            yield range_table(runs, metric, of)
-            yield agreement_table(runs, metric, of)
-            yield oracle_table(runs, metric, of)
-            draw = partial(run_figure, runs[0], metric, f"{section.names}: {of}, seed {runs[0].seed}")
-            yield Plot(
-                section.file("zero_shot", metric, label, source), "Dev of the source against tests (ED Fig. 1)", draw
-            )
+            what = f"{label}, from {source}, {short_name(metric)}"
+            yield range_table(runs, metric, what)
+            yield agreement_table(runs, metric, what)
+            yield oracle_table(runs, metric, what)
+            name = section.file("zero_shot", metric, label, source)
+            title = f"{section.names}: {what}, seed {runs[0].seed}"
+            yield Plot(name, "Dev of the source against tests (ED Fig. 1)", run_figure, runs[0], metric, title)
 
 
 def rules_table(summary: Summary, metric: str) -> Table | None:
@@ -95,45 +90,33 @@ def rules_table(summary: Summary, metric: str) -> Table | None:
     else:
         header, rows = ("strategy", "rule", *languages, "mean"), [row[:-1] for row in rows]
         notes = (*notes, "exact for every rule: no hop goes on from the checkpoint that is chosen")
-    starts = tuple(k for k in range(1, len(rows)) if rows[k][0] != rows[k - 1][0])
     title = f"{headline(metric)}, checkpoints by rule"
-    return Table(title, header, tuple(rows), notes, left=2, ruled=starts)
+    return Table(title, header, tuple(rows), notes, left=2, ruled=group_starts(rows))
 
 
 def available(runs: Sequence[RunRecord], metric: str) -> list[Rule]:
-    """Return the rules that all the runs have what they need for."""
-    return [
-        rule
-        for rule in rules(runs)
-        if runs and all(np.isfinite(final_by_rule(run, metric, rule)).all() for run in runs)
-    ]
+    return [r for r in rules(runs) if runs and all(np.isfinite(final_by_rule(run, metric, r)).all() for run in runs)]
 
 
 def zero_shot_runs(summary: Summary, metric: str) -> dict[tuple[str, str], list[RunRecord]]:
     """Return (strategy, source) → the runs with one hop on a source, those with dev scores at points, by seed."""
     found: dict[tuple[str, str], list[RunRecord]] = {}
     for label, runs in summary.comparison.strategies.items():
-        having = [
-            r
-            for r in runs
-            if r.stream == "zero_shot" and metric in r.metrics and any(one.dev for one in available([r], metric))
-        ]
-        for source, them in grouped(having, lambda run: run.languages[0]).items():
+        transfers = [run for run in runs if run.stream == "zero_shot" and metric in run.metrics]
+        having = [run for run in transfers if any(rule.dev for rule in available([run], metric))]
+        for source, from_source in grouped(having, lambda run: run.languages[0]).items():
             # Orders of the same targets are the same training and the same tests.
-            once: dict[object, RunRecord] = {}
-            for run in them:
-                once.setdefault((run.seed, run.bucket, frozenset(run.languages)), run)
-            found[label, source] = list(once.values())
+            alike = grouped(from_source, lambda run: (run.seed, run.bucket, frozenset(run.languages)))
+            found[label, source] = [run for run, *_ in alike.values()]
     return found
 
 
-def range_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
+def range_table(runs: Sequence[RunRecord], metric: str, what: str) -> Table:
     """Return ED's Table 2: largest and smallest score over seeds at the source's best dev, and their difference.
 
-    The source's own column is its dev score, as there; those of the others are test scores.
+    The source's column is its dev score, as in the paper; those of the others are test scores.
     """
     languages, scores = runs[0].languages, selected_scores(runs, metric)
-    # One run says nothing of how others scatter.
     spread = np.ptp(scores, axis=0) if len(runs) > 1 else np.full(len(languages), math.nan)
     rows = {"max_over_runs": scores.max(axis=0), "min_over_runs": scores.min(axis=0), "range": spread}
     header = ("", f"{languages[0]} dev", *languages[1:])
@@ -141,43 +124,44 @@ def range_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
         f"at the checkpoint with the best dev score of {languages[0]}, the first of equals; {len(runs)} "
         f"{'runs: seeds' if len(runs) > 1 else 'run: seed'} {', '.join(str(run.seed) for run in runs)}"
     ]
-    body = _beside(rows, "2", runs, metric, notes, {name: name for name in rows})
-    return Table(f"{of}: spread over runs (ED Table 2)", header, body, tuple(notes))
+    title = f"{what}: spread over runs (ED Table 2)"
+    return with_published(
+        title, header, rows, "2", runs, metric, notes, {"max_over_runs": "max", "min_over_runs": "min"}
+    )
 
 
 def selected_scores(runs: Sequence[RunRecord], metric: str) -> np.ndarray:
     """Return the scores at the source's best dev, shape (runs, N): of the source on dev, of the others on test."""
-    found = []
+    scores = []
     for run in runs:
         (hop,) = hop_points(run, metric)
         best = int(np.nanargmax(hop.dev[:, hop.first]))
-        found.append(np.concatenate([hop.dev[best, :1], hop.test[best, 1:]]))
-    return np.array([_placed(row, run, runs[0].languages) for row, run in zip(found, runs, strict=True)])
+        row = np.concatenate([hop.dev[best, :1], hop.test[best, 1:]])
+        scores.append(_placed(row, run, runs[0].languages))
+    return np.array(scores)
 
 
-def agreement_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
+def agreement_table(runs: Sequence[RunRecord], metric: str, what: str) -> Table:
     """Return ED's Table 3: how often dev of the source, and of the language itself, rises and falls with test."""
     languages = runs[0].languages
     rows = {}
     for name, own in (("en_dev", False), ("target_dev", True)):
         values = [_placed(agreement_of(hop_points(run, metric)[0], own), run, languages) for run in runs]
-        # Of a run whose test scores never differ enough there is nothing to say.
-        there = np.isfinite(values)
-        total = np.where(there, values, 0).sum(axis=0)
-        rows[name] = np.divide(total, there.sum(axis=0), out=np.full(len(languages), np.nan), where=there.any(axis=0))
+        # Runs whose test scores never differ enough have no agreement.
+        known = np.isfinite(values)
+        total = np.where(known, values, 0).sum(axis=0)
+        rows[name] = np.divide(total, known.sum(axis=0), out=np.full(len(languages), np.nan), where=known.any(axis=0))
     notes = [
         "share (%) of all pairs of checkpoints of a run whose test scores differ by 0.5 points or more in which dev "
         "changes in the same direction (a tie in dev: half), mean over runs; 50 is chance. How the paper drew its "
         "pairs it does not say"
     ]
     names = {"en_dev": f"dev of {languages[0]}", "target_dev": "dev of the language itself"}
-    return Table(
-        f"{of}: directional agreement of dev with test (ED Table 3)", ("", *languages),
-        _beside(rows, "3", runs, metric, notes, names), tuple(notes),
-    )  # fmt: skip
+    title = f"{what}: directional agreement of dev with test (ED Table 3)"
+    return with_published(title, ("", *languages), rows, "3", runs, metric, notes, names)
 
 
-def oracle_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
+def oracle_table(runs: Sequence[RunRecord], metric: str, what: str) -> Table:
     """Return ED's Table 5: test scores by rule, as the maximum over runs, as there, and as the mean."""
     languages = runs[0].languages
     rows: dict[str, np.ndarray] = {}
@@ -194,62 +178,54 @@ def oracle_table(runs: Sequence[RunRecord], metric: str, of: str) -> Table:
         "runs, and of the oracle it does not say",
         *(f"{rule.name}: {rule.definition}" for rule in shown),
     ]
-    return Table(
-        f"{of}: oracle and other rules (ED Table 5)", ("", *languages),
-        _beside(rows, "5", runs, metric, notes, names), tuple(notes), left=1,
-    )  # fmt: skip
+    title = f"{what}: oracle and other rules (ED Table 5)"
+    return with_published(title, ("", *languages), rows, "5", runs, metric, notes, names)
 
 
-def _beside(
+def with_published(
+    title: str,
+    header: tuple[str, ...],
     rows: Mapping[str, np.ndarray],
     table: str,
     runs: Sequence[RunRecord],
     metric: str,
-    notes: list[str],
+    notes: Sequence[str],
     names: Mapping[str, str],
-) -> tuple[tuple[str, ...], ...]:
-    """Return rows of a table, each with the published one below where the paper has it; ``notes`` says what that is."""
+) -> Table:
+    """Return a table with the published row below each of ours, where the paper has it.
+
+    Args:
+        rows: the paper's name of a row → our values.
+        table: its number in the paper.
+        names: what our rows are called where not as in the paper.
+    """
     body: list[tuple[str, ...]] = []
-    there, run = False, runs[0]
+    run = runs[0]
     for name, values in rows.items():
-        body.append((names[name].replace("_over_runs", ""), *(percent_cell(value, (run.run_id,)) for value in values)))
-        theirs = [
-            published(table, run.dataset, name, k) if run.languages[0] == SOURCE else math.nan for k in run.languages
-        ]
-        if not all(map(math.isnan, theirs)):
-            there = True
-            body.append(("published", *(percent_cell(value) for value in theirs)))
-    if there:
-        notes += setup_notes(SETUPS[runs[0].dataset], runs, [metric])
-    return tuple(body)
+        body.append((names.get(name, name), *(percent_cell(value, (run.run_id,)) for value in values)))
+        theirs = [published(table, run.dataset, name, k) for k in run.languages]
+        if run.languages[0] == SOURCE and not all(map(math.isnan, theirs)):
+            body.append(("published", *map(percent_cell, theirs)))
+    beside = len(body) > len(rows)
+    return Table(
+        title, header, tuple(body), (*notes, *(setup_notes(SETUPS[run.dataset], runs, [metric]) if beside else ()))
+    )
 
 
-def run_figure(run: RunRecord, metric: str, title: str) -> Figure | None:
+def run_figure(run: RunRecord, metric: str, title: str) -> Figure:
     """Draw dev of the source and test of the others over one run (ED Fig. 1); thick: the source's dev."""
     (hop,) = hop_points(run, metric)
     figure = figure_of(6.4, 3.6)
     axes = figure.subplots()
-    chosen = int(np.nanargmax(hop.dev[:, hop.first]))
-    lines = [
-        (f"{run.languages[0]} dev", hop.dev[:, hop.first]),
-        *zip(run.languages[1:], hop.test[:, 1:].T, strict=True),
-    ]
+    dev, source = hop.dev[:, hop.first], run.languages[0]
+    chosen = int(np.nanargmax(dev))
+    lines = [(f"{source} dev", dev), *zip(run.languages[1:], hop.test[:, 1:].T, strict=True)]
     for k, (name, values) in enumerate(lines[: LINES + 1]):
-        (line,) = axes.plot(
-            hop.own,
-            100 * values,
-            color=colour(k),
-            linewidth=2.2 if not k else 1.1,
-            label=name,
-        )
-        tip(
-            line, f"{name}: at the best {run.languages[0]} dev {100 * values[chosen]:.2f}, best {100 * max(values):.2f}"
-        )
+        text = f"{name}: at the best {source} dev {100 * values[chosen]:.2f}, best {100 * max(values):.2f}"
+        line(axes, hop.own, 100 * values, k, text, marker="", linewidth=1.1 if k else 2.2, label=name)
     axes.axvline(hop.own[chosen], color="#999999", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("sentences of the source seen", fontsize=8)
-    axes.set_ylabel(metric_title(metric, [run]), fontsize=8)
-    plain(axes)
-    figure.legend(loc="outside right center", fontsize=7, frameon=False)
+    plain(axes, "sentences of the source seen", metric_title(metric, [run]))
+    key(figure, axes.get_legend_handles_labels()[0], 7)
     titled(figure, f"{title}; dev of the source, test of the others; dotted: best dev")
     return figure
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from xclrun.analysis.grouping import natural
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.parts.tasks import key_figure
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import GREY, cut, figure_of, tickless, titled
+from xclrun.report.style import GREY, colour_bar, cut, figure_of, tickless, titled
 from xclrun.report.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -43,16 +42,14 @@ def class_gradients(section: StrategySection) -> Iterator[Item]:
         "Gradient of the class head at each main step, summed over the weights of a class; the first seed. Gradient "
         "descent lowers the logits of classes with a positive sum where features are positive."
     )
-    table = sides_table(recorded_runs)
-    if table is not None:
-        yield table
+    yield sides_table(recorded_runs)
     for order, strategies in recorded_runs.items():
         tables = {label: gradients for label, (_, gradients) in strategies.items()}
-        draw = partial(gradient_figure, tables, f"{section.names}, {order}")
-        yield Plot(section.file("class_gradients", order), "Gradients for each class on the head (LL Fig. 1)", draw)
+        name, caption = section.file("class_gradients", order), "Gradients for each class on the head (LL Fig. 1)"
+        yield Plot(name, caption, gradient_figure, tables, f"{section.names}, {order}")
     for metric in section.comparison.metrics:
-        curves = partial(key_figure, section.summary, metric)
-        yield Plot(section.file("key_curves", metric), "Scores of each key while training (LL Fig. 2)", curves)
+        caption = "Scores of each key while training (LL Fig. 2)"
+        yield Plot(section.file("key_curves", metric), caption, key_figure, section.summary, metric)
 
 
 def key_of(name: str) -> str:
@@ -118,9 +115,8 @@ def gradient_figure(tables: Mapping[str, pd.DataFrame], title: str) -> Figure:
         axes.tick_params(labelsize=6)
         axes.set_title(label, fontsize=9)
     grid[-1].set_xlabel("main steps of the stream", fontsize=8)
-    bar = figure.colorbar(image, ax=grid, fraction=0.04, pad=0.01, format=lambda value, _: f"{value:g}")
-    bar.set_label("gradient, summed over a class's weights", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    label = "gradient, summed over a class's weights"
+    colour_bar(figure, image, grid, label, fraction=0.04, format=lambda value, _: f"{value:g}")
     some = f"; {len(shown)} of {len(names)} classes" if len(shown) < len(names) else ""
     titled(figure, f"{title}: gradient of each class on the head (dotted: ends of hops{some})")
     return figure

@@ -5,8 +5,7 @@ Bits; scores in percent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +16,11 @@ from xclrun.report.codelength import CodelengthSection, Coder
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import gli
 from xclrun.report.published.setup import setup_notes
-from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
+from xclrun.report.style import GREY, figure_of, legend, line, plain, titled
 from xclrun.report.tables import BOLD, Cell, Table, mark_best
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # What is coded → how.
@@ -37,11 +37,10 @@ STRICT = (
 
 
 def counted(section: CodelengthSection) -> str:
-    """Say what is counted."""
     return f"coded: {'; '.join(COUNTED[one] for one in section.parts)}; label sets and texts are known beforehand"
 
 
-@part(CodelengthSection, place=10, title="Codelengths")
+@part(CodelengthSection, place=10, title="Codelengths", terminal=True)
 def codelengths(section: CodelengthSection) -> Iterator[Item]:
     yield (
         f"{section.total} examples of {section.key} in {len(section.sizes)} blocks. The labels of each block are coded "
@@ -49,27 +48,24 @@ def codelengths(section: CodelengthSection) -> Iterator[Item]:
     )
     yield total_table(section)
     yield block_table(section)
-    yield Plot(f"{section.where}_blocks", "Bits for each example, by block", partial(block_figure, section))
+    yield Plot(f"{section.where}_blocks", "Bits for each example, by block", block_figure, section)
 
 
 @part(CodelengthSection, place=20, title="Scores by size of the training data")
 def by_size(section: CodelengthSection) -> Iterator[Item]:
     for metric in section.runs[0].metrics:
         yield score_table(section, metric)
-        draw = partial(score_figure, section, metric)
-        yield Plot(f"{section.where}_size_{short_name(metric)}", "Learning curves by size of the training data", draw)
+        name = f"{section.where}_size_{short_name(metric)}"
+        yield Plot(name, "Learning curves by size of the training data", score_figure, section, metric)
 
 
 @part(CodelengthSection, place=30, title="GLI paper, Table 1 and section 5.1")
 def gli_codelengths(section: CodelengthSection) -> Iterator[Item]:
-    table = published_table(section)
-    if table is not None:
-        yield gli.IMPOSSIBLE
-        yield table
+    yield gli.IMPOSSIBLE
+    yield published_table(section)
 
 
 def head(coder: Coder) -> tuple[str, ...]:
-    """Return the first cells of a coder's row."""
     return coder.model, " → ".join(coder.start) or "–", coder.strategy, "strict" if coder.strict else "with dev"
 
 
@@ -82,7 +78,6 @@ def _seeds(section: CodelengthSection, what: str = "mean") -> list[str]:
 
 
 def _spread(values: np.ndarray, digits: int, runs: tuple[str, ...] = ()) -> Cell:
-    """Return mean ± sample standard deviation of values over seeds."""
     text = f"{values.mean():.{digits}f}" + (f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else "")
     return Cell(text, float(values.mean()), runs)
 
@@ -130,7 +125,6 @@ def _final(coder: Coder, metric: str) -> Cell:
 
 
 def block_table(section: CodelengthSection) -> Table:
-    """Return the bits for each example in each block, means over seeds."""
     body: list[tuple[str, ...]] = []
     for coder in section.coders:
         each = coder.bits(section.parts).mean(axis=0) / section.sizes
@@ -151,7 +145,6 @@ def sizes_and_scores(coder: Coder, metric: str, sizes: np.ndarray) -> tuple[np.n
 
 
 def score_table(section: CodelengthSection, metric: str) -> Table:
-    """Return the test score on the key after each hop, means over seeds."""
     body = []
     for coder in section.coders:
         learnt, scores = sizes_and_scores(coder, metric, section.sizes)
@@ -170,46 +163,41 @@ def score_table(section: CodelengthSection, metric: str) -> Table:
 
 
 def block_figure(section: CodelengthSection) -> Figure:
-    """Draw bits for each example by the examples that the model had learnt, and the uniform code."""
-    figure = figure_of(7.4, 3.9)
-    axes = figure.subplots()
+    """Draw bits for each example by the examples that the model had learned, and the uniform code."""
     before = np.concatenate([[0], np.cumsum(section.sizes)[:-1]])
-    for k, coder in enumerate(section.coders):
-        y = coder.bits(section.parts).mean(axis=0) / section.sizes
-        (line,) = axes.plot(before, y, color=colour(k), marker=marker(k), markersize=4, linewidth=1.2)
-        tip(line, f"{coder.name}: {', '.join(f'{value:.2f}' for value in y)}")
+    bits = [coder.bits(section.parts).mean(axis=0) / section.sizes for coder in section.coders]
+    what = f"codelength by block ({'; '.join(['dashed: the uniform code', *_seeds(section)])})"
+    figure, axes = _coder_figure(section, before, bits, what)
     axes.plot(before, section.uniform / section.sizes, color=GREY, linestyle="--", linewidth=1)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel(f"examples of {section.key} learnt before the block", fontsize=8)
-    axes.set_ylabel("bits for each example of the block", fontsize=8)
-    plain(axes)
-    names = [coder.name for coder in section.coders]
-    legend(figure, names, names)
-    said = ["dashed: the uniform code", *_seeds(section)]
-    titled(figure, f"{section.dataset}, {section.key}: codelength by block ({'; '.join(said)})")
+    plain(axes, f"examples of {section.key} learnt before the block", "bits for each example of the block")
     return figure
 
 
 def score_figure(section: CodelengthSection, metric: str) -> Figure:
     """Draw test scores by the number of training examples, on a log scale (GLI, Figs 1 and 2)."""
+    learned, scores = zip(*(sizes_and_scores(coder, metric, section.sizes) for coder in section.coders), strict=True)
+    sizes, title = learned[0][1:], BY_NAME[metric].title
+    what = f"{title} by size of the training data{''.join(f' ({seeds})' for seeds in _seeds(section))}"
+    figure, axes = _coder_figure(section, sizes, [each.mean(axis=0)[1:] for each in scores], what)
+    axes.set_xscale("log")
+    axes.set_xticks(sizes, [f"{int(n):,}" for n in sizes])
+    axes.minorticks_off()
+    plain(axes, f"training examples of {section.key} (log scale)", f"{title} (%)")
+    return figure
+
+
+def _coder_figure(
+    section: CodelengthSection, x: np.ndarray, curves: Sequence[np.ndarray], what: str
+) -> tuple[Figure, Axes]:
     figure = figure_of(7.4, 3.9)
     axes = figure.subplots()
-    for k, coder in enumerate(section.coders):
-        learnt, scores = sizes_and_scores(coder, metric, section.sizes)
-        y = scores.mean(axis=0)
-        (line,) = axes.plot(learnt[1:], y[1:], color=colour(k), marker=marker(k), markersize=4, linewidth=1.2)
-        tip(line, f"{coder.name}: {', '.join(f'{value:.2f}' for value in y[1:])}")
-    axes.set_xscale("log")
-    axes.set_xticks(learnt[1:], [f"{int(n):,}" for n in learnt[1:]])
-    axes.minorticks_off()
-    axes.set_xlabel(f"training examples of {section.key} (log scale)", fontsize=8)
-    axes.set_ylabel(f"{BY_NAME[metric].title} (%)", fontsize=8)
-    plain(axes)
     names = [coder.name for coder in section.coders]
+    for k, (name, y) in enumerate(zip(names, curves, strict=True)):
+        line(axes, x, y, k, f"{name}: {', '.join(f'{value:.2f}' for value in y)}", markersize=4, linewidth=1.2)
     legend(figure, names, names)
-    said = "".join(f" ({what})" for what in _seeds(section))
-    titled(figure, f"{section.dataset}, {section.key}: {BY_NAME[metric].title} by size of the training data{said}")
-    return figure
+    titled(figure, f"{section.dataset}, {section.key}: {what}")
+    return figure, axes
 
 
 def published_table(section: CodelengthSection) -> Table | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,8 +45,8 @@ def confusions(section: StrategySection) -> Iterator[Item]:
         label: np.sum([predictions[run.run_id].confusion(run.hops) for run in runs], axis=0)
         for label, runs in list(chosen.items())[:STRATEGIES]
     }
-    draw = partial(confusion_figure, section.summary, matrices, labels, metric)
-    yield Plot(section.file("confusions"), "Confusion matrices", draw)
+    name = section.file("confusions")
+    yield Plot(name, "Confusion matrices", confusion_figure, section.summary, matrices, labels, metric)
 
 
 # Classes of a confusion matrix: more cannot be read.
@@ -56,18 +55,14 @@ CLASSES = 24
 
 def confusion_figure(
     summary: Summary, matrices: dict[str, np.ndarray], labels: Sequence[str], metric: Metric = INTENT_ACCURACY
-) -> Figure | None:
-    """Draw what each class was taken for after the last hop, in all languages: a panel for each strategy.
-
-    Rows are shares of the gold class, as percent; the most frequent classes where there are many.
+) -> Figure:
+    """Draw what each class was predicted as after the last hop, in all languages: a panel for each strategy.
 
     Args:
         matrices: strategy label → counts, shape (classes, classes).
         labels: names of the classes.
-        metric: what they are called.
+        metric: what classes are called.
     """
-    if not matrices:
-        return None
     frequency = sum(matrix.sum(axis=1) for matrix in matrices.values())
     chosen = np.sort(np.argsort(-np.asarray(frequency), kind="stable")[:CLASSES])
     names = [cut(labels[k].replace("_", " ").lower(), 20) for k in chosen]

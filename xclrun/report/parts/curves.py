@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from xclrun.report.style import (
     colour,
     figure_of,
     first_orders,
+    key,
     marker,
     metric_title,
     short,
@@ -48,8 +50,8 @@ ACROSS = 22  # letters of a name that fit along the height of a panel
 
 FAINT = "#cfcfcf"  # of curves behind others
 
-Page = Callable[[], "Figure"]
 SharedX = Literal["col", "none"]
+# (strategy, order) → its runs.
 Cells = dict[tuple[str, str], list[RunRecord]]
 
 
@@ -62,17 +64,13 @@ def score_matrices(section: StrategySection) -> Iterator[Item]:
     for metric in comparison.metrics:
         pages = learning_curve_pages(comparison, metric)
         yield from _numbered(section.file("learning_curves", metric), "Score by hop and language (CCL Fig. 7)", pages)
-    for order in comparison.orders[:MATRICES]:
-        for metric in comparison.metrics:
-            chosen = {
-                label: [run for run in runs if metric in run.metrics]
-                for label, (runs, _) in compared(comparison, order).items()
-            }
-            chosen = {k: runs for k, runs in chosen.items() if runs and len({r.languages for r in runs}) == 1}
-            if chosen:
-                title = f"{section.names}: {order}, mean over seeds"
-                draw = partial(heatmaps, chosen, metric, title)
-                yield Plot(section.file("matrices", order, metric), "Score matrices", draw)
+    for order, metric in product(comparison.orders[:MATRICES], comparison.metrics):
+        entering = compared(comparison, order).items()
+        having = {label: [run for run in runs if metric in run.metrics] for label, (runs, _) in entering}
+        chosen = {k: runs for k, runs in having.items() if runs and len({r.languages for r in runs}) == 1}
+        if chosen:
+            title, name = f"{section.names}: {order}, mean over seeds", section.file("matrices", order, metric)
+            yield Plot(name, "Score matrices", heatmaps, chosen, metric, title)
 
 
 @part(StrategySection, place=80, title="Training", folded=True, runs_alone=True)
@@ -82,27 +80,25 @@ def training(section: StrategySection) -> Iterator[Item]:
         yield from _numbered(section.file("training_curves", what), "Training curves", pages)
 
 
-def _numbered(name: str, caption: str, pages: Sequence[Page]) -> Iterator[Plot]:
-    """Yield the pages of a figure: name, name_2, …"""
+def _numbered(name: str, caption: str, pages: Iterable[Callable[[], Figure]]) -> Iterator[Plot]:
     for k, page in enumerate(pages, start=1):
         yield Plot(name if k == 1 else f"{name}_{k}", caption, page)
 
 
-def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
-    """Draw the score on each language after each hop, mean over seeds and buckets; what draws each page.
+def learning_curve_pages(comparison: Comparison, metric: str) -> list[Callable[[], Figure]]:
+    """Return what draws each page of the scores on each language after each hop, mean over seeds and buckets.
 
     The runs are those of score matrices and tables: those that all strategies have finished
-    (`xclrun.analysis.aggregate.compared`).
-
-    Of more than `MOST` languages: their means, over those learnt so far and those yet to be learnt, in front of their
-    curves in grey. Dashed before the language's own hop, solid after it; a marker at the hop itself. Strategies that
-    are no sequence of hops have no curve. Where a run lacks a value, the mean over runs has a gap.
+    (`xclrun.analysis.aggregate.compared`). Dashed before the language's own hop, solid after it; a marker at the hop
+    itself. Of more than `MOST` languages: their means, over those learned so far and those yet to be learned, in front
+    of their curves in grey. Strategies that are no sequence of hops have no curve.
     """
     languages = comparison.languages
     chosen = (runs for order in comparison.orders for runs, _ in compared(comparison, order).values())
     common = {run.run_id for runs in chosen for run in runs}
     every = _cells(comparison, lambda run: run.stream == "sequence" and metric in run.metrics)
-    cells = _cells(comparison, lambda run: run.stream == "sequence" and metric in run.metrics and run.run_id in common)
+    cells = {key: [run for run in runs if run.run_id in common] for key, runs in every.items()}
+    cells = {key: runs for key, runs in cells.items() if runs}
     ends = axis_of(
         [100 * np.mean([run.scores[metric] for run in runs], axis=0) for runs in cells.values()], low=0, high=102
     )
@@ -142,28 +138,17 @@ def learning_curve_pages(comparison: Comparison, metric: str) -> list[Page]:
     title += first_orders(comparison.orders)[1]
     if cells != every:
         title += "; mean over the runs that all strategies have finished"
-    return [
-        partial(
-            _page,
-            page,
-            title,
-            panel,
-            handles,
-            xlabel=f"hop{'' if many else ': the language just learnt'} (0: before fine-tuning)",
-            ylabel=named,
-            sharex="col",  # an order has the same hops under every strategy
-            ends=ends,
-        )
-        for page in _pages(cells)
-    ]
+    across = f"hop{'' if many else ': the language just learnt'} (0: before fine-tuning)"
+    # An order has the same hops under every strategy.
+    look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, named), sharex="col", ends=ends)
+    return [partial(look, page) for page in _pages(cells)]
 
 
 def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
-    """Draw the mean over the languages learnt so far, and that over the others; behind them each from its hop on.
+    """Draw the mean over the languages learned so far, and that over the others; behind them each from its hop on.
 
     Args:
         score: in percent, shape (hops + 1, languages).
-        order: the languages, in which they are learnt.
     """
     from matplotlib.collections import LineCollection
 
@@ -181,12 +166,11 @@ def _means(axes: Axes, score: np.ndarray, order: Sequence[str]) -> None:
         axes.tick_params(axis="x", labelsize=7)
 
 
-def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
-    """Draw the training loss (``what="loss"``) or a metric's dev score after each epoch, over main steps, a line per
-    run (of more than `LINES` in a panel: the median, and between which values nine tenths are); what draws each page.
+def training_curve_pages(comparison: Comparison, what: str) -> list[Callable[[], Figure]]:
+    """Return what draws each page of the training loss (``what="loss"``) or a metric's dev score over main steps.
 
-    The dev score is that on the language learnt in the hop (on the union: the mean over languages). Runs without a
-    curve are left out; no figure where none has one.
+    A line for each run, its value after each epoch; of more than `LINES` runs in a panel the median, and the range of
+    nine tenths. The dev score is that on the language learned in the hop (of several: their mean).
     """
     cells = _cells(comparison, lambda run: any(math.isfinite(_value(run, point, what)) for point in run.curve))
     seeds = sorted({run.seed for runs in cells.values() for run in runs})
@@ -194,7 +178,7 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
     every = [[value for run in runs for value in values[run.run_id]] for runs in cells.values()]
     ends = axis_of(every, high=102) if what != "loss" else None
     bands = max(map(len, cells.values()), default=0) > LINES
-    # Of many languages the names would hide one another; hops are told apart by upright lines.
+    # The names of many languages would hide one another: upright lines show the hops alone.
     many = any(len(run.learnt) > MOST for runs in cells.values() for run in runs)
 
     def panel(axes: Axes, runs: list[RunRecord]) -> None:
@@ -227,9 +211,9 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
             axes.text(middle, 1.02, name, transform=upright, va="bottom", fontsize=6, color=GREY, **look)
         axes.tick_params(axis="x", labelsize=7)
 
-    # Where a column's panels have the same hops, the lowest speaks for all.
-    found = {(order, *_steps_of_hops(runs)) for (_, order), runs in cells.items()}
-    sharex: SharedX = "col" if len(found) == len({order for _, order in cells}) else "none"
+    # Where a column's panels have the same hops, the lowest shows them for all.
+    lengths_of = {(order, *_steps_of_hops(runs)) for (_, order), runs in cells.items()}
+    sharex: SharedX = "col" if len(lengths_of) == len({order for _, order in cells}) else "none"
     ylabel = "training loss" if what == "loss" else f"dev {metric_title(what, comparison.runs)}"
     handles = [(f"seed {seed}", {"color": colour(k), "marker": marker(k)}) for k, seed in enumerate(seeds)]
     if bands:
@@ -238,42 +222,30 @@ def training_curve_pages(comparison: Comparison, what: str) -> list[Page]:
         f"{names_of(comparison)}: {ylabel}{'' if what == 'loss' else ' on the language being learnt'} after each epoch"
     )
     title += first_orders(comparison.orders)[1]
-    return [
-        partial(
-            _page,
-            page,
-            title,
-            panel,
-            handles,
-            xlabel=f"main steps ({'upright: where a hop begins' if many else 'above: the language being learnt'})",
-            ylabel=ylabel,
-            sharex=sharex,
-            ends=ends,
-            above=not many,
-        )
-        for page in _pages(cells)
-    ]
+    across = f"main steps ({'upright: where a hop begins' if many else 'above: the language being learnt'})"
+    look = partial(_page, title=title, panel=panel, handles=handles, axes=(across, ylabel), sharex=sharex, ends=ends,
+                   above=not many)  # fmt: skip
+    return [partial(look, page) for page in _pages(cells)]
 
 
 def _band(axes: Axes, runs: Sequence[RunRecord], starts: np.ndarray, values: Mapping[str, Sequence[float]]) -> None:
-    """Draw the median of runs at each epoch of each hop, and behind it between which values nine tenths of them are.
+    """Draw the median of runs at each epoch of each hop, and behind it the range of nine tenths.
 
     Args:
-        axes: of the panel.
-        runs: they may have other numbers of epochs; an epoch is of those that have it.
+        runs: an epoch is of those that have it.
         starts: main steps before each hop, shape (hops + 1,).
         values: run id → what its curve shows, at each of its points.
     """
-    found: dict[int, dict[int, list[tuple[float, float]]]] = {}
+    by_epoch: dict[int, dict[int, list[tuple[float, float]]]] = {}
     for run in runs:
         for point, value in zip(run.curve, values[run.run_id], strict=True):
             if math.isfinite(value):
-                found.setdefault(point["hop"], {}).setdefault(point["epoch"], []).append((value, point["step"]))
+                by_epoch.setdefault(point["hop"], {}).setdefault(point["epoch"], []).append((value, point["step"]))
     columns: list[tuple[float, ...]] = []
-    for hop, epochs in sorted(found.items()):
+    for hop, epochs in sorted(by_epoch.items()):
         for _, points in sorted(epochs.items()):
-            of, steps = zip(*points, strict=True)
-            columns.append((starts[hop - 1] + max(steps), *np.quantile(of, [0.05, 0.5, 0.95])))
+            y, steps = zip(*points, strict=True)
+            columns.append((starts[hop - 1] + max(steps), *np.quantile(y, [0.05, 0.5, 0.95])))
         # No line from one hop's last epoch to the next one's first. All hops at once: artists are what takes time.
         columns.append((math.nan,) * 4)
     x, low, middle, high = np.array(columns).T
@@ -298,9 +270,8 @@ def _cells(comparison: Comparison, has: Callable[[RunRecord], bool]) -> Cells:
     cells: Cells = {}
     for label, runs in comparison.strategies.items():
         for order in first_orders(comparison.orders)[0]:
-            found = [run for run in combinations(runs, order).values() if has(run)]
-            if found:
-                cells[label, order] = found
+            if having := [run for run in combinations(runs, order).values() if has(run)]:
+                cells[label, order] = having
     return cells
 
 
@@ -316,8 +287,7 @@ def _page(
     title: str,
     panel: Callable[[Axes, list[RunRecord]], None],
     handles: Sequence[tuple[str, dict[str, Any]]],
-    xlabel: str,
-    ylabel: str,
+    axes: tuple[str, str],
     sharex: SharedX,
     ends: tuple[float, float] | None,
     above: bool = False,
@@ -325,7 +295,8 @@ def _page(
     """Draw one page: a grid of panels with shared y axis, strategies down and orders across, and one legend.
 
     Args:
-        ends: of the y axis; by what is drawn where None.
+        axes: names of the x and y axes.
+        ends: of the y axis; None: chosen by matplotlib.
         above: whether panels have the names of languages above them.
     """
     from matplotlib.lines import Line2D
@@ -333,38 +304,36 @@ def _page(
     labels = list(dict.fromkeys(label for label, _ in cells))
     orders = sorted({order for _, order in cells}, key=natural)
     width, height = max(2.1, min(3.6, 11 / len(orders))), 1.75 if len(labels) > 1 else 2.4
-    runs = next(iter(cells.values()))
-    size = (max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
-    figure = figure_of(*size)
+    languages = next(iter(cells.values()))[0].languages
+    figure = figure_of(max(5.0, 0.8 + width * len(orders)), 1.2 + height * len(labels))
     grid = figure.subplots(len(labels), len(orders), squeeze=False, sharex=sharex, sharey=True)
     if ends is not None:
         # Once for all and before anything is drawn: each panel would set, and fit, those of all others.
         grid[0, 0].set_ylim(*ends)
     for i, label in enumerate(labels):
         for j, order in enumerate(orders):
-            axes = grid[i, j]
-            axes.spines[["top", "right"]].set_visible(False)
-            # What another panel says for it, an axis need not say again: they are most of the time of a large figure.
-            axes.yaxis.set_visible(j == 0)
-            axes.tick_params(axis="y", labelsize=7)
+            ax = grid[i, j]
+            ax.spines[["top", "right"]].set_visible(False)
+            # An axis that another panel shows is hidden: axes take most of the time of a large figure.
+            ax.yaxis.set_visible(j == 0)
+            ax.tick_params(axis="y", labelsize=7)
             lowest = [name for name in labels if (name, order) in cells][-1]
             if (label, order) in cells:
-                axes.xaxis.set_visible(sharex == "none" or label == lowest)
-                axes.tick_params(axis="x", labelbottom=True)
-                panel(axes, cells[label, order])
+                ax.xaxis.set_visible(sharex == "none" or label == lowest)
+                ax.tick_params(axis="x", labelbottom=True)
+                panel(ax, cells[label, order])
             else:
-                axes.xaxis.set_visible(False)
-                axes.text(0.5, 0.5, "not run", ha="center", va="center", color=GREY, transform=axes.transAxes)
+                ax.xaxis.set_visible(False)
+                ax.text(0.5, 0.5, "not run", ha="center", va="center", color=GREY, transform=ax.transAxes)
             if i == 0:
-                room = 0 if not above else 10 if short(runs[0].languages) else 24
-                axes.set_title(textwrap.fill(order, int(13 * width)), fontsize=9, pad=4 + room)
+                room = 0 if not above else 10 if short(languages) else 24
+                ax.set_title(textwrap.fill(order, int(13 * width)), fontsize=9, pad=4 + room)
         # A name that is longer than its panel is high goes on a second line, where its expansion begins.
         words = label if len(label) <= ACROSS else label.replace("+", " +")
         name = textwrap.fill(words, ACROSS, break_on_hyphens=False, break_long_words=False)
         grid[i, 0].set_ylabel(name, fontsize=8, fontweight="bold")
-    lines = [Line2D([], [], label=name, linewidth=1.6, markersize=4.5, **look) for name, look in handles]
-    figure.legend(handles=lines, loc="outside right center", fontsize=8, frameon=False)
-    titled(figure, title, xlabel, ylabel)
+    key(figure, (Line2D([], [], label=name, linewidth=1.6, markersize=4.5, **look) for name, look in handles))
+    titled(figure, title, *axes)
     return figure
 
 
@@ -381,9 +350,9 @@ def _value(run: RunRecord, point: dict[str, Any], what: str) -> float:
     """Return what a curve shows at one point; NaN where it was not measured."""
     if what == "loss":
         loss = point.get("loss")
-        return float("nan") if loss is None else float(loss)
+        return math.nan if loss is None else float(loss)
     scores = [(point.get("dev") or {}).get(language, {}).get(what) for language in run.trains(point["hop"])]
     if any(score is None for score in scores):
-        return float("nan")
-    # One as it is: there are as many as a study has epochs, and a mean takes longer than all else here.
+        return math.nan
+    # A study has very many single scores, and a mean takes longer than all else here.
     return 100 * float(scores[0] if len(scores) == 1 else np.mean(scores))

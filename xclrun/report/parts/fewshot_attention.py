@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 
 from xclrun.analysis.fewshot.attention import Change, attention_changes
 from xclrun.report.fewshot.data import PANELS
-from xclrun.report.fewshot.names import cell
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.part import Item, Needs, part
-from xclrun.report.tables import Table
+from xclrun.report.tables import Table, percent_cell
 
 # A word that occurs less often says little of attention.
 LEAST = 5
+# Words of a table.
+WORDS = 10
 
 
 @part(FewShotSection, place=20, title="Attention of [CLS]", folded=True)
 def fewshot_attention(section: FewShotSection) -> Iterator[Item]:
-    """A table for each run that kept a summary; those that adapt heads alone have none that changed."""
+    """A table for each run that recorded a summary and adapted more than the heads."""
     yield "Words to which [CLS] attends more, and less, after adapting (FS Table 5); where heads alone adapt, to none."
     given, count = section.given, 0
     for run_id, label in dict(zip(section.scores["run_id"], section.scores["strategy"], strict=True)).items():
@@ -34,13 +35,11 @@ def fewshot_attention(section: FewShotSection) -> Iterator[Item]:
         yield Needs("attention summaries of the runs (attention.parquet)")
 
 
-def attention_table(title: str, changes: Sequence[Change], most: int = 10) -> Table:
-    """Return the words to which [CLS] attends most more, and most less, after adapting (FS Table 5)."""
-    half = most // 2
-    shown = list(changes) if len(changes) <= most else [*changes[:half], *changes[-half:]]
+def attention_table(title: str, changes: Sequence[Change]) -> Table:
+    shown = changes if len(changes) <= WORDS else [*changes[: WORDS // 2], *changes[-(WORDS // 2) :]]
     rows = [
-        (c.word, {True: "yes", False: "no", None: "?"}[c.in_bucket], str(c.count), cell(c.before, 100, 2),
-         cell(c.after, 100, 2), cell(c.change, 100, 2))
+        (c.word, {True: "yes", False: "no", None: "?"}[c.in_bucket], str(c.count),
+         *map(percent_cell, (c.before, c.after, c.change)))
         for c in shown
     ]  # fmt: skip
     note = "share of [CLS]'s attention in the last layer, mean over heads and occurrences in the test split; percent"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,63 +11,58 @@ from xclrun.report.fewshot.data import Cell, FewShotRuns
 from xclrun.report.fewshot.names import shots_name, task_name
 from xclrun.report.part import Item, Needs, part
 from xclrun.report.published import fsxlt
-from xclrun.report.published.setup import setup_notes
 from xclrun.report.style import confusion_panel, cut, panel_grid, titled
 from xclrun.report.tables import Cell as TableCell
-from xclrun.report.tables import Table
+from xclrun.report.tables import Table, number_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Languages whose confusions are drawn, and labels of each: more cannot be read.
 LANGUAGES = 4
-
-
 LABELS = 20
+
+# Mean counts before and after adapting, each of shape (labels, labels).
+Pair = tuple[np.ndarray, np.ndarray]
 
 
 @part(FewShotRuns, place=60, title="{metric}{source}: confusions", folded=True)
 def fewshot_confusions(runs: FewShotRuns) -> Iterator[Item]:
-    """At the smallest K."""
     yield "Gold labels (rows) and predicted labels (columns), before and after adapting."
-    given = runs.given.outcomes.get(runs.metric, {})
-    found = {place: [given[i] for i in own["run_id"] if i in given] for place, own in runs.cells(runs.first).items()}
-    found = {place: outcomes for place, outcomes in found.items() if outcomes}
-    least = min((k for _, k in found), default=0)
-    pairs: dict[Cell, tuple[np.ndarray, np.ndarray]] = {}
+    outcomes, cells = runs.given.outcomes.get(runs.metric, {}), runs.cells(runs.first)
+    known = {place: [outcomes[i] for i in rows["run_id"] if i in outcomes] for place, rows in cells.items()}
+    least = min((k for (_, k), of_runs in known.items() if of_runs), default=0)
+    pairs: dict[Cell, Pair] = {}
     names: tuple[str, ...] = ()
-    for place, outcomes in found.items():
-        if place[1] == least and len(pairs) < LANGUAGES and names in ((), outcomes[0].names):
-            names = outcomes[0].names
-            before = np.mean([one.confusion(one.before) for one in outcomes], axis=0)
-            pairs[place] = before, np.mean([one.confusion(one.after) for one in outcomes], axis=0)
+    for place, of_runs in known.items():
+        if of_runs and place[1] == least and len(pairs) < LANGUAGES and names in ((), of_runs[0].names):
+            names = of_runs[0].names
+            before = np.mean([one.confusion(one.before) for one in of_runs], axis=0)
+            pairs[place] = before, np.mean([one.confusion(one.after) for one in of_runs], axis=0)
     if not pairs:
         yield Needs("predictions")
         return
-    draw = partial(confusion_pairs, pairs, names, runs.names(runs.first))
-    yield runs.plot("confusions", "Confusion matrices, zero-shot and few-shot (FS Fig. 5)", draw)
+    caption = "Confusion matrices, zero-shot and few-shot (FS Fig. 5)"
+    yield runs.plot("confusions", caption, confusion_pairs, pairs, names, runs.names(runs.first))
     theirs = fsxlt.confusions(task_name(runs.dataset))
     for (language, k), matrices in pairs.items():
         if (language, k) in theirs:
             published = theirs[language, 0], theirs[language, k]
-            ids = runs.cells(runs.first)[language, k]["run_id"]
-            behind = [runs.records[run_id] for run_id in ids]
-            setup = setup_notes(fsxlt.setup(task_name(runs.dataset)), behind, [runs.metric])
-            yield confusion_table(f"{runs.short}, {language}: confusions", k, names, matrices, published, setup)
+            title = f"{runs.short}, {language}: confusions"
+            yield confusion_table(title, k, names, matrices, published, runs.setup(cells[language, k]))
 
 
 def confusion_table(
     title: str,
     k: int,
     names: Sequence[str],
-    ours: tuple[np.ndarray, np.ndarray],
+    ours: Pair,
     published: tuple[Mapping[tuple[str, str], int], Mapping[tuple[str, str], int]],
-    setup: Sequence[str] = (),
+    setup: Sequence[str],
 ) -> Table:
     """Return mean counts next to the published ones (FS Table 10): a row for each K and gold label.
 
     Args:
-        ours: mean counts before and after adapting, shape (labels, labels).
         published: (gold label, predicted label) → count, before and after.
         setup: notes that compare how both were made.
     """
@@ -79,8 +73,7 @@ def confusion_table(
             cells: list[str] = []
             for j in order:
                 count = theirs.get((names[i], names[j]))
-                mean = float(counts[i, j])
-                cells += ["–" if count is None else TableCell(f"{count}", count), TableCell(f"{mean:.1f}", mean)]
+                cells += ["–" if count is None else TableCell(f"{count}", count), number_cell(counts[i, j], digits=1)]
             rows.append((shots_name(shots), names[i], *cells))
     header = ("K", "gold", *(name for j in order for name in (f"{names[j]} published", "ours")))
     notes = (
@@ -91,13 +84,8 @@ def confusion_table(
     return Table(title, header, tuple(rows), notes, left=2, ruled=(len(order),))
 
 
-def confusion_pairs(pairs: Mapping[Cell, tuple[np.ndarray, np.ndarray]], names: Sequence[str], title: str) -> Figure:
-    """Draw what each label was taken for zero-shot and after adapting, a row for each (language, K) (FS Fig. 5).
-
-    Args:
-        pairs: (language, K) → mean counts before and after, over buckets and seeds, shape (labels, labels).
-        names: of the labels.
-    """
+def confusion_pairs(pairs: Mapping[Cell, Pair], names: Sequence[str], title: str) -> Figure:
+    """Draw what each label was predicted as, zero-shot and after adapting, a row for each (language, K) (FS Fig. 5)."""
     frequency = np.sum([before.sum(axis=1) for before, _ in pairs.values()], axis=0)
     occur = int((frequency > 0).sum())
     chosen = np.sort(np.argsort(-frequency, kind="stable")[: min(LABELS, occur)])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xclrun.analysis.fewshot.scores import dev_curve
-from xclrun.report.fewshot.data import PANELS, Cell, FewShotRuns
+from xclrun.report.fewshot.data import PANELS, Cell, FewShotRuns, panels
 from xclrun.report.fewshot.names import shots_name
 from xclrun.report.part import Item, Needs, part
-from xclrun.report.style import colour, panel_grid, plain, tip, titled
+from xclrun.report.style import colour, plain, tip, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 @part(FewShotRuns, place=70, title="{metric}{source}: learning curves of target adapting", folded=True)
 def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
-    """A figure for each strategy."""
     yield (
         "Dev score after each epoch of target adapting, a line for each run up to the epoch where it stopped; dots: "
         "selected epochs. A curve that only falls selects the first epoch."
@@ -28,16 +26,16 @@ def fewshot_curves(runs: FewShotRuns) -> Iterator[Item]:
     drawn = False
     for strategy in runs.strategies:
         lines: dict[Cell, list[np.ndarray]] = {}
-        for place, own in runs.cells(strategy).items():
-            curves = [dev_curve(runs.records[i], runs.metric) for i in own["run_id"]]
+        for place, rows in runs.cells(strategy).items():
+            curves = [dev_curve(runs.records[i], runs.metric) for i in rows["run_id"]]
             several = [curve for curve in curves if len(curve) > 1 and np.isfinite(curve).all()]
             if several and len(lines) < PANELS:
                 lines[place] = several
         if lines:
             drawn = True
             kind = "curves" if strategy == runs.first else f"curves_{strategy}"
-            draw = partial(adapting_curves, lines, runs.title, runs.names(strategy))
-            yield runs.plot(kind, "Learning curves of target adapting (FS Fig. 6)", draw)
+            caption = "Learning curves of target adapting (FS Fig. 6)"
+            yield runs.plot(kind, caption, adapting_curves, lines, runs.title, runs.names(strategy))
     if not drawn:
         yield Needs("dev scores of more than one epoch")
 
@@ -48,10 +46,10 @@ def adapting_curves(lines: Mapping[Cell, list[np.ndarray]], metric: str, title: 
     Runs whose selected epoch is the first one stand out in colour.
 
     Args:
-        lines: (language, K) → of each run the scores after its epochs, shape (epochs,).
+        lines: (language, K) → for each run the scores after its epochs, shape (epochs,).
     """
-    figure, grid = panel_grid(len(lines), 4, (2.9, 2.3), (0.6, 0.9))
-    for axes, ((language, k), curves) in zip(grid, lines.items(), strict=False):
+    figure, grid = panels(lines, 4, (2.9, 2.3), (0.6, 0.9))
+    for axes, (language, k), curves in grid:
         best = [int(np.argmax(curve)) for curve in curves]
         # Those that stand out are drawn last.
         for epoch, curve in sorted(zip(best, curves, strict=True), key=lambda pair: -pair[0]):

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xclrun.analysis.fewshot.gains import ALL, FACTORS, Association, ByLanguage, associations, mean_gains, with_mean
 from xclrun.report.fewshot.data import FewShotRuns
-from xclrun.report.fewshot.names import cell, shots_name, task_name
+from xclrun.report.fewshot.names import by_shots, shots_name, task_name
 from xclrun.report.fewshot.section import FewShotSection
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
 from xclrun.report.published import fsxlt
-from xclrun.report.published.setup import setup_notes
-from xclrun.report.style import GREY, colour, figure_of, marker, panel_grid, plain, tip, titled
-from xclrun.report.tables import Cell, Table
+from xclrun.report.style import GREY, colour, figure_of, key, marker, panel_grid, plain, tip, titled
+from xclrun.report.tables import Cell, Table, number_cell, percent_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,19 +27,17 @@ if TYPE_CHECKING:
 
 # Languages in a row of the figure of gains.
 IN_A_ROW = 20
+_COEFFICIENTS = ("Spearman's ρ", "p", "Pearson's r", "p", "n")
 
 
 @part(FewShotRuns, place=40, title="{metric}{source}: gains over zero-shot")
 def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
-    """Nothing where the source is another than English, the paper's."""
+    """Nothing where the source is not English, the paper's."""
     gained = mean_gains(runs.means, runs.first)
     if runs.source != fsxlt.SOURCE or not gained[ALL]:
         return
-    yield runs.plot(
-        "gains_by_language", "Gain over zero-shot by language and K (FS Fig. 2)", partial(gain_figure, runs)
-    )
-    behind = [runs.records[run_id] for run_id in runs.scores.loc[runs.scores["strategy"] == runs.first, "run_id"]]
-    setup = setup_notes(fsxlt.setup(task_name(runs.dataset)), behind, [runs.metric])
+    yield runs.plot("gains_by_language", "Gain over zero-shot by language and K (FS Fig. 2)", gain_figure, runs)
+    setup = runs.setup(runs.rows(runs.first))
     yield script_table(f"{runs.short}: gain by script, {runs.first}", runs.dataset, gained, setup)
     yield association_table(f"{runs.short}: gains, {runs.first}", gained, runs.overlap)
     shares: dict[str, ByLanguage] = {}
@@ -53,39 +49,38 @@ def fewshot_gains(runs: FewShotRuns) -> Iterator[Item]:
         name: {c: (values[c], gain) for c, gain in gained[ALL].items() if c in values}
         for name, values in shares.items()
     }
-    points = {name: them for name, them in points.items() if len(them) > 1}
+    points = {name: each for name, each in points.items() if len(each) > 1}
     if points:
-        draw = partial(scatter, points, runs.heading["metric"], runs.names(runs.first))
-        yield runs.plot("gains", "Gains against overlap and features shared with the source (FS Table 3)", draw)
+        caption = "Gains against overlap and features shared with the source (FS Table 3)"
+        yield runs.plot("gains", caption, scatter, points, runs.heading["metric"], runs.names(runs.first))
 
 
 def gain_figure(runs: FewShotRuns) -> Figure:
     """Draw the gain over zero-shot, mean ± standard deviation over buckets, a bar for each K (FS Fig. 2)."""
     gains: dict[str, dict[int, tuple[float, float]]] = {}
     zero_shot: dict[str, float] = {}
-    for (language, k), own in runs.cells(runs.first).items():
-        of_buckets = (own["score"] - own["zero_shot"]).groupby(own["bucket"]).mean()
+    for (language, k), rows in runs.cells(runs.first).items():
+        of_buckets = (rows["score"] - rows["zero_shot"]).groupby(rows["bucket"]).mean()
         gains.setdefault(language, {})[k] = 100 * float(of_buckets.mean()), 100 * float(of_buckets.std())
-        zero_shot[language] = 100 * float(own["zero_shot"].mean())
-    shots = sorted({k for of in gains.values() for k in of})
+        zero_shot[language] = 100 * float(rows["zero_shot"].mean())
+    shots = sorted({k for of_language in gains.values() for k in of_language})
     languages = sorted(gains)
-    rows = [languages[at : at + IN_A_ROW] for at in range(0, len(languages), IN_A_ROW)]
+    lines = [languages[at : at + IN_A_ROW] for at in range(0, len(languages), IN_A_ROW)]
     width = 0.8 / len(shots)
-    figure, grid = panel_grid(len(rows), 1, (max(4.0, 0.55 * len(rows[0])), 2.2), (1.6, 0.8), sharey=True)
-    for axes, row in zip(grid, rows, strict=True):
+    figure, grid = panel_grid(len(lines), 1, (max(4.0, 0.55 * len(lines[0])), 2.2), (1.6, 0.8), sharey=True)
+    for axes, line in zip(grid, lines, strict=True):
         for j, k in enumerate(shots):
-            means, stds = zip(*(gains[language].get(k, (math.nan, math.nan)) for language in row), strict=True)
-            at = [place + width * (j - (len(shots) - 1) / 2) for place in range(len(row))]
+            means, stds = zip(*(gains[language].get(k, (math.nan, math.nan)) for language in line), strict=True)
+            at = [place + width * (j - (len(shots) - 1) / 2) for place in range(len(line))]
             bars = axes.bar(at, means, width, yerr=stds, color=colour(j + 1), edgecolor="black", linewidth=0.4,
                             error_kw={"elinewidth": 0.7, "capsize": 1.5}, label=shots_name(k))  # fmt: skip
-            for bar, language, mean, std in zip(bars, row, means, stds, strict=True):
+            for bar, language, mean, std in zip(bars, line, means, stds, strict=True):
                 tip(bar, f"{language}, {shots_name(k)}: gain {mean:.2f} ± {std:.2f}")
-        axes.set_xticks(range(len(row)), [f"{language}\n{zero_shot[language]:.1f}" for language in row])
-        axes.set_xlim(-0.6, len(rows[0]) - 0.4)
+        axes.set_xticks(range(len(line)), [f"{language}\n{zero_shot[language]:.1f}" for language in line])
+        axes.set_xlim(-0.6, len(lines[0]) - 0.4)
         axes.axhline(0, color=GREY, linewidth=0.7)
         plain(axes)
-    handles, names = grid[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
+    key(figure, grid[0].get_legend_handles_labels()[0])
     title = f"{runs.names(runs.first)}: gain in {runs.heading['metric']} over zero-shot, mean ± std over buckets"
     titled(figure, title, "target language; below it the zero-shot score (%)", "gain (points)")
     return figure
@@ -94,29 +89,28 @@ def gain_figure(runs: FewShotRuns) -> Figure:
 def script_table(title: str, dataset: str, gained: Mapping[int, ByLanguage], setup: Sequence[str] = ()) -> Table:
     """Return mean gains over the languages of each script, with the same means of the published scores (FS §5.2)."""
     task = task_name(dataset)
-    theirs = fsxlt.published_gains(task) if task in fsxlt.TABLES else {}
+    published = fsxlt.published_gains(task) if task in fsxlt.TABLES else {}
     shots = [k for k in gained if k != ALL]
     by_script: dict[str, list[str]] = {}
     for language in sorted({c for k in shots for c in gained[k]}):
         by_script.setdefault(fsxlt.scripts().get(language, "unknown"), []).append(language)
-    rows = []
-    for script, languages in sorted(by_script.items(), key=lambda item: -len(item[1])):
-        cells: list[str] = []
-        for k in shots:
-            # Both means are over the same languages.
-            both = [c for c in languages if c in gained[k] and (k not in theirs or c in theirs[k])]
-            of = [gained[k], *([theirs[k]] if k in theirs else [])]
-            cells += [cell(float(np.mean([one[c] for c in both])) if both else None, 100, 2) for one in of]
-        rows.append((script, ", ".join(languages), *cells))
-    header = (
-        "script",
-        "languages",
-        *(name for k in shots for name in (shots_name(k), *(["published"] * (k in theirs)))),
-    )
+    scripts = dict(sorted(by_script.items(), key=lambda item: -len(item[1])))
+
+    def means(gains: Mapping[int, ByLanguage]) -> dict[tuple[str, int], Cell]:
+        """Average over the languages that ours and, where there are any, the published gains have."""
+        cells = {}
+        for script, languages in scripts.items():
+            for k in (k for k in shots if k in gains):
+                both = [c for c in languages if c in gained[k] and (k not in published or c in published[k])]
+                cells[script, k] = percent_cell(float(np.mean([gains[k][c] for c in both])) if both else None)
+        return cells
+
+    left = [(script, ", ".join(languages)) for script, languages in scripts.items()]
+    header, rows = by_shots(("script", "languages"), left, shots, means(gained), means(published))
     notes = ["gain: few-shot score minus zero-shot score, points, mean over the languages of a script (FS Table 9)"]
-    if theirs:
+    if published:
         notes += [f"published: from FS Table {fsxlt.TABLES[task]}, mean over the same languages", *setup]
-    return Table(title, header, tuple(rows), tuple(notes), left=2)
+    return Table(title, header, rows, tuple(notes), left=2)
 
 
 @part(FewShotSection, place=10, title="FS paper, Table 3")
@@ -132,12 +126,9 @@ def fewshot_table_3(section: FewShotSection) -> Iterator[Item]:
 
 def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Mapping[int, ByLanguage]) -> Table:
     """Return our gains against lexical overlap and shared WALS features (FS Table 3)."""
-    found = [
-        one
-        for one in associations(gained, with_mean(overlap) if overlap else {}, fsxlt.shared_with_english())
-        if one.overlap in (None, one.gains)
-    ]
-    lines = [(FACTORS[one.factor], _k(one.gains), *_coefficients(one)) for one in sorted(found, key=_order)]
+    every = associations(gained, with_mean(overlap) if overlap else {}, fsxlt.shared_with_english())
+    alike = [one for one in every if one.overlap in (None, one.gains)]
+    rows = [(FACTORS[one.factor], _k(one.gains), *_coefficients(one)) for one in sorted(alike, key=_order)]
     notes = [
         "gain: few-shot score minus zero-shot score, mean over buckets; one pair for each language; p-values two-sided",
         "shared WALS features: of 81A, 85A–89A, those on which the language agrees with English; a feature that is not "
@@ -145,7 +136,7 @@ def association_table(title: str, gained: Mapping[int, ByLanguage], overlap: Map
     ]
     if not overlap:
         notes.append("lexical overlap: n/a: needs the words of the buckets and of a source")
-    return Table(title, ("factor", "gain at", *_COEFFICIENTS), tuple(lines), tuple(notes), left=2)
+    return Table(title, ("factor", "gain at", *_COEFFICIENTS), tuple(rows), tuple(notes), left=2)
 
 
 def table_3() -> list[Table]:
@@ -157,13 +148,13 @@ def table_3() -> list[Table]:
             spearman, pearson = fsxlt.printed(task, factor)
             rows.append((name, "as printed", "", "", f"{spearman:.2f}", "–", f"{pearson:.2f}", "–", "–", ""))
             best = fsxlt.closest(task, factor)
-            them = [a for a in fsxlt.published_associations(task) if a.factor == factor]
-            chosen = [a for a in them if a.overlap in (None, a.gains)]
+            of_factor = [a for a in fsxlt.published_associations(task) if a.factor == factor]
+            chosen = [a for a in of_factor if a.overlap in (None, a.gains)]
             for one in sorted([*chosen, *([] if best in chosen else [best])], key=_order):
                 mark = "closest" if one == best else ""
-                of = "" if one.overlap is None else _k(one.overlap)
-                off = fsxlt.distance(task, one)
-                rows.append((name, _k(one.gains), of, mark, *_coefficients(one), Cell(f"{off:.3f}", off)))
+                overlap = "" if one.overlap is None else _k(one.overlap)
+                off = number_cell(fsxlt.distance(task, one), digits=3)
+                rows.append((name, _k(one.gains), overlap, mark, *_coefficients(one), off))
         header = ("factor", "gain at", "overlap at", "", *_COEFFICIENTS, "off by")
         notes = (
             f"gains from Table {fsxlt.TABLES[task]}, overlap from Table 14, features from Table 9, as printed; off by: "
@@ -176,12 +167,9 @@ def table_3() -> list[Table]:
     return tables
 
 
-_COEFFICIENTS = ("Spearman's ρ", "p", "Pearson's r", "p", "n")
-
-
 def _coefficients(one: Association) -> tuple[str, ...]:
     f = one.found
-    return (cell(f.spearman, 1, 2), p_text(f.spearman_p), cell(f.pearson, 1, 2), p_text(f.pearson_p), str(f.n))
+    return number_cell(f.spearman), p_text(f.spearman_p), number_cell(f.pearson), p_text(f.pearson_p), str(f.n)
 
 
 def _order(one: Association) -> tuple[Any, ...]:
@@ -193,34 +181,31 @@ def _k(k: int) -> str:
 
 
 def scatter(points: Mapping[str, Mapping[str, tuple[float, float]]], metric: str, title: str) -> Figure:
-    """Draw gains (mean over K) against each factor of Table 3, a point per language.
+    """Draw gains (mean over K) against each factor of Table 3, a point for each language.
 
     Args:
         points: name of the factor → language → (factor, gain as a fraction).
     """
     figure = figure_of(3.4 * len(points) + 0.5, 3.1)
-    for j, (axes, (factor, them)) in enumerate(
-        zip(figure.subplots(1, len(points), squeeze=False)[0], points.items(), strict=True)
-    ):
-        for language, (x, gain) in them.items():
+    panels = figure.subplots(1, len(points), squeeze=False)[0]
+    for j, (axes, (factor, of_languages)) in enumerate(zip(panels, points.items(), strict=True)):
+        for language, (x, gain) in of_languages.items():
             (point,) = axes.plot(x, 100 * gain, marker(j), color=colour(j + 1), markersize=4)
             tip(point, f"{language}: {x:.3g}, {100 * gain:.2f} points")
-        for names, (x, gain) in _named(them):
+        for names, (x, gain) in _named(of_languages):
             axes.annotate(names, (x, 100 * gain), xytext=(3, 2), textcoords="offset points", fontsize=6.5)
         axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
-        if all(x == int(x) for x, _ in them.values()):
+        if all(x == int(x) for x, _ in of_languages.values()):
             axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel(factor, fontsize=8)
-        axes.set_ylabel("few-shot gain (points)", fontsize=8)
         axes.margins(0.12)
-        plain(axes)
+        plain(axes, factor, "few-shot gain (points)")
     titled(figure, f"{title}: gain in {metric}, mean over K, against what languages share with English")
     return figure
 
 
 def _named(points: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """Yield the names of points with the place of the first; of those whose names would hide one another, together."""
-    wide, high = (max(found) - min(found) or 1 for found in zip(*points.values(), strict=True))
+    """Yield the names of points, each with its place; names that would hide one another come together."""
+    wide, high = (max(axis) - min(axis) or 1 for axis in zip(*points.values(), strict=True))
     left = dict(points)
     while left:
         x, gain = next(iter(left.values()))

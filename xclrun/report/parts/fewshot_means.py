@@ -1,4 +1,4 @@
-"""Few-shot scores: means over buckets, published ones beside (FS Tables 2, 6, 11–13).
+"""Few-shot scores next to published ones: means over buckets, tests, drops without a source (FS Tables 2, 4, 6, 11–13).
 
 FS = "A Closer Look at Few-Shot Crosslingual Transfer" (Zhao et al. 2021).
 """
@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from xclrun.analysis.correlation import correlate
-from xclrun.analysis.fewshot.scores import NO_SOURCE, WHOLE, common, groups, over_buckets
+from xclrun.analysis.fewshot.scores import FULL, NO_SOURCE, WHOLE, common, groups, over_buckets
+from xclrun.core.task import short_name
 from xclrun.report.fewshot.data import FewShotRuns
-from xclrun.report.fewshot.names import mean_and_std, method_name, shots_name, source_name, task_name
+from xclrun.report.fewshot.names import by_shots, method_name, shots_name, source_name, task_name
+from xclrun.report.fewshot.section import FewShotSection
+from xclrun.report.inference import PAIRED_T
+from xclrun.report.p_figures import p_value_figure, rank_figure
 from xclrun.report.part import Item, part
-from xclrun.report.parts.fewshot_tests import fewshot_tests
 from xclrun.report.published import fsxlt
 from xclrun.report.published.setup import setup_notes
-from xclrun.report.tables import Cell, Table, mark_best, percent
+from xclrun.report.tables import BEST_OF_ROW, Cell, Table, mark_best, mean_and_std, percent_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +32,7 @@ UNTRAINED = "K = 0: the score before any fine-tuning, with untrained heads; mean
 NAMED = 8
 
 
-@part(FewShotRuns, place=10, title="{metric}{source}: means over buckets")
+@part(FewShotRuns, place=10, title="{metric}{source}: means over buckets", terminal=True)
 def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
     for strategy in runs.strategies:
         yield by_language(runs, strategy)
@@ -37,29 +40,86 @@ def fewshot_means(runs: FewShotRuns) -> Iterator[Item]:
         yield by_strategy(runs)
 
 
+@part(FewShotRuns, place=20, title="{metric}{source}: tests of what is tuned")
+def fewshot_tests(runs: FewShotRuns) -> Iterator[Item]:
+    yield (
+        "All strategies adapt to the same languages: these are blocks (buckets and seeds are averaged first); of a "
+        "single language its buckets are. What a block does to all strategies is no error."
+    )
+    yield (
+        f"The primary comparisons are confirmatory: each strategy against the baseline, {runs.tests.baseline}, at each "
+        "K, by paired t-tests with Holm's correction over all of them in this section. All other tests are exploratory."
+    )
+    what = f"{runs.short}{source_name(runs.source)}"
+    yield runs.tests.comparisons(f"{what}: primary comparisons with the baseline")
+    yield runs.tests.anovas(f"{what}: do strategies differ")
+    yield runs.tests.all_pairs(f"{what}: all pairs of strategies")
+    tests = {k: one for k, one in runs.tests.of(runs.metric).items() if len(one.averaged.blocks) > 1}
+    if tests:
+        replicates = " or ".join(dict.fromkeys(one.replicates for one in tests.values()))
+        what = f"{runs.dataset}, {runs.model}{source_name(runs.source)}: {runs.title}"
+        title = (
+            f"{what}; p-values (exploratory). Below the diagonal: paired t-test (Holm); above: Tukey's HSD, "
+            f"{replicates} as blocks"
+        )
+        yield runs.plot("p_values", "p-values of all pairs", p_value_figure, tests, title, PAIRED_T)
+        title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
+        yield runs.plot("critical", "Critical differences of mean ranks", rank_figure, tests, title)
+
+
+@part(FewShotSection, place=15, title="Without source training")
+def fewshot_sources(section: FewShotSection) -> Iterator[Item]:
+    """Where runs with English as the source and runs without a source have the same language, K and strategy."""
+    task = task_name(section.dataset)
+    scores = section.scores[section.scores["shots"] > 0]
+    for (metric, strategy), group in groups(scores, ["metric", "strategy"]):
+        rows_of: Any = over_buckets(group).itertuples(index=False)
+        means: dict[tuple[str, str, int], float] = {(r.source, r.language, r.shots): r.mean for r in rows_of}
+        drops = {
+            (c, k): mean - means[fsxlt.SOURCE, c, k]
+            for (source, c, k), mean in means.items()
+            if source == NO_SOURCE and k > 0 and (fsxlt.SOURCE, c, k) in means
+        }
+        if not drops:
+            continue
+        languages, shots = sorted({c for c, _ in drops}), sorted({k for _, k in drops})
+        every = fsxlt.drops(task) if method_name(strategy) == FULL else {}
+        published = {(c, k): drop for (c, k), drop in every.items() if c in languages and k in shots}
+        ours, theirs = ({place: percent_cell(drop) for place, drop in each.items()} for each in (drops, published))
+        header, rows = by_shots(("language",), [(c,) for c in languages], shots, ours, theirs)
+        notes = ["mean score over buckets without source training minus mean score after English, in points"]
+        if published:
+            behind = [section.records[run_id] for run_id in dict.fromkeys(group["run_id"])]
+            notes += ["published: FS Table 4, over 40 buckets", *setup_notes(fsxlt.setup(task), behind, [metric])]
+        for (of_task, language, k), subtracted in fsxlt.MISPRINTS.items() if published else ():
+            if of_task == task and (language, k) in drops:
+                notes.append(f"{language}, K = {k}: Table 4 subtracts the score of K = {subtracted} (a misprint)")
+        title = f"{short_name(metric)}: drop without source training, {strategy} (FS Table 4)"
+        yield Table(title, header, rows, tuple(notes))
+
+
 def by_language(runs: FewShotRuns, strategy: str) -> Table:
-    """Return one strategy's scores: languages down, K across, the published numbers beside (FS 2, 11–13)."""
+    """Return one strategy's scores: languages down, K across, next to the published ones (FS 2, 11–13)."""
     own, method = runs.means[runs.means["strategy"] == strategy], method_name(strategy)
-    shots = sorted(own["shots"].unique(), key=lambda k: (k == WHOLE, k))
-    beside = {k: any((c, k, method) in runs.published for c in own["language"]) for k in shots}
-    means = {(r.language, r.shots): r for r in own.itertuples(index=False)}
-    rows, pairs = [], dict[int, list[tuple[float, float]]]()
-    for language in sorted(own["language"].unique()):
-        row: list[str] = [language]
-        for k in shots:
-            row.append(_score(means.get((language, k))))
-            theirs = runs.published.get((language, k, method))
-            row += [_published(theirs)] if beside[k] else []
-            if theirs is not None and (language, k) in means:
-                pairs.setdefault(k, []).append((means[language, k].mean, theirs.mean))
-        rows.append(tuple(row))
-    header = ["language", *(name for k in shots for name in (shots_name(k), *(["published"] if beside[k] else [])))]
+    rows_of: Any = own.itertuples(index=False)
+    means: dict[tuple[str, int], Any] = {(row.language, row.shots): row for row in rows_of}
+    languages, shots = sorted({c for c, _ in means}), sorted({k for _, k in means}, key=lambda k: (k == WHOLE, k))
+    theirs = {(c, k): one for (c, k, name), one in runs.published.items() if name == method and c in languages}
+    header, rows = by_shots(
+        ("language",), [(c,) for c in languages], shots, {place: _score(row) for place, row in means.items()},
+        {place: _published(number) for place, number in theirs.items()},
+    )  # fmt: skip
+    pairs = {
+        k: [(means[c, k].mean, theirs[c, k].mean) for c in languages if (c, k) in theirs and (c, k) in means]
+        for k in shots
+    }
+    pairs = {k: both for k, both in pairs.items() if both}
     notes = [OVER_BUCKETS, UNTRAINED if runs.source == NO_SOURCE else ZERO, _counts(own)]
     if pairs:
         notes.append(f"published: FS paper, {method}, over 40 buckets")
-        notes += [*_setup(runs, [strategy]), *_ranks(pairs)]
+        notes += [*runs.setup(runs.rows(strategy)), *_ranks(pairs)]
     title = f"{runs.short} by language, {strategy}{source_name(runs.source)}"
-    return Table(title, tuple(header), tuple(rows), tuple(notes))
+    return Table(title, header, rows, tuple(notes))
 
 
 # Of a table of strategies: language, K, the cells of the strategies, and whether these have the marks of the tests.
@@ -76,24 +136,28 @@ def by_strategy(runs: FewShotRuns) -> Table:
     shared = common(runs.scores)
     means = over_buckets(runs.scores if runs.options.unpaired else shared)
     of_languages, across = list(_of_languages(runs, means)), list(_across_languages(runs, shared))
-    beside = {s: any(method == method_name(s) for *_, method in runs.published) for s in runs.strategies}
+    published = {s: any(method == method_name(s) for *_, method in runs.published) for s in runs.strategies}
     marks, rows = runs.tests.marks(), []
+    shown: list[Cell] = []
     for language, k, cells, marked in (*of_languages, *across):
         mark_best(cells)
+        shown += cells
         row: list[str] = [language, shots_name(k)]
         for strategy, cell in zip(runs.strategies, cells, strict=True):
             cell.mark = marks.get((strategy, runs.metric, shots_name(k)), "") if marked else ""
             theirs = runs.published.get((language, k, method_name(strategy)))
-            row += [cell, *([_published(theirs)] if beside[strategy] else [])]
+            row += [cell, *([_published(theirs)] if published[strategy] else [])]
         rows.append(tuple(row))
-    names = (name for s in runs.strategies for name in (s, *([f"{method_name(s)} (FS)"] if beside[s] else [])))
-    counts = [] if means.empty else [_counts(means)]
-    tested = runs.tests.notes(fewshot_tests.title.format_map(runs.heading))
-    setup = _setup(runs, [s for s in runs.strategies if beside[s]])
-    notes = (OVER_BUCKETS, *counts, *_left_out(runs.scores, shared, runs.options.unpaired), *setup, *tested)
-    shown = [cell for *_, cells, _ in (*of_languages, *across) for cell in cells]
+    names = (name for s in runs.strategies for name in (s, *([f"{method_name(s)} (FS)"] if published[s] else [])))
+    notes = (
+        OVER_BUCKETS,
+        *([] if means.empty else [_counts(means)]),
+        *_fewer(runs.scores, shared, runs.options.unpaired),
+        *runs.setup(runs.rows(*(s for s in runs.strategies if published[s]))),
+        *runs.tests.notes(fewshot_tests.title.format_map(runs.heading)),
+    )
     raised = [runs.tests.marks_meaning] if any(cell.mark for cell in shown) else []
-    raised += ["bold: best of the row"] if any(cell.best for cell in shown) else []
+    raised += [BEST_OF_ROW] if any(cell.best for cell in shown) else []
     title, ruled = f"{runs.short}: what is tuned{source_name(runs.source)}", (len(of_languages),) if across else ()
     return Table(title, ("language", "K", *names), tuple(rows), notes, left=2, raised=tuple(raised), ruled=ruled)
 
@@ -108,37 +172,30 @@ def _of_languages(runs: FewShotRuns, means: pd.DataFrame) -> Iterator[Line]:
 
 
 def _across_languages(runs: FewShotRuns, shared: pd.DataFrame) -> Iterator[Line]:
-    """Yield the means over the languages that are the blocks of tests, for each K that has such."""
-    for (k,), own in groups(shared, ["shots"]):
+    """Yield the means over the languages that are the blocks of tests, for each K that has such tests."""
+    for (k,), rows in groups(shared, ["shots"]):
         tests = runs.tests.tests.get((runs.metric, shots_name(k)))
         if tests is not None and tests.data.kind == "languages":
-            own = own[own["language"].isin(tests.data.languages)]
-            behind = {label: tuple(them["run_id"]) for (label,), them in groups(own, ["strategy"])}
+            rows = rows[rows["language"].isin(tests.data.languages)]
+            behind = {label: tuple(own["run_id"]) for (label,), own in groups(rows, ["strategy"])}
             means = dict(zip(tests.data.strategies, tests.averaged.values.mean(axis=1).tolist(), strict=True))
-            cells = [Cell(percent(means[s]), means[s], behind[s]) if s in means else Cell("–") for s in runs.strategies]
+            cells = [percent_cell(means.get(s), behind.get(s, ())) for s in runs.strategies]
             yield f"mean of {len(tests.averaged.blocks)} languages", int(k), cells, True
 
 
-def _left_out(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[str]:
-    """Say where strategies have not the same buckets and seeds, and what the means are over then."""
+def _fewer(scores: pd.DataFrame, shared: pd.DataFrame, unpaired: bool) -> list[str]:
+    """Say where strategies have different buckets and seeds, and what the means are over then."""
     fewer = []
-    for (language, k), own in groups(scores, ["language", "shots"]):
+    for (language, k), rows in groups(scores, ["language", "shots"]):
         both = shared[(shared["language"] == language) & (shared["shots"] == k)]
-        n, of = (len(frame[["bucket", "seed"]].drop_duplicates()) for frame in (both, own))
-        fewer += [f"{language} {shots_name(k)}: {n} of {of}"] if n < of else []
+        n, every = (len(frame[["bucket", "seed"]].drop_duplicates()) for frame in (both, rows))
+        fewer += [f"{language} {shots_name(k)}: {n} of {every}"] if n < every else []
     if not fewer:
         return []
     more = f"; and {len(fewer) - NAMED} more" if len(fewer) > NAMED else ""
     over = "all that its own strategy has; tests and means of languages over those that all have" if unpaired else ""
     begin = "not all strategies have the same buckets and seeds; each mean is over "
     return [f"{begin}{over or 'those that all have'} ({'; '.join(fewer[:NAMED])}{more})"]
-
-
-def _setup(runs: FewShotRuns, strategies: Sequence[str]) -> list[str]:
-    """Return how the paper's setup and that of our few-shot runs differ; nothing without runs."""
-    ids = runs.scores.loc[runs.scores["strategy"].isin(strategies), "run_id"]
-    behind = [runs.records[run_id] for run_id in dict.fromkeys(ids)]
-    return setup_notes(fsxlt.setup(task_name(runs.dataset)), behind, [runs.metric]) if behind else []
 
 
 def _score(row: Any) -> Cell:
@@ -152,7 +209,6 @@ def _published(number: fsxlt.Reported | None) -> str:
 
 
 def _counts(rows: pd.DataFrame) -> str:
-    """Say how many buckets and seeds are behind the means."""
     few = rows[rows["shots"] != 0]
     buckets = _range(few["buckets"], few["buckets"], "in all rows")
     return f"buckets: {buckets}; seeds: {_range(few['fewest'], few['seeds'], 'for all buckets')}"
@@ -164,9 +220,11 @@ def _range(lows: pd.Series, highs: pd.Series, what: str) -> str:
 
 
 def _ranks(pairs: Mapping[int, Sequence[tuple[float, float]]]) -> list[str]:
-    of = {k: correlate(*zip(*them, strict=True)) for k, them in pairs.items()}
+    correlations = {k: correlate(*zip(*both, strict=True)) for k, both in pairs.items()}
     known = [
-        f"{c.spearman:.2f} at {shots_name(k)} ({c.n} languages)" for k, c in of.items() if c.spearman == c.spearman
+        f"{c.spearman:.2f} at {shots_name(k)} ({c.n} languages)"
+        for k, c in correlations.items()
+        if c.spearman == c.spearman
     ]
     if known:
         return [f"Spearman's ρ with the published numbers: {', '.join(known)}"]

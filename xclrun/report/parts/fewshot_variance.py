@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xclrun.analysis.fewshot.scores import Spreads, groups, seeds_against_buckets, selected_dev
 from xclrun.analysis.fewshot.variance import balanced, nested_variance
-from xclrun.report.fewshot.data import PANELS, FewShotRuns
+from xclrun.report.fewshot.data import PANELS, FewShotRuns, panels
 from xclrun.report.fewshot.data import Cell as Place
-from xclrun.report.fewshot.names import cell, shots_name, source_name
+from xclrun.report.fewshot.names import shots_name, source_name
 from xclrun.report.inference import p_text
 from xclrun.report.part import Item, part
-from xclrun.report.style import colour, panel_grid, plain, titled
-from xclrun.report.tables import Table
+from xclrun.report.style import colour, plain, titled
+from xclrun.report.tables import Table, number_cell, percent_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,50 +30,37 @@ if TYPE_CHECKING:
 def fewshot_variance(runs: FewShotRuns) -> Iterator[Item]:
     yield "Histograms: dev scores of the selected epochs, as FS. Variance components: test scores."
     dev = {i: selected_dev(runs.records[i], runs.metric) for i in runs.scores["run_id"]}
-    found = {
-        place: seeds_against_buckets(own.assign(score=own["run_id"].map(dev)))
-        for place, own in runs.cells(runs.first).items()
-    }
+    cells = runs.cells(runs.first).items()
+    found = {place: seeds_against_buckets(rows.assign(score=rows["run_id"].map(dev))) for place, rows in cells}
     spreads = dict([(place, one) for place, one in found.items() if one is not None][:PANELS])
     if spreads:
-        draw = partial(histograms, spreads, runs.title, runs.names(runs.first))
-        yield runs.plot("histograms", "Dev scores over buckets and over seeds (FS Fig. 1)", draw)
+        caption = "Dev scores over buckets and over seeds (FS Fig. 1)"
+        yield runs.plot("histograms", caption, histograms, spreads, runs.title, runs.names(runs.first))
     for strategy in runs.strategies:
         title = f"{runs.short}: where the variance comes from, {strategy}{source_name(runs.source)}"
-        table = variance_table(title, runs.scores[runs.scores["strategy"] == strategy])
-        if table is not None:
-            yield table
+        yield variance_table(title, runs.rows(strategy))
 
 
 def histograms(spreads: Mapping[Place, Spreads], metric: str, title: str) -> Figure:
     """Draw the distribution of dev scores over buckets and over seeds, a panel for each (language, K) (FS Fig. 1)."""
-    figure, grid = panel_grid(len(spreads), 4, (2.9, 2.2), (1.3, 0.9))
-    for axes, ((language, k), one) in zip(grid, spreads.items(), strict=False):
+    figure, grid = panels(spreads, 4, (2.9, 2.2), (1.3, 0.9))
+    for axes, _, one in grid:
         parts = [(f"{len(one.buckets)} buckets", 100 * one.buckets), (f"{len(one.seeds)} seeds", 100 * one.seeds)]
         parts = [(name, values) for name, values in parts if len(values) > 1]
         low, high = min(v.min() for _, v in parts), max(v.max() for _, v in parts)
-        bins = np.linspace(low, high if high > low else low + 1, 13)
+        bins = np.linspace(low, high if high > low else low + 1, 13).tolist()
         for j, (name, values) in enumerate(parts):
-            look: dict[str, Any] = {
-                "color": colour(j + 1),
-                "alpha": 0.55,
-                "hatch": ("", "///")[j],
-                "edgecolor": "black",
-                "linewidth": 0.5,
-            }
-            share = np.full(len(values), 100 / len(values))
-            axes.hist(values, bins=bins.tolist(), weights=share, label=f"{name}, std {values.std(ddof=1):.2f}", **look)
-        axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
+            axes.hist(
+                values, bins=bins, weights=np.full(len(values), 100 / len(values)),
+                label=f"{name}, std {values.std(ddof=1):.2f}", color=colour(j + 1), alpha=0.55, hatch=("", "///")[j],
+                edgecolor="black", linewidth=0.5,
+            )  # fmt: skip
         axes.set_ylim(0, 1.45 * axes.get_ylim()[1])
         axes.locator_params(axis="x", nbins=5)
         axes.legend(fontsize=6.5, frameon=False, loc="upper left")
         plain(axes)
-    titled(
-        figure,
-        f"{title}: dev scores over buckets (one seed) and over seeds (one bucket)",
-        f"dev {metric}",
-        "share of scores (%)",
-    )
+    what = "dev scores over buckets (one seed) and over seeds (one bucket)"
+    titled(figure, f"{title}: {what}", f"dev {metric}", "share of scores (%)")
     return figure
 
 
@@ -90,8 +76,8 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
         "expected mean squares; std: square root of the component in points; share: of the sum of all components",
         "p: F test that the component is 0; where the estimate is negative, it is 0",
     ]
-    for (k,), own in groups(scores[scores["shots"] > 0], ["shots"]):
-        measured = own.dropna(subset="score")[["language", "bucket", "seed", "score"]]
+    for (k,), of_shots in groups(scores[scores["shots"] > 0], ["shots"]):
+        measured = of_shots.dropna(subset="score")[["language", "bucket", "seed", "score"]]
         cells = {(c, bucket, seed): score for c, bucket, seed, score in measured.itertuples(index=False, name=None)}
         values, languages, left = balanced(cells)
         if values.shape[1] < 2:
@@ -100,9 +86,8 @@ def variance_table(title: str, scores: pd.DataFrame) -> Table | None:
         notes.append(f"{shots_name(k)}: {shape}" + (f"; {left} runs outside this balanced part" if left else ""))
         for one in nested_variance(values):
             std = math.sqrt(max(one.variance, 0.0)) if one.variance == one.variance else math.nan
-            rows.append(
-                (shots_name(k), one.source, str(one.df), cell(std, 100, 2), cell(one.share, 100, 1), p_text(one.p))
-            )
+            share = number_cell(one.share, 100, 1)
+            rows.append((shots_name(k), one.source, str(one.df), percent_cell(std), share, p_text(one.p)))
     if not rows:
         return None
     if all("rest" in row[1] or row[1] == "language" for row in rows):

@@ -7,7 +7,6 @@ Table 14, Figs. 3 and 4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +14,13 @@ import numpy as np
 from xclrun.analysis.fewshot.gains import ALL, ByLanguage
 from xclrun.analysis.fewshot.words import PRESENCE, bucket_influence, improved_words, improvement, jaccards
 from xclrun.core.task import BY_NAME, Scored
-from xclrun.report.fewshot.data import PANELS, FewShotRuns, FewShotSource
+from xclrun.report.fewshot.data import PANELS, FewShotRuns, FewShotSource, first_of_buckets, panels
 from xclrun.report.fewshot.data import Cell as Place
-from xclrun.report.fewshot.names import cell, shots_name, source_name, task_name
+from xclrun.report.fewshot.names import by_shots, shots_name, source_name, task_name
 from xclrun.report.part import Item, Needs, part
 from xclrun.report.published import fsxlt
-from xclrun.report.style import colour, figure_of, panel_grid, plain, tickless, tip, titled
-from xclrun.report.tables import Cell, Table
+from xclrun.report.style import colour, colour_bar, figure_of, plain, tickless, tip, titled, write_cells
+from xclrun.report.tables import Cell, Table, number_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,39 +38,35 @@ def fewshot_improved(runs: FewShotRuns) -> Iterator[Item]:
     if BY_NAME[runs.metric].of is Scored.labels:
         return
     yield "Improved: the label of a test word is wrong zero-shot and right after adapting."
-    given, known = runs.given.outcomes.get(runs.metric, {}), runs.given.words
+    outcomes, known = runs.given.outcomes.get(runs.metric, {}), runs.given.words
     counts, influence = dict[Place, np.ndarray](), dict[Place, np.ndarray]()
-    for place, own in runs.cells(runs.first).items():
-        pairs = [(given[i], known[i]) for i in own["run_id"] if i in given and i in known]
+    for place, rows in runs.cells(runs.first).items():
+        pairs = [(outcomes[i], known[i]) for i in rows["run_id"] if i in outcomes and i in known]
         if pairs:
             counts[place] = improvement(pairs)
-        first = own.sort_values(["bucket", "seed"]).drop_duplicates("bucket")["run_id"]
-        of_buckets = [(known[i], improved_words(given[i], known[i])) for i in first if i in given and i in known]
-        if len(of_buckets) > 1 and len(influence) < PANELS:
-            words, improved = zip(*of_buckets[:BUCKETS], strict=True)
-            influence[place] = bucket_influence([one.bucket for one in words], improved)
+        first = [i for i in first_of_buckets(rows) if i in outcomes and i in known]
+        if len(first) > 1 and len(influence) < PANELS:
+            improved = [improved_words(outcomes[i], known[i]) for i in first[:BUCKETS]]
+            influence[place] = bucket_influence([known[i].bucket for i in first[:BUCKETS]], improved)
     if not counts:
         yield Needs("predictions and the words of the buckets")
         return
-    title = f"{runs.short}: improved predictions, {runs.first}{source_name(runs.source)}"
-    yield improvement_table(title, counts)
+    yield improvement_table(f"{runs.short}: improved predictions, {runs.first}{source_name(runs.source)}", counts)
     shown = dict(list(counts.items())[: 2 * PANELS])
-    draw = partial(improvements, shown, runs.names(runs.first))
-    yield runs.plot("improved", "Improved predictions by presence in the bucket (FS Fig. 4)", draw)
+    caption = "Improved predictions by presence in the bucket (FS Fig. 4)"
+    yield runs.plot("improved", caption, improvements, shown, runs.names(runs.first))
     if influence:
-        draw = partial(influences, influence, runs.names(runs.first))
-        yield runs.plot("improved_words", "Words of each bucket and words improved by each bucket (FS Fig. 3)", draw)
+        caption = "Words of each bucket and words improved by each bucket (FS Fig. 3)"
+        yield runs.plot("improved_words", caption, influences, influence, runs.names(runs.first))
 
 
 @part(FewShotSource, place=10, title="Lexical overlap{source}", folded=True)
 def fewshot_overlap(source: FewShotSource) -> Iterator[Item]:
-    """Overlap with the source (FS Table 14) and between buckets."""
     yield "Words shared with the source (FS Table 14) and between buckets."
     runs = source.runs
     if not runs.words:
         yield Needs("the words of the buckets")
-        return
-    if runs.overlap:
+    elif runs.overlap:
         title = f"Lexical overlap{source_name(runs.source)}"
         yield overlap_table(title, runs.dataset, runs.overlap, jaccards(runs.words))
 
@@ -85,18 +80,15 @@ def overlap_table(
         overlap: K → language → share of the source's distinct words that are in the buckets too.
         jaccards: K → language → mean Jaccard index over pairs of buckets.
     """
-    theirs = fsxlt.published_overlap(task_name(dataset))
+    published = fsxlt.published_overlap(task_name(dataset))
     shots = [k for k in sorted(overlap) if k != ALL]
-    header, body = ["language"], []
-    for k in shots:
-        header += [shots_name(k), *(["published"] if k in theirs else []), "Jaccard"]
-    for language in sorted({c for k in shots for c in overlap[k]}):
-        line: list[str] = []
-        for k in shots:
-            line.append(cell(overlap[k].get(language), 1000, 2))
-            line += [cell(theirs[k].get(language), 1000, 2)] if k in theirs else []
-            line.append(cell(jaccards.get(k, {}).get(language), 1, 3))
-        body.append((language, *line))
+
+    def cells(values: Mapping[int, ByLanguage], scale: float, digits: int) -> dict[tuple[str, int], Cell]:
+        return {(c, k): number_cell(v, scale, digits) for k, each in values.items() for c, v in each.items()}
+
+    languages = [(c,) for c in sorted({c for k in shots for c in overlap[k]})]
+    ours, theirs = cells(overlap, 1000, 2), cells(published, 1000, 2)
+    header, rows = by_shots(("language",), languages, shots, ours, theirs, {"Jaccard": cells(jaccards, 1, 3)})
     notes = (
         "in per mille: distinct words of the source's training split that stand in a bucket of the language and K too "
         "(all buckets together), over all distinct words of the source's training split; words as written",
@@ -104,10 +96,10 @@ def overlap_table(
         f"published: FS Table 14, {task_name(dataset)}, 40 buckets, whose numbers are multiples of 1/29,606 (POS) and "
         f"1/33,717 (NER): its English words; ours: {dataset}",
     )
-    return Table(title, tuple(header), tuple(body), notes if theirs else notes[:2])
+    return Table(title, header, rows, notes if published else notes[:2])
 
 
-def improvement_table(title: str, counts: Mapping[tuple[str, int], np.ndarray]) -> Table:
+def improvement_table(title: str, counts: Mapping[Place, np.ndarray]) -> Table:
     """Return improved and worsened word-label predictions by presence in the bucket (FS Fig. 4)."""
     rows = []
     for (language, k), table in sorted(counts.items()):
@@ -127,7 +119,7 @@ def improvement_table(title: str, counts: Mapping[tuple[str, int], np.ndarray]) 
 
 
 def _share(part: float, whole: float) -> Cell:
-    return cell(part / whole if whole else None, 100, 1)
+    return number_cell(part / whole if whole else None, 100, 1)
 
 
 def influences(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
@@ -135,23 +127,19 @@ def influences(matrices: Mapping[Place, np.ndarray], title: str) -> Figure:
     from matplotlib.patches import Rectangle
 
     side = 0.9 + 0.34 * max(map(len, matrices.values()))
-    figure, grid = panel_grid(len(matrices), 3, (side, side), (1.5, 0.9))
+    figure, grid = panels(matrices, 3, (side, side), (1.5, 0.9))
     low = min(float(matrix.min()) for matrix in matrices.values())
     high = max(float(matrix.max()) for matrix in matrices.values())
-    for axes, ((language, k), matrix) in zip(grid, matrices.items(), strict=False):
+    for axes, _, matrix in grid:
         image = axes.imshow(matrix, cmap="viridis", vmin=low, vmax=high if high > low else low + 1)
-        for (i, j), value in np.ndenumerate(matrix):
-            ink = "white" if value < low + 0.6 * (high - low) else "black"
-            axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=5.5, color=ink)
-        for i in range(len(matrix)):
+        write_cells(axes, matrix, "{:.1f}", low + 0.6 * (high - low), fontsize=5.5)
+        numbers = range(len(matrix))
+        for i in numbers:
             axes.add_patch(Rectangle((i - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="white", linewidth=1.2))
-        axes.set_xticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
-        axes.set_yticks(range(len(matrix)), list(map(str, range(len(matrix)))), fontsize=6)
+        axes.set_xticks(numbers, list(map(str, numbers)), fontsize=6)
+        axes.set_yticks(numbers, list(map(str, numbers)), fontsize=6)
         tickless(axes)
-        axes.set_title(f"{language}, {shots_name(k)}", fontsize=9)
-    bar = figure.colorbar(image, ax=grid, fraction=0.05, pad=0.01)
-    bar.set_label("softmax over a row (%)", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    colour_bar(figure, image, figure.axes, "softmax over a row (%)", fraction=0.05)
     what = (
         "softmax over each row (%) of the Jaccard index of a bucket's words (row) with the words improved by each "
         "bucket (column); framed: the same bucket"
@@ -176,9 +164,8 @@ def improvements(counts: Mapping[Place, np.ndarray], title: str) -> Figure:
             tip(bar, f"{language}, {shots_name(k)}, {name}: {value:.1f} %")
     names = [f"{language}\n{shots_name(k)}" for language, k in cells]
     axes.set_xticks(range(len(cells)), names, fontsize=7)
-    axes.set_ylabel("improved, of those wrong zero-shot (%)", fontsize=8)
     axes.set_ylim(0, max(5.0, 1.2 * axes.get_ylim()[1]))
     axes.legend(fontsize=7, frameon=False, ncols=3, loc="upper left")
-    plain(axes)
+    plain(axes, up="improved, of those wrong zero-shot (%)")
     titled(figure, f"{title}: improved word-label predictions by what the bucket holds of the test word")
     return figure

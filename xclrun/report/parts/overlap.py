@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +12,7 @@ from xclrun.analysis.grouping import natural
 from xclrun.analysis.overlap import Overlap, overlap, smoothed
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import GREY, axis_of, colour, figure_of, legend, plain, tip, titled
+from xclrun.report.style import axis_of, ends_of_hops, figure_of, legend, line, plain, titled
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent_cell
 
@@ -28,13 +27,12 @@ POINTS = 200
 
 @part(StrategySection, place=96, title="Gradient overlap", folded=True)
 def gradient_overlap(section: StrategySection) -> Iterator[Item]:
-    found = of_strategies(section.summary, section.shared.gradients.get("overlap", {}))
-    if not found:
-        return
-    yield overlap_table(found)
-    for order in sorted(found, key=natural):
-        draw = partial(overlap_figure, section.summary, order, found[order])
-        yield Plot(section.file("overlap", order), "Gradient overlap over steps (LL Fig. 5)", draw)
+    overlaps = of_strategies(section.summary, section.shared.gradients.get("overlap", {}))
+    if overlaps:
+        yield overlap_table(overlaps)
+    for order in sorted(overlaps, key=natural):
+        caption = "Gradient overlap over steps (LL Fig. 5)"
+        yield Plot(section.file("overlap", order), caption, overlap_figure, section.summary, order, overlaps[order])
 
 
 # Order → strategy → part → its runs.
@@ -43,14 +41,13 @@ Found = Mapping[str, Mapping[str, Mapping[str, list[Overlap]]]]
 
 def of_strategies(summary: Summary, counts: Mapping[str, pd.DataFrame]) -> Found:
     """Return the overlaps of the runs that counted them, by order, strategy and part."""
-    found: dict[str, dict[str, dict[str, list[Overlap]]]] = {}
+    overlaps: dict[str, dict[str, dict[str, list[Overlap]]]] = {}
     for order in summary.comparison.orders:
         for label, (runs, _) in compared(summary.comparison, order).items():
             having = [counts[run.run_id] for run in runs if run.run_id in counts]
             if having:
-                of = {name: [overlap(one, name) for one in having] for name in PARTS}
-                found.setdefault(order, {})[label] = of
-    return found
+                overlaps.setdefault(order, {})[label] = {name: [overlap(one, name) for one in having] for name in PARTS}
+    return overlaps
 
 
 def overlap_table(found: Found) -> Table:
@@ -59,12 +56,9 @@ def overlap_table(found: Found) -> Table:
     for order in sorted(found, key=natural):
         for label, parts in found[order].items():
             for name, runs in parts.items():
-                means = [
-                    np.mean([np.nanmean(of) for of in them])
-                    for them in zip(*((r.nonzero, r.both) for r in runs), strict=True)
-                ]
-                shares = [float(np.mean(of)) for of in zip(*((r.within(), r.at_switches()) for r in runs), strict=True)]
-                counts = (Cell(f"{value:,.0f}", float(value)) for value in means)
+                means = np.mean([[np.nanmean(run.nonzero), np.nanmean(run.both)] for run in runs], axis=0).tolist()
+                shares = np.mean([[run.within(), run.at_switches()] for run in runs], axis=0).tolist()
+                counts = (Cell(f"{value:,.0f}", value) for value in means)
                 rows.append((order, label, name, str(len(runs)), *counts, *map(percent_cell, shares)))
     header = ("order", "strategy", "part", "runs", "with a gradient", "also before",
               "share within hops", "share at switches")  # fmt: skip
@@ -86,17 +80,14 @@ def overlap_figure(summary: Summary, order: str, found: Mapping[str, Mapping[str
             runs = [run for run in parts[name] if len(run.share) == len(parts[name][0].share)]
             k = list(summary.comparison.strategies).index(label)
             values = 100 * np.mean([run.share for run in runs], axis=0)
-            line = smoothed(values, len(values) // POINTS)
-            (drawn,) = axes.plot(np.arange(1, len(line) + 1), line, color=colour(k), linewidth=1)
+            y = smoothed(values, len(values) // POINTS)
             within, at_switches = percent_cell(runs[0].within()), percent_cell(runs[0].at_switches())
-            tip(drawn, f"{label}: within hops {within}, at switches {at_switches}")
-            for step in np.flatnonzero(runs[0].first):
-                axes.axvline(step + 0.5, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
+            text = f"{label}: within hops {within}, at switches {at_switches}"
+            line(axes, np.arange(1, len(y) + 1), y, k, text, marker="", linewidth=1)
+            ends_of_hops(axes, np.flatnonzero(runs[0].first) + 0.5)
         # Of dense weights nearly all have a gradient at every step: what little they differ by is no curve.
         axes.set_ylim(*axis_of([axes.dataLim.intervaly]))
-        axes.set_ylabel(f"{name}: overlap (%)", fontsize=8)
-        plain(axes)
-    grid[-1].set_xlabel("main steps of the stream", fontsize=8)
-    legend(figure, list(found), summary.comparison.strategies)
+        plain(axes, "main steps of the stream" if axes is grid[-1] else "", f"{name}: overlap (%)")
+    legend(figure, found, summary.comparison.strategies)
     titled(figure, f"{summary.names}, {order}: parameters with a gradient in consecutive steps (dotted: ends of hops)")
     return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 
 from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.bootstrap import INTERVALS, RESAMPLES, SENTENCES, default_interval
@@ -57,12 +56,11 @@ def significance(section: StrategySection) -> Iterator[Item]:
                 f"{what}; Tukey's HSD, p-values (exploratory). Below the diagonal: one-way, over orders (CCL); above: "
                 f"{replicates} as blocks"
             )
-            draw = partial(p_value_figure, tests, title, PAPER)
             caption = "p-values of all pairs (CCL Figs. 10 and 11: over bootstraps; 12 and 13: over seeds)"
-            yield Plot(section.file("p_values", metric), caption, draw)
+            yield Plot(section.file("p_values", metric), caption, p_value_figure, tests, title, PAPER)
             title = f"{what}; mean ranks over {replicates}, 1 is best; CD: critical difference at 0.05"
-            draw = partial(rank_figure, tests, title)
-            yield Plot(section.file("critical", metric), "Critical differences of mean ranks", draw)
+            caption = "Critical differences of mean ranks"
+            yield Plot(section.file("critical", metric), caption, rank_figure, tests, title)
 
 
 def bootstrap_table(inference: Inference, summary: Summary) -> Table | None:

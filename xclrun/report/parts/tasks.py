@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xclrun.analysis.aggregate import compared
 from xclrun.analysis.grouping import natural
-from xclrun.analysis.points import curves, switches
+from xclrun.analysis.points import switches
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import BY_NAME, KEY_SCORE, METRICS, Metric
+from xclrun.report.over_time import draw_curve, mean_curves, order_grid
 from xclrun.report.part import Item, Plot, part
 from xclrun.report.published import gli
 from xclrun.report.published.setup import setup_notes
 from xclrun.report.strategies import StrategySection
-from xclrun.report.style import GREY, colour, figure_of, legend, marker, plain, tip, titled
+from xclrun.report.style import ends_of_hops, legend, titled
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent, percent_cell
 
@@ -36,20 +37,16 @@ MODELS = {"bert": "GLI: BERT", "elmo": "GLI: ELMo"}
 
 @part(StrategySection, place=25, title="Keys, each by its own metrics")
 def tasks(section: StrategySection) -> Iterator[Item]:
-    runs = section.comparison.runs
-    if not any(run.metric_of or run.mixtures for run in runs):
-        return
-    yield key_table(section.summary)
-    for metric in section.comparison.metrics:
-        draw = partial(key_figure, section.summary, metric)
-        yield Plot(section.file("keys", metric), "Scores of each key over training", draw)
+    if any(run.metric_of or run.mixtures for run in section.comparison.runs):
+        yield key_table(section.summary)
+        for metric in section.comparison.metrics:
+            caption = "Scores of each key over training"
+            yield Plot(section.file("keys", metric), caption, key_figure, section.summary, metric)
 
 
 @part(StrategySection, place=29, title="GLI paper, Tables 1 and 3")
 def gli_tables(section: StrategySection) -> Iterator[Item]:
-    table = published_table(section.summary)
-    if table is not None:
-        yield table
+    yield published_table(section.summary)
 
 
 def metrics_of_key(run: RunRecord, key: str) -> list[Metric]:
@@ -93,44 +90,24 @@ def key_figure(summary: Summary, metric: str) -> Figure | None:
 
     Mean over seeds; dotted: the ends of hops. None where runs were not evaluated inside hops.
     """
-    panels: dict[tuple[str, str], tuple[RunRecord, np.ndarray, np.ndarray]] = {}
-    for order in sorted(summary.comparison.orders, key=natural):
-        for label, (runs, _) in compared(summary.comparison, order).items():
-            lines = [(run, line) for run in runs if metric in run.metrics and (line := curves(run, metric)) is not None]
-            same = [line for _, line in lines if np.array_equal(line[0], lines[0][1][0])]
-            if same:
-                panels[order, label] = lines[0][0], same[0][0], np.mean([scores for _, scores in same], axis=0)
-    of_orders = list(dict.fromkeys(order for order, _ in panels))
-    orders = of_orders[:ACROSS]
-    of_labels = list(dict.fromkeys(label for order, label in panels if order in orders))
+    every = {order: mean_curves(summary, metric, order) for order in sorted(summary.comparison.orders, key=natural)}
+    panels = {order: curves for order, curves in every.items() if curves}
+    orders = list(panels)[:ACROSS]
+    of_labels = list(dict.fromkeys(label for order in orders for label in panels[order]))
     labels = of_labels[:DOWN]
     if not labels:
         return None
     keys = summary.comparison.languages
-    figure = figure_of(2.2 + 3.4 * len(orders), 1.2 + 2.0 * len(labels))
-    grid = figure.subplots(len(labels), len(orders), squeeze=False, sharex="col", sharey=True)
-    for i, label in enumerate(labels):
-        for j, order in enumerate(orders):
-            axes = grid[i, j]
-            plain(axes)
-            if not i:
-                axes.set_title(order, fontsize=9)
-            if not j:
-                axes.set_ylabel(label, fontsize=8)
-            if (order, label) not in panels:
-                continue
-            run, seen, scores = panels[order, label]
-            for column, key in enumerate(run.languages):
-                k, y = keys.index(key), 100 * scores[:, column]
-                (line,) = axes.plot(seen, y, color=colour(k), linewidth=1.1, marker=marker(k), markersize=3,
-                                    markevery=max(1, len(seen) // 10))  # fmt: skip
-                tip(line, f"{key}, {label}, {order}: last {y[-1]:.2f}")
-            for end in switches(run):
-                axes.axvline(end, color=GREY, linewidth=0.7, linestyle=":", zorder=0)
-    figure.supxlabel("examples of the stream seen", fontsize=8)
+    figure, grid = order_grid(labels, orders, 1.2 + 2.0 * len(labels), "examples of the stream seen")
+    for (i, label), (j, order) in product(enumerate(labels), enumerate(orders)):
+        if label in panels[order]:
+            seen, scores, run = panels[order][label]
+            for key, y in zip(run.languages, 100 * scores.T, strict=True):
+                draw_curve(grid[i, j], seen, y, keys.index(key), f"{key}, {label}, {order}: last {y[-1]:.2f}")
+            ends_of_hops(grid[i, j], switches(run))
     legend(figure, keys, keys)
-    number = ((orders, of_orders, "orders"), (labels, of_labels, "strategies"))
-    cut = "".join(f"; {len(own)} of {len(every)} {what}" for own, every, what in number if len(own) < len(every))
+    number = ((orders, list(panels), "orders"), (labels, of_labels, "strategies"))
+    cut = "".join(f"; {len(own)} of {len(all_of)} {what}" for own, all_of, what in number if len(own) < len(all_of))
     titled(figure, f"{summary.names}: {summary.title(metric)} on each key (dotted: ends of hops{cut})")
     return figure
 

@@ -6,7 +6,6 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +24,9 @@ from xclrun.report.style import (
     WIDEST,
     colour,
     figure_of,
+    key,
     legend,
+    line,
     marker,
     panel_grid,
     places,
@@ -71,35 +72,22 @@ BOXED = 5
 @part(StrategySection, place=30, title="Trade-offs")
 def trade_offs(section: StrategySection) -> Iterator[Item]:
     yield "Top right is better. Bars: standard deviation over runs."
-    summary = section.summary
+    summary, references = section.summary, section.shared.references
     for metric in section.comparison.metrics:
-        yield Plot(
-            section.file("trade_offs", metric),
-            "FP against −F, FP against T, T against −F, T0 against −F (CCL Figs. 4 and 6)",
-            partial(trade_off_figure, summary, metric),
-        )
-        yield Plot(
-            section.file("distances", metric),
-            "Zero-shot transfer by number of languages seen (CCL Fig. 8) and by distance",
-            partial(distance_figure, summary, metric),
-        )
-        yield Plot(
-            section.file("one_hop", metric),
-            "Forgetting and transfer, one-hop against multi-hop (CCL Figs. 3 and 9)",
-            partial(one_hop_figure, summary, section.shared.references, metric),
-        )
-        yield Plot(
-            section.file("memory", metric),
-            "Replay by memory size (CCL Table 17)",
-            partial(memory_figure, summary, metric),
-        )
+        caption = "FP against −F, FP against T, T against −F, T0 against −F (CCL Figs. 4 and 6)"
+        yield Plot(section.file("trade_offs", metric), caption, trade_off_figure, summary, metric)
+        caption = "Zero-shot transfer by number of languages seen (CCL Fig. 8) and by distance"
+        yield Plot(section.file("distances", metric), caption, distance_figure, summary, metric)
+        caption = "Forgetting and transfer, one-hop against multi-hop (CCL Figs. 3 and 9)"
+        yield Plot(section.file("one_hop", metric), caption, one_hop_figure, summary, references, metric)
+        caption = "Replay by memory size (CCL Table 17)"
+        yield Plot(section.file("memory", metric), caption, memory_figure, summary, metric)
 
 
 def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
-    """Draw FP against −F, FP against T, T against −F and T0 against −F, a point for each strategy (CCL Figs. 4, 6).
+    """Draw the pairs of `PANELS`, a point for each strategy (CCL Figs. 4, 6): mean ± standard deviation over runs.
 
-    Mean ± standard deviation over runs. Panels without a strategy that has both measures are left out. None where fewer
-    than two strategies have F.
+    Panels without a strategy that has both measures are left out. None where fewer than two strategies have F.
     """
     comparison = summary.comparison
     labels = [k for k in comparison.strategies if not math.isnan(summary.value(k, metric, "F"))]
@@ -121,9 +109,7 @@ def trade_off_figure(summary: Summary, metric: str) -> Figure | None:
             (point,) = axes.plot(across, up, marker(k), color=colour(k), markersize=7)
             names = ["−F" if name == "F" else name for name in pair]
             tip(point, f"{label}: {names[1]} {across:.2f}, {names[0]} {up:.2f}")
-        axes.set_xlabel(AXES[pair[1]], fontsize=8)
-        axes.set_ylabel(AXES[pair[0]], fontsize=8)
-        plain(axes)
+        plain(axes, AXES[pair[1]], AXES[pair[0]])
     legend(figure, labels, comparison.strategies)
     titled(figure, f"{summary.names}: {summary.title(metric)}, trade-offs between measures (top right is better)")
     return figure
@@ -157,18 +143,16 @@ def distance_figure(summary: Summary, metric: str) -> Figure | None:
             hops = np.arange(1, len(mean) + 1)
             at = hops + 0.3 * ((place + 0.5) / len(lines) - 0.5)
             std = gains.std(axis=0, ddof=1) if n > 1 else np.full(len(mean), math.nan)
-            (line,) = axes.plot(at, mean, color=colour(k), marker=marker(k), markersize=5, linewidth=1.3)
-            if n > 1:
-                axes.errorbar(at, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
             values = zip(hops, mean, std, strict=True)
             shown = ", ".join(f"{m:.2f}{'' if math.isnan(s) else f' ± {s:.2f}'} at {hop}" for hop, m, s in values)
-            tip(line, f"{label}, {many(n, 'run')}: {shown}")
+            line(axes, at, mean, k, f"{label}, {many(n, 'run')}: {shown}", markersize=5, linewidth=1.3)
+            if n > 1:
+                axes.errorbar(at, mean, std, fmt="none", ecolor=colour(k), elinewidth=0.7, capsize=2, alpha=0.6)
         axes.axhline(0, color=GREY, linewidth=0.7, linestyle=":")
         axes.set_xticks(range(1, longest + 1) if longest <= MOST else [1, *range(5, longest + 1, 5)])
-        axes.set_xlabel(across, fontsize=8)
-        plain(axes)
+        plain(axes, across)
     grid[0].set_ylabel("gain over hop 0 (points)", fontsize=8)
-    legend(figure, list(lines), summary.comparison.strategies)
+    legend(figure, lines, summary.comparison.strategies)
     counts = [len(runs) for runs in lines.values()]
     of_each = f"{min(counts)} to {max(counts)}" if len(set(counts)) > 1 else f"{counts[0]}"
     over = "a single run of each strategy" if max(counts) == 1 else f"mean ± standard deviation over n = {of_each} runs"
@@ -182,37 +166,27 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     CCL Figs. 3 and 9. A box is the middle half, its line the median, whiskers reach all runs; of up to `DOTS` runs each
     is a dot.
     """
-    samples: dict[str, dict[str, tuple[list[float], list[float]]]] = {name: {} for name in HOP_TITLES}
+    # Measure → strategy → values of the prefixes and of the whole streams, shape (2, runs).
+    samples: dict[str, dict[str, np.ndarray]] = {}
     for label, (runs, _) in compared(summary.comparison).items():
         having = [r for r in runs if metric in r.metrics and r.stream == "sequence" and len(r.languages) > 2]
-        if not having:
-            continue
-        pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in HOP_TITLES}
-        for run in having:
-            R, M = run.scores[metric], references.scores(run, metric)
-            prefix = metrics.one_hop(R)
-            pairs["F"].append((float(metrics.forgetting(prefix)), float(metrics.forgetting(R))))
-            pairs["T"].append((float(metrics.transfer(prefix, M[:2])), float(metrics.transfer(R, M))))
-            pairs["T0"].append((float(metrics.zero_shot_transfer(prefix)), float(metrics.zero_shot_transfer(R))))
-            pairs["FP"].append((float(prefix[-1].mean()), float(R[-1].mean())))
-        for name, values in pairs.items():
+        matrices = [(run.scores[metric], references.scores(run, metric)) for run in having]
+        sides = [[_measures(metrics.one_hop(R), M[:2]) for R, M in matrices], [_measures(R, M) for R, M in matrices]]
+        for name in HOP_TITLES if having else ():
+            values = 100 * np.array([[each[name] for each in side] for side in sides])
             if np.isfinite(values).all():
-                one, many = zip(*values, strict=True)
-                samples[name][label] = (list(one), list(many))
-    shown = {name: them for name, them in samples.items() if them}
+                samples.setdefault(name, {})[label] = values
+    shown = {name: samples[name] for name in HOP_TITLES if name in samples}
     if not shown:
         return None
-    labels = list(next(iter(shown.values())))
-    width = 0.62 * len(labels)
+    width = 0.62 * len(next(iter(shown.values())))
     # Two to a row as long as the names can be read on a page of usual width; else one above the other.
     across = min(len(shown), 2 if 2 * width <= WIDEST else 1)
     figure, grid = panel_grid(len(shown), across, (max(width, 3.25), 3.4), (1.5, 0.4))
-    for axes, (name, them) in zip(grid, shown.items(), strict=False):
-        for side, look in enumerate(SIDES):
-            drawn = [[100 * v for v in pair[side]] for pair in them.values()]
-            at = np.arange(len(drawn)) + (-0.19 if side == 0 else 0.19)
-            for place, own, label in zip(at, drawn, them, strict=True):
-                hops = "one-hop" if side == 0 else "multi-hop"
+    for axes, (name, values_of) in zip(grid, shown.items(), strict=False):
+        for side, (look, hops) in enumerate(zip(SIDES, ("one-hop", "multi-hop"), strict=True)):
+            for k, (label, values) in enumerate(values_of.items()):
+                place, own = k + (-0.19 if side == 0 else 0.19), values[side].tolist()
                 artists: list[Artist] = []
                 if len(own) >= BOXED:
                     artists += axes.boxplot(
@@ -226,10 +200,10 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
                     artists += axes.plot(place + side_by_side(own, 0.3), own, ".", color=look, markersize=size)
                 for artist in artists:
                     tip(artist, f"{label}, {hops}: median {np.median(own):.2f}, {min(own):.2f} to {max(own):.2f}")
-        axes.set_xticks(range(len(them)), list(them), rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
-        axes.set_ylabel(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=8)
+        labels = list(values_of)
+        axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_title(HOP_TITLES[name], fontsize=9)
-        plain(axes)
+        plain(axes, up=f"{name} ({'%' if name == 'FP' else 'points'})")
     from matplotlib.patches import Patch
 
     handles = [
@@ -239,6 +213,16 @@ def one_hop_figure(summary: Summary, references: References, metric: str) -> Fig
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     titled(figure, f"{summary.names}: {summary.title(metric)}, one-hop and multi-hop")
     return figure
+
+
+def _measures(R: np.ndarray, M: np.ndarray) -> dict[str, float]:
+    """Return F, T, T0 and FP of a score matrix, given the scores M of the reference models."""
+    return {
+        "F": float(metrics.forgetting(R)),
+        "T": float(metrics.transfer(R, M)),
+        "T0": float(metrics.zero_shot_transfer(R)),
+        "FP": float(R[-1].mean()),
+    }
 
 
 def memory_figure(summary: Summary, metric: str) -> Figure | None:
@@ -262,16 +246,15 @@ def memory_figure(summary: Summary, metric: str) -> Figure | None:
             x = sorted(sizes)
             k = list(summary.comparison.strategies).index(sizes[x[0]])
             y = [100 * summary.value(sizes[size], metric, name) for size in x]
-            of = "er" if len(lines) == 1 else re.sub(r"memory=\d+, |(, )?memory=\d+", "", sizes[x[0]]).replace("()", "")
-            (line,) = axes.plot(x, y, f"{marker(k)}-", color=colour(k), label=textwrap.fill(of, 26), markersize=4)
-            tip(line, ", ".join(f"{sizes[size]}: {value:.2f}" for size, value in zip(x, y, strict=True)))
+            rest = re.sub(r"memory=\d+, |(, )?memory=\d+", "", sizes[x[0]]).replace("()", "")
+            name_of_line = textwrap.fill("er" if len(lines) == 1 else rest, 26)
+            text = ", ".join(f"{sizes[size]}: {value:.2f}" for size, value in zip(x, y, strict=True))
+            line(axes, x, y, k, text, label=name_of_line, markersize=4)
         for k, label in enumerate(naive):
             look = ("--", ":", "-.")[k % 3]
             axes.axhline(100 * summary.value(label, metric, name), color=GREY, linestyle=look, label=label)
-        axes.set_xlabel("memory (sentences)", fontsize=8)
         axes.set_title(f"{name} ({'%' if name == 'FP' else 'points'})", fontsize=9)
-        plain(axes)
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", fontsize=8, frameon=False)
+        plain(axes, "memory (sentences)")
+    key(figure, figure.axes[0].get_legend_handles_labels()[0])
     titled(figure, f"{summary.names}: {summary.title(metric)} of replay by size of memory")
     return figure

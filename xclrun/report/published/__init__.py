@@ -15,7 +15,7 @@ from xclrun.analysis.aggregate import MEAN
 from xclrun.analysis.correlation import correlate
 from xclrun.analysis.record import RunRecord
 from xclrun.core.task import short_name
-from xclrun.report.published.facts import facts
+from xclrun.report.published.facts import facts, number
 from xclrun.report.published.setup import SPAN_F1, Setup, setup_notes
 from xclrun.report.summary import Summary
 from xclrun.report.tables import Cell, Table, percent
@@ -56,12 +56,11 @@ class Published:
 @cache
 def ccl_tables() -> dict[str, tuple[Published, ...]]:
     """Return table number → its numbers, in the order of the paper."""
-    found: dict[str, list[Published]] = {}
+    tables: dict[str, tuple[Published, ...]] = {}
     for row in facts("ccl_tables.csv"):
-        value = float(row["value"]) / (100 if row["unit"] == "percent" else 1)
         keys = {key: row[key] for key in ("table", "model", "order", "metric", "measure", "language", "unit")}
-        found.setdefault(row["table"], []).append(Published(value=value, **keys))
-    return {table: tuple(rows) for table, rows in found.items()}
+        tables[row["table"]] = (*tables.get(row["table"], ()), Published(value=number(row), **keys))
+    return tables
 
 
 def table_of(sweep: str) -> str | None:
@@ -93,15 +92,15 @@ def encoder_layers(run: RunRecord) -> int:
 
 
 def _names_of_layers(first: int, last: int, layers: int) -> tuple[str, ...]:
-    """Return what the paper's tables may call the layers of an encoder, counted from 1, that a language has of its own.
+    """Return what the paper's tables may call the language-specific layers of an encoder, counted from 1.
 
-    Of an encoder of another depth these are the ranges that begin and end less than one of its layers from there, as
-    shares of the depth, the nearest first: the paper's 1 to 9 of 12 for 1 to 4 (or 5) of 6.
+    For an encoder of another depth these are the ranges that begin and end less than one of its layers away, as shares
+    of the depth, the nearest first: the paper's 1 to 9 of 12 for 1 to 4 (or 5) of 6.
     """
-    if layers == LAYERS:
-        return (f"lang_spec_enc_{first}_{last}",)
     prefix, off = "lang_spec_enc_", {}
-    for name in {row.model for rows in ccl_tables().values() for row in rows if row.model.startswith("lang_spec_enc_")}:
+    if layers == LAYERS:
+        return (f"{prefix}{first}_{last}",)
+    for name in {row.model for rows in ccl_tables().values() for row in rows if row.model.startswith(prefix)}:
         begin, end = map(int, name.removeprefix(prefix).split("_"))
         off[name] = max(abs((first - 1) * LAYERS - (begin - 1) * layers), abs(last * LAYERS - end * layers))
     return tuple(sorted((name for name in off if off[name] < LAYERS), key=lambda name: (off[name], name)))
@@ -113,60 +112,63 @@ def beside_ours(summary: Summary, table: str) -> list[Table]:
 
 
 def beside(summary: Summary, name: str, rows: Sequence[Published], theirs: Setup) -> list[Table]:
-    """Return published numbers with ours beside them: a table for each metric, those of languages apart.
+    """Return published numbers next to ours: a table for each metric, and separate ones by language.
 
     Args:
-        summary: our means.
-        name: of the published table.
-        rows: its numbers.
+        name: of the published table, with these ``rows``.
         theirs: how they were made.
     """
     labels = labels_of(summary, {row.model for row in rows})
     parts: dict[tuple[str, bool], list[Published]] = {}
     for row in rows:
         parts.setdefault((row.metric, bool(row.language)), []).append(row)
-    return [_beside(summary, name, metric, them, labels, theirs) for (metric, _), them in parts.items()]
+    return [_beside(summary, name, metric, part, labels, theirs) for (metric, _), part in parts.items()]
 
 
 def labels_of(summary: Summary, models: Iterable[str]) -> dict[str, str]:
     """Return published model → our label; of several that fit, the one with the most exact name."""
-    wanted = set(models)
-    ranked: dict[str, tuple[float, str]] = {}
-    for label, runs in summary.comparison.strategies.items():
-        for rank, name in enumerate(published_names(runs[0])):
-            if name in wanted and rank < ranked.get(name, (math.inf, ""))[0]:
-                ranked[name] = (rank, label)
-    taken: dict[str, str] = {}
-    for name, (_, label) in sorted(ranked.items(), key=lambda item: item[1][0]):
-        if label not in taken.values():
-            taken[name] = label
-    return taken
+    ranked = sorted(
+        (
+            (rank, name, label)
+            for label, runs in summary.comparison.strategies.items()
+            for rank, name in enumerate(published_names(runs[0]))
+            if name in set(models)
+        ),
+        key=lambda one: one[0],
+    )
+    nearest: dict[str, str] = {}
+    for _, name, label in ranked:
+        nearest.setdefault(name, label)
+    labels: dict[str, str] = {}
+    for name, label in nearest.items():
+        if label not in labels.values():
+            labels[name] = label
+    return labels
 
 
 def _beside(
     summary: Summary, name: str, metric: str, rows: Sequence[Published], labels: dict[str, str], theirs: Setup
 ) -> Table:
     """Return one metric of a table: two columns, published and ours, for each measure (or language)."""
-    columns = list(dict.fromkeys((row.measure, row.language) for row in rows))
+    # Name of a column, such as "FP" or "FP de" → published numbers and ours.
+    pairs: dict[str, list[tuple[float, float]]] = {f"{row.measure} {row.language}".strip(): [] for row in rows}
     lines = list(dict.fromkeys((row.order, row.model) for row in rows))
-    values = {(row.order, row.model, row.measure, row.language): row for row in rows}
+    values = {(row.order, row.model, f"{row.measure} {row.language}".strip()): row for row in rows}
     several = len({order for order, _ in lines}) > 1
-    pairs: dict[tuple[str, str], list[tuple[float, float]]] = {column: [] for column in columns}
     body = []
     for order, model in lines:
         cells: list[str] = []
-        for measure, language in columns:
-            row = values.get((order, model, measure, language))
-            label = labels.get(model)
-            mine, run_ids = (math.nan, ()) if row is None or label is None else _ours(summary, label, row)
-            cells += ["–" if row is None else Cell(_shown(row.value, row.unit), row.value)]
-            cells += ["–" if row is None or math.isnan(mine) else Cell(_shown(mine, row.unit), mine, run_ids)]
-            if row is not None:
-                pairs[measure, language].append((row.value, mine))
+        for column, numbers in pairs.items():
+            row = values.get((order, model, column))
+            if row is None:
+                cells += ["–", "–"]
+                continue
+            mine, run_ids = _ours(summary, labels[model], row) if model in labels else (math.nan, ())
+            ours = "–" if math.isnan(mine) else Cell(_shown(mine, row.unit), mine, run_ids)
+            cells += [Cell(_shown(row.value, row.unit), row.value), ours]
+            numbers.append((row.value, mine))
         body.append((*((order,) if several else ()), model, *cells))
-    header = [*(["order"] if several else []), "strategy"]
-    for measure, language in columns:
-        header += [f"{measure} {language}".strip(), "ours"]
+    header = (*(["order"] if several else []), "strategy", *(name for column in pairs for name in (column, "ours")))
     comparison = summary.comparison
     runs = [run for label in labels.values() for run in comparison.strategies[label]]
     notes = setup_notes(theirs, runs or comparison.runs, [metric] if metric else [])
@@ -175,16 +177,15 @@ def _beside(
         if (layers := encoder_layers(run)) != LAYERS:
             own = run.config["strategy"]["layers"]
             notes.append(f"lang_spec_enc: ours has layers {own[0]} to {own[-1]} of {layers} for each language")
-    for (measure, language), them in pairs.items():
-        found = correlate(*zip(*them, strict=True))
-        which = f"{measure} {language}".strip()
+    for column, numbers in pairs.items():
+        c = correlate(*zip(*numbers, strict=True))
         notes.append(
-            f"{which}: Spearman's ρ = {found.spearman:.2f} over {found.n} rows"
-            if found.n >= 3 and not math.isnan(found.spearman)
-            else f"{which}: no rank correlation, {found.n} rows have both numbers (or one side does not vary)"
+            f"{column}: Spearman's ρ = {c.spearman:.2f} over {c.n} rows"
+            if c.n >= 3 and not math.isnan(c.spearman)
+            else f"{column}: no rank correlation, {c.n} rows have both numbers (or one side does not vary)"
         )
     title = f"CCL {name}{f', {short_name(metric)}' if metric else ''}: published beside ours"
-    return Table(title, tuple(header), tuple(body), tuple(notes), left=2 if several else 1)
+    return Table(title, header, tuple(body), tuple(notes), left=2 if several else 1)
 
 
 def _ours(summary: Summary, label: str, row: Published) -> tuple[float, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from xclrun.report.published.facts import facts
+from xclrun.report.published.facts import facts, number
 from xclrun.report.published.setup import Setup
 
 SOURCE = "en"
@@ -30,14 +30,12 @@ def ed_tables() -> dict[tuple[str, str], dict[tuple[str, str, str], float]]:
     """
     found: dict[tuple[str, str], dict[tuple[str, str, str], float]] = {}
     for row in facts("ed_tables.csv"):
-        scale = 1 if row["unit"] == "share" else 100
         name = row["row"] if row["table"] != "4" else f"{row['encoder']} {row['row']}"
-        value = float(row["value"]) / scale if row["value"] else math.nan
-        found.setdefault((row["table"], row["dataset"]), {})[name, row["language"], row["measure"]] = value
+        table = found.setdefault((row["table"], row["dataset"]), {})
+        table[name, row["language"], row["measure"]] = number(row)
     return found
 
 
 def published(table: str, dataset: str, row: str, language: str) -> float:
-    """Return a number of Table 2, 3 or 5; NaN where there is none."""
     measure = "directional_agreement" if table == "3" else "accuracy"
     return ed_tables().get((table, dataset), {}).get((row, language, measure), math.nan)

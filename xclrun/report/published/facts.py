@@ -1,12 +1,19 @@
-"""The files of published numbers, as they were packaged: facts from the papers, a row for each number."""
+"""The packaged files of published numbers: facts from the papers, a row for each number."""
 
 from __future__ import annotations
 
 import csv
+import math
+from collections.abc import Mapping
 from importlib import resources
 
 
 def facts(name: str) -> list[dict[str, str]]:
-    """Return the rows of a file beside this module."""
     text = resources.files("xclrun.report.published").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
+
+
+def number(row: Mapping[str, str], column: str = "value") -> float:
+    """Return a number of a row, percent and points as a fraction; NaN where none is printed."""
+    scale = 100 if row["unit"] in ("percent", "points") else 1
+    return float(row[column]) / scale if row[column] else math.nan

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import product
 
 from xclrun.analysis.bootstrap import paired_p_value
 from xclrun.analysis.significance import ALPHA, holm
@@ -72,12 +73,11 @@ class Finding:
     difference: str
     published: float
     ours: float
-    p: float
-    p_sentences: float
+    p: float = math.nan
+    p_sentences: float = math.nan
 
     @property
     def verdict(self) -> str:
-        """What there is to say of it here."""
         if math.isnan(self.ours):
             return "not run"
         if self.ours == 0:
@@ -96,55 +96,34 @@ def findings(summary: Summary, inference: Inference) -> list[Finding]:
     labels = labels_of(summary, {row.model for row in rows})
     published = {(row.model, row.metric, row.measure): row.value for row in rows}
     found = []
-    for claim in CLAIMS:
-        for metric in summary.comparison.metrics:
-            keys = [(model, metric, claim.measure) for model in (claim.more, claim.less)]
-            if not all(key in published for key in keys):
-                continue
+    for claim, metric in product(CLAIMS, summary.comparison.metrics):
+        keys = [(model, metric, claim.measure) for model in (claim.more, claim.less)]
+        if all(key in published for key in keys):
             more, less = labels.get(claim.more, ""), labels.get(claim.less, "")
             ours = summary.value(more, metric, claim.measure) - summary.value(less, metric, claim.measure)
             theirs, difference = published[keys[0]] - published[keys[1]], f"{claim.measure} {claim.more} − {claim.less}"
             p_values = _p_values(inference, metric, claim.measure, more, less)
             found.append(Finding(claim.says, metric, difference, theirs, ours, *p_values))
     naive = labels.get("naive", "")
-    whole = [(("naive", metric, "F"), summary.value(naive, metric, "F")) for metric in ("slot_f1", "intent_accuracy")]
-    if all(key in published for key, _ in whole):
-        (slots, our_slots), (intent, our_intent) = whole
-        theirs, both = published[slots] - published[intent], "slots, intent"
-        found.append(
-            _untested(
-                "slots are forgotten more than intents", both, "F naive, slots − intent", theirs, our_slots - our_intent
-            )
-        )
+    if all(("naive", metric, "F") in published for metric in ("slot_f1", "intent_accuracy")):
+        slots, intent = (published["naive", metric, "F"] for metric in ("slot_f1", "intent_accuracy"))
+        ours = summary.value(naive, "slot_f1", "F") - summary.value(naive, "intent_accuracy", "F")
+        says, difference = "slots are forgotten more than intents", "F naive, slots − intent"
+        found.append(Finding(says, "slots, intent", difference, slots - intent, ours))
     if {HIGH_TO_LOW, LOW_TO_HIGH} <= {*orders}:
         names = {paper_orders().get(run.languages): run.order for run in summary.comparison.strategies.get(naive, ())}
         for metric in summary.comparison.metrics:
-            high, low = (_of_order(order, metric) for order in (HIGH_TO_LOW, LOW_TO_HIGH))
-            both_orders = [
-                summary.value(naive, metric, "F", names.get(order, "")) for order in (HIGH_TO_LOW, LOW_TO_HIGH)
-            ]
-            found.append(
-                _untested(
-                    "low to high resource forgets more",
-                    metric,
-                    "F naive, order2 − order1",
-                    low - high,
-                    both_orders[1] - both_orders[0],
-                )
+            high, low = (
+                next(r.value for r in over_orders([order]) if (r.model, r.metric, r.measure) == ("naive", metric, "F"))
+                for order in (HIGH_TO_LOW, LOW_TO_HIGH)
             )
+            our_high, our_low = (
+                summary.value(naive, metric, "F", names.get(order, "")) for order in (HIGH_TO_LOW, LOW_TO_HIGH)
+            )
+            says, difference = "low to high resource forgets more", "F naive, order2 − order1"
+            found.append(Finding(says, metric, difference, low - high, our_low - our_high))
     adjusted = holm([one.p for one in found])
     return [replace(one, p=float(p)) for one, p in zip(found, adjusted, strict=True)]
-
-
-def _of_order(order: str, metric: str) -> float:
-    """Return the forgetting of naive fine-tuning in one of the paper's orders."""
-    return next(
-        row.value for row in over_orders([order]) if (row.model, row.metric, row.measure) == ("naive", metric, "F")
-    )
-
-
-def _untested(says: str, metric: str, difference: str, published: float, ours: float) -> Finding:
-    return Finding(says, metric, difference, published, ours, math.nan, math.nan)
 
 
 def _p_values(inference: Inference, metric: str, measure: str, one: str, other: str) -> tuple[float, float]:

@@ -53,14 +53,13 @@ class Reported:
 def fsxlt_tables() -> dict[str, tuple[Reported, ...]]:
     """Return table number → its numbers, in the order of the paper."""
     scale = {"3": 1.0, "14": 1000.0}
-    found: dict[str, list[Reported]] = {}
+    tables: dict[str, tuple[Reported, ...]] = {}
     for row in facts("fsxlt_tables.csv") + facts("fsxlt_more_tables.csv"):
         table, unit = row["table"], scale.get(row["table"], 100.0)
         mean, std = (float(row[key]) / unit if row[key] else math.nan for key in ("mean", "std"))
-        found.setdefault(table, []).append(
-            Reported(table, row["task"], row["language"], int(row["shots"]), row["method"], mean, std)
-        )
-    return {table: tuple(rows) for table, rows in found.items()}
+        reported = Reported(table, row["task"], row["language"], int(row["shots"]), row["method"], mean, std)
+        tables[table] = (*tables.get(table, ()), reported)
+    return tables
 
 
 @cache
@@ -107,7 +106,6 @@ def scores(task: str, source: str = SOURCE) -> dict[tuple[str, int, str], Report
 
 
 def drops(task: str) -> dict[tuple[str, int], float]:
-    """Return (language, K) → score without source training minus score with it, as a fraction (Table 4)."""
     return {(r.language, r.shots): r.mean for r in fsxlt_tables()["4"] if r.task == task}
 
 
@@ -124,7 +122,6 @@ def confusions(task: str) -> dict[tuple[str, int], dict[tuple[str, str], int]]:
 
 @cache
 def scripts() -> dict[str, str]:
-    """Return language → its script (Table 9)."""
     return {row["iso"]: row["script"] for row in facts("wals_features.csv")}
 
 
@@ -166,5 +163,4 @@ def distance(task: str, one: Association) -> float:
 
 
 def closest(task: str, factor: str) -> Association:
-    """Return the association that comes closest to Table 3."""
     return min((a for a in published_associations(task) if a.factor == factor), key=lambda a: distance(task, a))

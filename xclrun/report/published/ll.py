@@ -6,12 +6,11 @@ Reports set Table 1 beside runs on the same stream of keys, and section 4.3 besi
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from xclrun.analysis.record import RunRecord
-from xclrun.report.published.facts import facts
+from xclrun.report.published.facts import facts, number
 from xclrun.report.published.setup import Setup
 
 # Keys of the published stream, in the order of training.
@@ -43,8 +42,7 @@ EXTREMES = {
 }
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(NamedTuple):
     """One published number and its standard deviation over five seeds, as fractions; NaN: none is printed."""
 
     value: float
@@ -56,9 +54,8 @@ def ll_tables() -> dict[tuple[str, str], dict[tuple[str, str], Reported]]:
     """Return (table, stream) → (method, measure) → number."""
     found: dict[tuple[str, str], dict[tuple[str, str], Reported]] = {}
     for row in facts("ll_tables.csv"):
-        scale = 100 if row["unit"] == "percent" else 1
-        value, std = (float(row[key]) / scale if row[key] else math.nan for key in ("value", "std"))
-        found.setdefault((row["table"], row["stream"]), {})[row["method"], row["measure"]] = Reported(value, std)
+        reported = Reported(number(row), number(row, "std"))
+        found.setdefault((row["table"], row["stream"]), {})[row["method"], row["measure"]] = reported
     return found
 
 

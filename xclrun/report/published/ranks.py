@@ -1,8 +1,7 @@
-"""How far our ranking of strategies is the CCL paper's, in the orders of languages that both have run.
+"""Compare our ranking of strategies with the CCL paper's, in the orders of languages that both have run.
 
-A published value is the mean of Tables 10 to 12 over those orders, so that an order which forgets more is not set
-beside one which forgets less. How well a ranking can be known at all is told by the paper's own orders: each against
-the mean of the others.
+A published value is the mean of Tables 10 to 12 over those orders. How well a ranking can be known at all is shown by
+the paper's own orders: each against the mean of the others.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -36,8 +36,7 @@ class Agreement:
     Attributes:
         metric, measure: which.
         models: names of the strategies in the paper's tables.
-        published, ours: means over the orders, fractions, shape (strategies,).
-        found: their rank correlation.
+        found: rank correlation of the paper's means with ours.
         bias: mean of Spearman's coefficient over bootstrap resamples of our test sentences minus that of our means.
         low, high: percentiles 2.5 and 97.5 of Spearman's coefficient over these resamples; NaN without predictions.
         within: Spearman's coefficient of each order of the paper with the mean of its other orders.
@@ -46,8 +45,6 @@ class Agreement:
     metric: str
     measure: str
     models: tuple[str, ...]
-    published: np.ndarray
-    ours: np.ndarray
     found: Correlation
     bias: float
     low: float
@@ -76,17 +73,13 @@ def shared_orders(comparison: Comparison) -> list[str]:
 
 def over_orders(orders: Sequence[str]) -> list[Published]:
     """Return the means of Tables 10 to 12 over orders, of what is printed for each of them."""
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    by_order: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in (row for table in BY_ORDER for row in ccl_tables()[table]):
-        found.setdefault((row.model, row.metric, row.measure), {})[row.order] = row.value
-    means = {
-        key: sum(of[order] for order in orders) / len(orders)
-        for key, of in found.items()
-        if orders and all(order in of for order in orders)
-    }
+        by_order.setdefault((row.model, row.metric, row.measure), {})[row.order] = row.value
     return [
-        Published("10 to 12", model, "mean", metric, measure, "", value, "percent")
-        for (model, metric, measure), value in means.items()
+        Published("10 to 12", model, "mean", metric, measure, "", sum(own[o] for o in orders) / len(orders), "percent")
+        for (model, metric, measure), own in by_order.items()
+        if orders and own.keys() >= {*orders}
     ]
 
 
@@ -95,30 +88,26 @@ def agreements(summary: Summary, resampled: Mapping[str, Resampled]) -> list[Agr
     are not the paper's.
 
     Args:
-        summary: our means.
-        resampled: metric → its bootstrap; may be without one.
+        resampled: metric → its bootstrap, where there is one.
     """
     rows = over_orders(shared_orders(summary.comparison))
     labels = labels_of(summary, {row.model for row in rows})
     found = []
-    for metric in summary.comparison.metrics:
-        for measure in MEASURES:
-            both = {
-                row.model: (row.value, ours)
-                for row in rows
-                if (row.metric, row.measure) == (metric, measure)
-                and row.model in labels
-                and not math.isnan(ours := summary.value(labels[row.model], metric, measure))
-            }
-            if len(both) < FEWEST:
-                continue
+    for metric, measure in product(summary.comparison.metrics, MEASURES):
+        both = {
+            row.model: (row.value, ours)
+            for row in rows
+            if (row.metric, row.measure) == (metric, measure)
+            and row.model in labels
+            and not math.isnan(ours := summary.value(labels[row.model], metric, measure))
+        }
+        if len(both) >= FEWEST:
             published, ours = np.array(list(both.values())).T
-            mean, low, high = _over_resamples(
-                published, [labels[model] for model in both], measure, resampled.get(metric)
-            )
-            within, of = _within(metric, measure, list(both)), correlate(published, ours)
-            bias = mean - of.spearman
-            found.append(Agreement(metric, measure, tuple(both), published, ours, of, bias, low, high, within))
+            names = [labels[model] for model in both]
+            mean, low, high = _over_resamples(published, names, measure, resampled.get(metric))
+            within, correlation = _within(metric, measure, list(both)), correlate(published, ours)
+            bias = mean - correlation.spearman
+            found.append(Agreement(metric, measure, tuple(both), correlation, bias, low, high, within))
     return found
 
 
@@ -127,7 +116,7 @@ def _over_resamples(
 ) -> tuple[float, float, float]:
     """Return mean and percentiles of Spearman's coefficient over resamples; NaN where a strategy has no resamples."""
     draws = [] if resampled is None else [resampled.of_strategy(label, measure) for label in labels]
-    known = [of for of in draws if of is not None]
+    known = [draw for draw in draws if draw is not None]
     if len(known) < len(labels):
         return math.nan, math.nan, math.nan
     each = _spearman(published, np.stack(known, axis=1))
@@ -146,10 +135,10 @@ def _spearman(one: np.ndarray, many: np.ndarray) -> np.ndarray:
 
 def _within(metric: str, measure: str, models: Sequence[str]) -> tuple[float, ...]:
     """Return Spearman's coefficient of each order of the paper with the mean of its others, over some strategies."""
-    of = [
+    by_order = [
         {row.model: row.value for row in over_orders([name]) if (row.metric, row.measure) == (metric, measure)}
         for name in paper_orders().values()
     ]
-    values = np.array([[one[model] for model in models] for one in of])
+    values = np.array([[values[model] for model in models] for values in by_order])
     others = [np.delete(values, k, axis=0).mean(axis=0) for k in range(len(values))]
     return tuple(float(_spearman(one, other[np.newaxis])[0]) for one, other in zip(values, others, strict=True))

@@ -82,7 +82,6 @@ def setup_notes(paper: Setup, runs: Sequence[RunRecord], metrics: Iterable[str] 
 
 
 def _trained(run: RunRecord) -> list[int]:
-    """Return the sizes of the training splits that a run learns."""
     keys = {key for hop in range(1, run.hops + 1) for key in run.trains(hop)}
     return [n for key, n in run.sizes.get("train", {}).items() if key in keys]
 
@@ -103,7 +102,6 @@ def _steps(run: RunRecord) -> str:
 
 
 def _updates(runs: Sequence[RunRecord]) -> str:
-    """Return the number of optimizer updates of a run, in brackets."""
     found = _range(int(run.costs["updates"]) for run in runs if "updates" in run.costs)
     return "" if found is None else f" ({_shown(found)} updates per run)"
 

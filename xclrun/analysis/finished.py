@@ -1,0 +1,43 @@
+"""Index entries of finished runs: what a report needs of the runs outside it, without their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xclrun.analysis.grouping import config_settings
+from xclrun.analysis.record import RunRecord
+from xclrun.analysis.reference import is_reference_run, reference_key
+from xclrun.core.identity import digest
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """Index entry of a finished run.
+
+    Attributes:
+        settings: digest of all settings that must not differ within an average.
+        reference: `reference_key` of a reference run; empty for other runs.
+    """
+
+    run_id: str
+    dataset: str
+    model: str
+    strategy: str
+    settings: str
+    reference: str
+
+
+def finished_run(record: RunRecord) -> FinishedRun:
+    """Return the index entry of a finished run."""
+    key = reference_key(record) if is_reference_run(record) else ""
+    settings = digest(config_settings(record))
+    return FinishedRun(record.run_id, record.dataset, record.model, record.strategy, settings, key)
+
+
+def tuning_trials(runs: Iterable[FinishedRun]) -> dict[tuple[str, str, str], int]:
+    """Return (dataset, model, strategy) → number of different settings that have finished."""
+    trials: dict[tuple[str, str, str], set[str]] = {}
+    for run in runs:
+        trials.setdefault((run.dataset, run.model, run.strategy), set()).add(run.settings)
+    return {key: len(settings) for key, settings in trials.items()}
